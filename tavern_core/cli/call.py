@@ -62,8 +62,8 @@ def call(
 ) -> None:
     """Call a tool: `tavern tools call text:count text="one two" unit=words`.
 
-    A value gets the type that the tool declares for it. Write lists and objects as JSON. For a parameter that takes an artifact,
-    `@FILE` stores FILE as one and passes its address.
+    `tavern tools show ID` lists the parameters of a tool. A value gets the type that the tool declares for it. Write lists and
+    objects as JSON. For a parameter that takes an artifact, `@FILE` stores FILE as one and passes its address.
     """
     if token is not None and (dry_run or trace or timeout_ms is not None):
         other = "--dry-run" if dry_run else "--trace" if trace else "--timeout-ms"

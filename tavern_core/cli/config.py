@@ -183,6 +183,10 @@ def _is_below(key: str, prefix: str) -> bool:
 def _unknown(session: Session, key: str) -> NoReturn:
     from tavern_core.model.nearest import did_you_mean
 
+    reason, fix = session.host("none").settings.withheld(_plugin_of(key)) if key.startswith(SETTINGS) else ("", "")
+    if reason:
+        tell("error", SettingsInvalid.code, f"{key}: {reason}", fix)
+        raise ReportedExit(NOTHING_FOUND)
     known = [row["key"] for row in _all(session)]
     sections = {part for name in known for part in (name, name.partition(".")[0])}
     code = SettingsInvalid.code if key.startswith(SETTINGS) else ConfigInvalid.code
@@ -217,9 +221,13 @@ def _set_setting(session: Session, key: str, value: str | None) -> dict[str, Any
 
 def _activate_owner(host: Tavern, key: str) -> None:
     """Activate the plugin that a setting belongs to, if its code declares more settings than its manifest."""
-    plugin = key.removeprefix(SETTINGS).partition(".")[0]
+    plugin = _plugin_of(key)
     if plugin in host.plugins and "settings" in host.plugins[plugin].provides:
         host.plugins.activate_sync(plugin)
+
+
+def _plugin_of(key: str) -> str:
+    return key.removeprefix(SETTINGS).partition(".")[0]
 
 
 def _set_config(session: Session, key: str, text: str, to_user: bool) -> dict[str, Any]:

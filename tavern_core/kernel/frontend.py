@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 PUBLIC_PATH: Final = "/plugins"
 _BROWSER: Final = ("ui:", "hook:client:")
+Part = Literal["build", "vanilla"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,22 +124,28 @@ def extension(manifest: Manifest, folder: Path | None, may: Callable[[str], bool
 
 
 def _assets(name: str, frontend: Frontend, folder: Path | None) -> Iterable[Asset]:
-    served = frontend.vanilla if frontend.type == "vanilla" else frontend.build
+    part: Part = "vanilla" if frontend.type == "vanilla" else "build"
+    served = getattr(frontend, part)
     if served is None:
         return  # reported by the check of the manifest
     files: list[tuple[Literal["entry", "style"], str]] = [] if served.entry is None else [("entry", served.entry)]
     files += [("style", style) for style in served.styles]
-    if not files:
-        return
-    if frontend.vanilla is served:
-        root = _clean(frontend.vanilla.root_dir)
-    else:
-        written = frontend.build.output_dir if frontend.build is not None else None
-        root = _clean(written) if written is not None else posixpath.dirname(_clean(files[0][1]))
     for kind, file in files:
-        below = _below(_clean(file), root)
-        path = posixpath.join(root, below)
+        path, below = served_file(frontend, part, file)
         yield Asset(kind, f"{PUBLIC_PATH}/{name}/{below}", path, _problem(folder, path))
+
+
+def served_file(frontend: Frontend, part: Part, file: str) -> tuple[str, str]:
+    """Where an entry or style is: relative to plugin.yaml, and below the folder that is served. It may be written in both ways."""
+    if part == "vanilla":
+        assert frontend.vanilla is not None
+        written = frontend.vanilla.root_dir
+    else:
+        assert frontend.build is not None
+        written = frontend.build.output_dir or posixpath.dirname(frontend.build.entry or frontend.build.styles[0])
+    root = _clean(written)
+    below = _below(_clean(file), root)
+    return posixpath.join(root, below), below
 
 
 def _below(file: str, root: str) -> str:

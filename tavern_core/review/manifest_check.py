@@ -12,6 +12,7 @@ from tavern_core.contract.permissions import TRYFIRST, requested_permissions
 from tavern_core.errors import Finding, Location, WorkflowInvalid
 from tavern_core.kernel.discovery.plugin_facts import facts_of
 from tavern_core.kernel.files.plugin_files import PluginFiles
+from tavern_core.kernel.frontend import served_file
 from tavern_core.kernel.manifest.declared_tools import DeclaredTools, read_declared_tools
 from tavern_core.kernel.manifest.implementation_check import RUNNERS
 from tavern_core.kernel.manifest.manifest_reader import ManifestReading
@@ -26,7 +27,6 @@ from tavern_core.review.hookimpl_scan import FoundHook, SourceScan
 from tavern_core.review.name_resolution import UNKNOWN, Definition
 from tavern_core.review.tool_signature_scan import unfit
 from tavern_core.review.unused_permissions import unused_permissions
-from tavern_core.schema.schema_check import whole_flaws
 from tavern_core.schema.validate import compile_validator
 
 MANIFEST: Final = "MANIFEST_INVALID"
@@ -43,7 +43,7 @@ class ManifestCheck:
         self._manifest, self._document, self._files, self._scan = manifest, reading.document, files, scan
         self._requested = requested_permissions(manifest)
         self._sections = facts_of(manifest).sections
-        self._tools: DeclaredTools = read_declared_tools(manifest, reading.document, files, flaws=whole_flaws)
+        self._tools: DeclaredTools = read_declared_tools(manifest, reading.document, files)
         self.undeclared: list[str] = []
 
     def run(self) -> Iterator[Finding]:
@@ -83,12 +83,11 @@ class ManifestCheck:
                     yield Finding(MANIFEST, problem, "create it, or correct the path", where)
 
     def _served(self, path: tuple[str | int, ...], relative: str) -> str:
-        """The path of a file of the frontend: entries of `vanilla` that do not exist are relative to its rootDir."""
+        """The path of a file of the frontend, where the host serves it."""
         frontend = self._manifest.frontend
-        if path[:2] == ("frontend", "vanilla") and frontend is not None and frontend.vanilla is not None:
-            inner = f"{frontend.vanilla.root_dir.rstrip('/')}/{relative}"
-            return relative if self._files.problem(inner) else inner
-        return relative
+        if frontend is None or path[0] != "frontend" or path[1] == "dev":
+            return relative
+        return served_file(frontend, "vanilla" if path[1] == "vanilla" else "build", relative)[0]
 
     def _spec(self, spec: ToolSpec) -> Iterator[Finding]:
         where = self._declared_at(spec)

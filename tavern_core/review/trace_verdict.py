@@ -12,7 +12,6 @@ from tavern_core.review.permission_block import permission_block
 from tavern_core.review.plugin_check import CheckReport
 from tavern_core.review.trace_findings import trace_findings
 from tavern_core.review.trace_record import Traced
-from tavern_core.schema.prepare import flaws_of
 
 
 def verdict(report: CheckReport, traced: Traced) -> tuple[tuple[Finding, ...], str]:
@@ -21,7 +20,7 @@ def verdict(report: CheckReport, traced: Traced) -> tuple[tuple[Finding, ...], s
     manifest = reading.manifest if reading is not None else None
     if reading is None or manifest is None:
         return (), ""
-    tools = read_declared_tools(manifest, reading.document, FolderFiles(Path(report.location)), flaws=flaws_of)
+    tools = read_declared_tools(manifest, reading.document, FolderFiles(Path(report.location)))
     specs = (*tools.specs, *tools.drafts)
     named = {capability for spec in specs for capability in spec.capabilities}
     named |= {capability for tool in report.tools_found for capability in tool.capabilities}

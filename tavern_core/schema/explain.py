@@ -6,6 +6,7 @@ One format for both engines: jsonschema finds the places, this file describes th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import reduce
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from jsonschema.exceptions import ValidationError
 
 _MOST_NAMES = 12
+_NUMBER: Final = re.compile(r"\s*[-+]?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]+)?\s*")
 
 
 _WORDS: Final[dict[str, Row]] = {
@@ -324,7 +326,7 @@ def _literal(value: object) -> str:
 def _tell_type(limit: Any, value: Any) -> tuple[str, str]:
     names = [limit] if isinstance(limit, str) else list(limit)
     hint = ""
-    if isinstance(value, str) and {"integer", "number"} & set(names):
+    if isinstance(value, str) and {"integer", "number"} & set(names) and _NUMBER.fullmatch(value):
         hint = say(_WORDS["unquoted_number"])
     elif isinstance(value, str) and "boolean" in names:
         hint = say(_WORDS["unquoted_boolean"])

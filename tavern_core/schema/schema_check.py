@@ -24,6 +24,10 @@ __all__ = ["check_schema", "normalise_schema", "whole_flaws"]
 _MOST_FINDINGS = 50
 _BASE = "https://tavern-core.invalid/checked"
 _SHAPES = ("properties", "$ref", "allOf", "anyOf", "oneOf", "patternProperties", "additionalProperties")
+_PLAIN = frozenset({"default", "type", "enum", "title", "description", "examples"})
+_PLAIN_TYPES: dict[str, tuple[type, ...]] = {
+    "string": (str,), "boolean": (bool,), "integer": (int,), "number": (int, float),
+}  # fmt: skip
 _COMBINED = (
     "allOf",
     "anyOf",
@@ -112,7 +116,7 @@ def _required_flaws(schema: dict[str, Any]) -> list[SchemaProblem]:
 
 def _default_flaws(schema: dict[str, Any]) -> list[SchemaProblem]:
     """Defaults that their own schema refuses, each with the defaults inside it filled in, as in a call."""
-    if not any("default" in node for node in nodes_of(schema)):
+    if all(_plainly_fits(node) for node in nodes_of(schema) if "default" in node):
         return []
     paths = {str(number): path for number, (path, node) in enumerate(walk(schema)) if "default" in node}
     together = _each_default(schema, paths)
@@ -138,6 +142,14 @@ def _default_flaws(schema: dict[str, Any]) -> list[SchemaProblem]:
                 )
             )
     return flaws
+
+
+def _plainly_fits(node: dict[str, Any]) -> bool:
+    """Whether a default fits its type, and nothing else in the schema could refuse it: true of most, and quick."""
+    default, kind = node["default"], node.get("type")
+    if not _PLAIN.issuperset(node) or not isinstance(kind, str) or type(default) not in _PLAIN_TYPES.get(kind, ()):
+        return False
+    return "enum" not in node or any(type(value) is type(default) and value == default for value in node["enum"])
 
 
 def _each_default(schema: dict[str, Any], paths: dict[str, tuple[object, ...]]) -> dict[str, Any]:

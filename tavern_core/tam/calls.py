@@ -83,7 +83,11 @@ def resolve_references(arguments: Mapping[str, Any], results: Mapping[int, Any])
 
 def _follow(name: str, reference: Reference, results: Mapping[int, Any]) -> Any:
     if reference.step not in results:
-        raise InputInvalid(f"{name}: {reference} refers to step {reference.step}, which has no result", argument=name)
+        raise InputInvalid(
+            f"{name}: {reference} refers to step {reference.step}, which has no result",
+            hint=f"Step {reference.step} failed, or runs in the background: repeat this step when you have its result.",
+            argument=name,
+        )
     value = results[reference.step]
     for depth, part in enumerate(reference.path):
         if isinstance(value, Mapping) and part in value:
@@ -92,9 +96,14 @@ def _follow(name: str, reference: Reference, results: Mapping[int, Any]) -> Any:
             value = value[int(part)]
         else:
             found = Reference(reference.step, reference.path[:depth])
+            hint = ""
+            if isinstance(value, Mapping):
+                hint = f"It has {', '.join(map(str, list(value)[:12]))}."
+            elif isinstance(value, list | tuple):
+                hint = f"It has {len(value)} items, from 0." if value else "It is empty."
             raise InputInvalid(
                 f"{name}: {reference} names {part!r}, which {found} does not have",
-                hint=f"It has {', '.join(map(str, list(value)[:12]))}." if isinstance(value, Mapping) else "",
+                hint=hint,
                 argument=name,
             )
     return value

@@ -186,5 +186,17 @@ def _command_hint(block: Block, read: Callable[[], Reading], tool: Callable[[str
 
 
 _OTHER_NAMES: Final = frozenset(
-    fold(name) for name in (*COMMAND_NAMES, "tool_id", "toolname", "function_name", "cmd")
+    fold(name)
+    for name in (
+        *COMMAND_NAMES,
+        "tool_id",
+        "toolname",
+        "function_name",
+        "cmd",
+        "命令",
+        "指令",
+        "工具",
+        "工具名",
+        "工具名称",
+    )
 ) - {"command"}

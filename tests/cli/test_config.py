@@ -67,6 +67,18 @@ def test_a_section_comes_as_one_mapping(tavern: Run) -> None:
     assert all(key.startswith("limits.") for key in keys)
 
 
+@pytest.mark.parametrize("words", [("get",), ("set", "x"), ("unset",)])
+def test_a_setting_of_a_disabled_plugin_is_not_there_and_the_error_says_why(
+    tavern: Run, words: tuple[str, ...]
+) -> None:
+    tavern("plugins", "disable", "text", "--reason", "坏了")
+    command, *value = words
+    told = tavern("config", command, "extensions.text.style", *value)
+    assert told.code != 0
+    assert "plugin text is disabled: disabled by the operator: 坏了" in told.err
+    assert "hint: tavern plugins enable text" in told.err.splitlines()
+
+
 @pytest.mark.slow
 def test_settings_of_plugins_are_checked_by_what_the_plugin_declares(tavern: Run, home: Path) -> None:
     style, level = "extensions.text.style", "extensions.text.level"

@@ -319,6 +319,11 @@ THEMES = [
         "dist",
         ["/plugins/theme/dist/theme.css", "/plugins/theme/dist/dark.css"],
     ),
+    (
+        "build: {styles: [./theme.css, dist/dark.css], outputDir: ./dist}",
+        "dist",
+        ["/plugins/theme/theme.css", "/plugins/theme/dark.css"],
+    ),
 ]
 
 

@@ -202,7 +202,7 @@ def test_a_tool_folder_without_tool_files_is_reported(places: Places) -> None:
     places.folder_plugin("missing", "tools: {entry: tools}\n")
     empty, missing = places.discover().plugins
     assert [(f.severity, f.hint) for f in empty.tools.findings] == [("warning", "rename a.json to a.tool.json")]
-    assert [f.message for f in missing.tools.findings] == ["tools.entry: there is no 'tools' in the plugin's folder"]
+    assert [f.message for f in missing.tools.findings] == ["there is no 'tools' in the plugin's folder"]
 
 
 def test_the_entry_may_be_one_file_or_the_folder_itself(places: Places) -> None:

@@ -164,6 +164,8 @@ WRONG = [
      "error plugin.yaml:4:3: permissions.hoks: unknown key 'hoks' (did you mean 'hooks'?)"),
     (minimal("tools:\n  - id: x\n    implementation: {type: python}\n    descripton: y\n"),
      "error plugin.yaml:6:5: tools.0.descripton: unknown key 'descripton' (did you mean 'description'?)"),
+    (minimal("tools:\n  - {id: x, handler: 'a:b', entry: ./tools}\n"),
+     "error plugin.yaml:4:29: tools.0.entry: unknown key 'entry' (write `tools: {entry: ./tools}`)"),
     (minimal("start: yes\n"),
      "error plugin.yaml:3:8: start: must be true or false, got 'yes' (write true; yes is text in YAML 1.2)"),
     (minimal("displayName: 5\n"), 'error plugin.yaml:3:14: displayName: must be text, got the number 5 (put it in quotes: "5")'),

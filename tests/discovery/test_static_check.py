@@ -117,6 +117,9 @@ WRONG = [
     ("x = 1\n", "frontend: {build: {entry: dist/index.js}}\n",
      "warning plugin.yaml:3:27: frontend.build.entry: there is no 'dist/index.js' in the plugin's folder "
      "(build it, or correct the path)"),
+    ("x = 1\n", "frontend: {type: vanilla, vanilla: {entry: index.js}}\n",
+     "warning plugin.yaml:3:44: frontend.vanilla.entry: there is no 'web/index.js' in the plugin's folder "
+     "(build it, or correct the path)"),
     ("x = 1\n", "zukunft: 1\n", "error plugin.yaml:3:1: zukunft: unknown key 'zukunft' (delete it)"),
 ]  # fmt: skip
 

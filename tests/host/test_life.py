@@ -417,6 +417,16 @@ def test_reload_reads_code_manifest_and_tool_files_anew(workshop: Workshop) -> N
     assert host.tools.get("one:hi").description == "second"
 
 
+def test_reload_of_a_plugin_whose_manifest_was_broken_says_so(workshop: Workshop) -> None:
+    folder = workshop.folder("one", TOOL, HELLO)
+    host = workshop.open()
+    host.invoke_sync("one:hello")
+    edited(folder / "plugin.yaml", "name: one\nversion: [")
+    with pytest.raises(PluginError, match=r"plugin one is failed: plugin\.yaml:3") as refused:
+        host.plugins.reload_sync("one")
+    assert (refused.value.hint, host.plugins["one"].state) == ("tavern plugins check one", "failed")
+
+
 def test_reload_of_an_installed_package_takes_its_submodules_along(workshop: Workshop) -> None:
     folder = workshop.installed("one", "from .part import *\n" + TOOL.replace('"hello "', "GREETING"), HELLO)
     (folder / "part.py").write_text("GREETING = 'hello '\n")

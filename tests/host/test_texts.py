@@ -395,6 +395,55 @@ def test_references_are_off_by_default_and_explicit(opened: Opened, notes: Notes
     assert outcome.ok
 
 
+@pytest.mark.parametrize(
+    ("first", "value", "cause", "fix"),
+    [
+        ("notes:rows", "{{step1.rows.7}}", "names '7'", "It has 2 items, from 0."),
+        ("notes:rows", "{{step1.row}}", "names 'row'", "It has rows."),
+        (
+            "notes:later",
+            "{{step1}}",
+            "refers to step 1, which has no result",
+            "Step 1 failed, or runs in the background",
+        ),
+    ],
+)
+def test_a_step_that_refers_to_what_is_not_there_is_refused_and_on_the_record(
+    opened: Opened, notes: Notes, first: str, value: str, cause: str, fix: str
+) -> None:
+    @tool
+    def rows() -> dict[str, list[int]]:
+        """Answer rows."""
+        return {"rows": [1, 2]}
+
+    @tool(job=True)
+    def later() -> str:
+        """Answer later."""
+        return "late"
+
+    host = opened(tools(notes, rows, later, name="notes"), config={"tam": {"references": True}})
+    reported: list[Any] = []
+    host.events.subscribe(reported.append, "TOOL_RESULT")
+    outcome = said(host, block(("command1", first), ("command2", "notes:write"), ("text2", value)))
+    error = outcome.results[-1].error
+    assert (notes.done, error.kind, error.details["stage"]) == ([], "INPUT_SCHEMA_INVALID", "validate_input")
+    assert cause in error.message
+    assert error.fix.startswith(fix)
+    assert [e.data["tool"] for e in reported if e.call_id == outcome.results[-1].call_id] == ["notes:write"]
+
+
+@pytest.mark.parametrize(
+    ("text", "stage"),
+    [
+        (block(("text", "a")), "parse"),
+        (block(("command", "notes:wriet")), "resolve"),
+        (block(("command", "notes:write"), ("text", "a"), ("times", "two")), "validate_input"),
+    ],
+)
+def test_the_error_of_a_block_says_at_which_step_it_failed(host: Tavern, text: str, stage: str) -> None:
+    assert said(host, text).results[0].error.details["stage"] == stage
+
+
 def test_request_id_names_the_calls_of_its_block(host: Tavern) -> None:
     reported: list[Any] = []
     host.events.subscribe(reported.append, "TOOL_CALLED")

@@ -402,6 +402,12 @@ def test_a_reason_is_shown_once_after_the_name_and_with_the_fix(opened: Opened) 
     assert host.plugins["u"].reason == f"function take is not a tool ({error.fix})"
 
 
+def test_a_function_without_a_name_is_to_be_given_one(opened: Opened) -> None:
+    error = opened(tools(lambda text: text, name="u")).invoke_sync("u:x").error
+    assert error is not None
+    assert error.fix == "give it a name: Tool('name', lambda ...)"
+
+
 @pytest.mark.parametrize(
     ("profile", "said"),
     [

@@ -115,6 +115,7 @@ REPAIRS: dict[str, tuple[list[str], str, str]] = {
         "missing_command",
         "`command:「始」t:write「末」`",
     ),
+    "工具": (["工具:「始」t:write「末」", "path:「始」a「末」"], "missing_command", "`command:「始」t:write「末」`"),
     "tool": (["tool:「始」T:Write「末」", "path:「始」a「末」"], "missing_command", "`command:「始」t:write「末」`"),
     "name": (["name:「始」t:write「末」", "path:「始」a「末」"], "missing_command", "`command:「始」t:write「末」`"),
     "two commands": (

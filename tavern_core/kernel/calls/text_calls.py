@@ -34,6 +34,8 @@ Invoke = Callable[[str, Mapping[str, Any], "CallContext | None", "str | None"], 
 Aside = Callable[..., Awaitable[Any]]
 """Runs a function on this thread or on another."""
 MOST_RETRIES = 10
+_STAGES: Final = {"TAM_SYNTAX": "parse", "TOOL_NOT_FOUND": "resolve", "INPUT_SCHEMA_INVALID": "validate_input"}
+"""Kind of the error of a block → `details.stage`."""
 _LONG: Final = 50_000
 """Characters; reading so many takes some milliseconds."""
 _TURN: Final = 50
@@ -222,7 +224,7 @@ class Transcript:
         for block, group in groupby(errors, key=lambda p: p.block):
             found = list(group)
             kind, command = tam.PROBLEM_CODES[found[0].code].error_kind, _command(blocks.get(block))
-            details: dict[str, Any] = {"problems": [_problem_json(p) for p in found]}
+            details: dict[str, Any] = {"problems": [_problem_json(p) for p in found], "stage": _STAGES[kind]}
             if kind == ToolNotFound.code:
                 details["nearest"] = list(self._tools.suggest(command))
             message = " ".join(p.message for p in found[:3])
@@ -276,7 +278,8 @@ class Transcript:
             result = await self._run_step(call, found[call.tool], answers, context)
             steps.append(Step(call, result))
             if result.ok:
-                answers[call.index] = result.value
+                if result.status != "job":  # the result of a job comes later
+                    answers[call.index] = result.value
             elif call.on_error != "continue":
                 stopped = True
         return steps
@@ -298,7 +301,8 @@ class Transcript:
             try:
                 arguments = tam.resolve_references(arguments, answers)
             except InputInvalid as error:
-                return failure(error)
+                error.details["stage"] = "validate_input"
+                return self._refused(spec.id, context, failure(error))
         key = f"{call.request_id}:{call.index}" if call.request_id else None
         return await self._invoke(spec.id, arguments, context, key)
 

@@ -92,7 +92,8 @@ class GrantStore:
 
         def without(records: Records) -> Records:
             if (record := records.get(plugin)) is None:
-                hint = did_you_mean(plugin, records) or f"{self.path} names: {', '.join(records)}"
+                names = ", ".join(records) or "no plugin"
+                hint = did_you_mean(plugin, records) or f"there is nothing to take back; {self.path} names {names}"
                 raise PluginNotFound(f"there is no grant for {plugin!r}", hint=hint)
             # The tier is taken back by name only: without it the plugin runs elsewhere, with everything else it runs as before.
             known = (

@@ -6,7 +6,7 @@ or of the file names.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Final
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from tavern_core.kernel.manifest.tool_files import SpecReading, ToolFileReading
     from tavern_core.kernel.text.yaml_reader import YamlDocument
     from tavern_core.model.manifest import Manifest
-    from tavern_core.schema.problem import SchemaProblem
 
 CODE: Final = "TOOL_FILE_INVALID"
 MOST_TOOL_FILES: Final = 2_000
@@ -50,24 +49,15 @@ class DeclaredTools:
         return (*(spec.name for spec in self.specs), *self.unknown)
 
 
-def read_declared_tools(
-    manifest: Manifest,
-    document: YamlDocument,
-    files: PluginFiles,
-    *,
-    flaws: Callable[[object], list[SchemaProblem]] | None = None,
-) -> DeclaredTools:
+def read_declared_tools(manifest: Manifest, document: YamlDocument, files: PluginFiles) -> DeclaredTools:
     """Read everything that `tools:` and `skills:` of a manifest declare.
 
     Args:
         manifest: of the plugin.
         document: plugin.yaml, where findings about inline tools point.
         files: the source of tool files.
-        flaws: checks schemas; None: `schema.prepare.flaws_of`.
     """
-    from tavern_core.schema.prepare import flaws_of
-
-    tools = _read_tools(manifest, document, files, flaws or flaws_of)
+    tools = _read_tools(manifest, document, files)
     if manifest.skills is None:
         return tools
     from tavern_core.kernel.manifest.skill_tools import read_plugin_skills
@@ -81,35 +71,27 @@ def read_declared_tools(
     )
 
 
-def _read_tools(
-    manifest: Manifest, document: YamlDocument, files: PluginFiles, judge: Callable[[object], list[SchemaProblem]]
-) -> DeclaredTools:
+def _read_tools(manifest: Manifest, document: YamlDocument, files: PluginFiles) -> DeclaredTools:
     from tavern_core.kernel.manifest.tool_files import tool_spec
     from tavern_core.model.manifest import Entry
 
     if manifest.tools is None:
         return DeclaredTools()
     if isinstance(manifest.tools, Entry):
-        return _read_folder(manifest, document, files, manifest.tools.entry, judge)
+        return _read_folder(manifest, document, files, manifest.tools.entry)
     collected = _Collected()
     for index, definition in enumerate(manifest.tools):
-        reading = tool_spec(definition, manifest=manifest, document=document, path=("tools", index), flaws=judge)
+        reading = tool_spec(definition, manifest=manifest, document=document, path=("tools", index))
         collected.add(reading, f"{document.file}: tools.{index}", document.locate(("tools", index, "id")))
     return collected.result(())
 
 
-def _read_folder(
-    manifest: Manifest,
-    document: YamlDocument,
-    files: PluginFiles,
-    entry: str,
-    flaws: Callable[[object], list[SchemaProblem]],
-) -> DeclaredTools:
+def _read_folder(manifest: Manifest, document: YamlDocument, files: PluginFiles, entry: str) -> DeclaredTools:
     from tavern_core.kernel.manifest.tool_files import TOOL_FILE_SUFFIX, read_tool_file, tool_spec
 
     if problem := files.problem(entry):
         hint, where = "create the folder, or correct the path", document.locate(("tools", "entry"))
-        return DeclaredTools(findings=(Finding(CODE, f"tools.entry: {problem}", hint, where),))
+        return DeclaredTools(findings=(Finding(CODE, problem, hint, where),))
     collected = _Collected()
     stamps: list[tuple[str, Stamp | None]] = [(entry, files.stamp(entry))]
     for relative in _tool_files(files, entry, collected, document, TOOL_FILE_SUFFIX):
@@ -124,7 +106,7 @@ def _read_folder(
         reading = read_tool_file(content, relative)
         collected.findings += _about(_id_in(reading, relative, manifest), reading.findings)
         if reading.definition is not None:
-            spec = tool_spec(reading.definition, manifest=manifest, document=reading.document, flaws=flaws)
+            spec = tool_spec(reading.definition, manifest=manifest, document=reading.document)
             collected.add(spec, relative, reading.document.locate(("id",)))
     return collected.result(tuple(stamps))
 

@@ -10,7 +10,7 @@ a file. Sources: seed 000 §6.3, §10.2, 001 §5.2, FEATURES B1-B8, B14.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import field
 from typing import Any, Final, Protocol
 
@@ -33,8 +33,8 @@ from tavern_core.model.nearest import did_you_mean, known_instead
 from tavern_core.model.tool import Example, ToolSpec
 from tavern_core.model.toolfile import Implementation, ToolDefinition
 from tavern_core.schema.normalise import normalise_schema
-from tavern_core.schema.prepare import flaws_of
-from tavern_core.schema.problem import SchemaProblem, split_pointer
+from tavern_core.schema.problem import split_pointer
+from tavern_core.schema.schema_check import whole_flaws
 
 CODE: Final = "TOOL_FILE_INVALID"
 TOOL_FILE_SUFFIX: Final = ".tool.json"
@@ -114,7 +114,6 @@ def tool_spec(
     manifest: Manifest,
     document: Document,
     path: Path = (),
-    flaws: Callable[[object], list[SchemaProblem]] = flaws_of,
 ) -> SpecReading:
     """Make the specification of one declared tool of the plugin `manifest` describes.
 
@@ -122,9 +121,8 @@ def tool_spec(
         definition: from a tool file or from `tools:` of the manifest.
         document: the target of findings.
         path: the place of the definition in it: ``()`` in a tool file, ``("tools", 2)`` inline.
-        flaws: checks its schemas.
     """
-    return _Making(definition, manifest, document, path, flaws).make()
+    return _Making(definition, manifest, document, path).make()
 
 
 @dataclass
@@ -135,7 +133,6 @@ class _Making:
     manifest: Manifest
     document: Document
     path: Path
-    flaws: Callable[[object], list[SchemaProblem]]
     findings: list[Finding] = field(default_factory=list)
     id: str = ""
     """The canonical id, once it is known."""
@@ -202,7 +199,7 @@ class _Making:
         if written is None or isinstance(written, bool):
             return written
         schema = normalise_schema(dict(written))
-        for flaw in self.flaws(schema):
+        for flaw in whole_flaws(schema):
             path = (key, *(int(p) if p.isdigit() else p for p in split_pointer(flaw.path)))
             self.report(path, flaw.message, flaw.hint, flaw.severity)
         if key == "parameters":

@@ -35,6 +35,13 @@ class PluginSettings:
         """See `UndeclaredSettings.refused`."""
         self._diagnostics.add(error.code, error.message, plugin=plugin, hint=error.hint, severity="error")
 
+    def withheld(self, plugin: str) -> tuple[str, str]:
+        """See `UndeclaredSettings.withheld`."""
+        record = self._records.get(plugin)
+        if record is None or record.has_settings:
+            return "", ""
+        return f"plugin {plugin} is {record.state}: {record.reason}", record.fix
+
     def _declarations(self, record: Record) -> Iterator[Declaration]:
         if "configOptions" in record.candidate.facts.sections:
             yield record.candidate.manifest().config_options, None

@@ -181,7 +181,7 @@ class Lifecycle:
         if record.active:
             return record
         if not record.usable:
-            raise _unusable(record)
+            raise unusable(record)
         self.tables.diagnostics.forget(name)
         try:
             with self.burst():
@@ -361,6 +361,7 @@ def _standing_of(record: Record) -> Standing:
     )
 
 
-def _unusable(record: Record) -> PluginError:
+def unusable(record: Record) -> PluginError:
+    """Why a plugin cannot be used now, and the repair."""
     text = f"plugin {record.name} is {record.state}: {record.reason}"
     return PluginError(text, hint=record.fix, state=record.state)

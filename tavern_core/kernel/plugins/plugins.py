@@ -11,7 +11,7 @@ from tavern_core.errors import PluginError, UsageError
 from tavern_core.kernel.hooks.quarantine import Quarantine
 from tavern_core.kernel.plugins.consent import Consent, who
 from tavern_core.kernel.plugins.enabled_state import PluginStates
-from tavern_core.kernel.plugins.lifecycle import Lifecycle
+from tavern_core.kernel.plugins.lifecycle import Lifecycle, unusable
 from tavern_core.kernel.plugins.reconciler import Reconciler
 from tavern_core.kernel.plugins.record import Record
 from tavern_core.kernel.plugins.tables import ImportGuard
@@ -144,7 +144,10 @@ class Plugins(Mapping[str, PluginStatus]):
             self._reconciler.read_again(name)
 
         try:
-            return (await self._lifecycle.renew(name, change, wanted=self._reconciler.starts_with_host)).status()
+            record = await self._lifecycle.renew(name, change, wanted=self._reconciler.starts_with_host)
+            if record.state == "failed":  # its plugin.yaml is wrong now; an error of its code was raised by `renew`
+                raise unusable(record)
+            return record.status()
         finally:
             await self._settle()
             await self._lifecycle.resume(self._reconciler.starts_with_host)

@@ -169,6 +169,8 @@ def _no_tool(thing: Any, owner: Owner) -> ActivationFailed:
     )
     if inspect.isfunction(thing):
         hint = f"mark it: @tool above def {thing.__name__}"
+        if thing.__name__ == "<lambda>":
+            hint = "give it a name: Tool('name', lambda ...)"
     elif isinstance(thing, type):
         hint = f"return an instance: {thing.__name__}()"
     return ActivationFailed(f"{owner.name}: {_short(thing)} is not a tool", hint=hint)

@@ -8,7 +8,7 @@ One key belongs to one owner; a declaration is taken whole or refused whole.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
@@ -40,7 +40,9 @@ class Declared:
 class SettingTable:
     """Declared settings in the order of their declaration."""
 
-    def __init__(self) -> None:
+    def __init__(self, withheld: Callable[[str], tuple[str, str]] = lambda plugin: ("", "")) -> None:
+        self._withheld = withheld
+        """See `SettingsStore.withheld`."""
         self._rows: dict[str, Declared] = {}
         self._owned: dict[str, dict[str, Declared]] = {}
         """Plugin → its rows by key: avoids a search through the rows of five hundred plugins."""
@@ -93,6 +95,9 @@ class SettingTable:
                 f"the key of a setting is text, got {type(key).__name__}",
                 "write extensions.<plugin>.<option>",
             )
+        reason, fix = self._withheld(key.removeprefix(PREFIX).partition(".")[0])
+        if reason:
+            return _finding(key, reason, fix)
         close = did_you_mean(key, self._rows)
         if not close and not key.startswith(PREFIX):
             close = did_you_mean(key, (r.option for r in self._rows.values())) and next(

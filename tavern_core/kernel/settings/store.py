@@ -44,6 +44,10 @@ class UndeclaredSettings(Protocol):
         """What `take` gave cannot be declared."""
         ...
 
+    def withheld(self, plugin: str) -> tuple[str, str]:
+        """Why the settings of a plugin do not exist now, and the repair; empty texts if nothing withholds them."""
+        ...
+
 
 class SettingsStore:
     """All settings of one host. Thread-safe; callbacks run on the saving thread.
@@ -73,7 +77,7 @@ class SettingsStore:
         self._on_saved = on_saved
         self._on_finding = on_finding
         self._lock = threading.RLock()
-        self._table = SettingTable()
+        self._table = SettingTable(self.withheld)
         self._watches = SettingWatches()
         self._found: set[str] = set()
         self._last_values: dict[str, Any] = {}
@@ -295,6 +299,10 @@ class SettingsStore:
             if owner and row.plugin != owner:
                 raise refused(key, f"belongs to {row.plugin}; {owner} may not watch it")
         return self._watches.add(key, callback, owner)
+
+    def withheld(self, plugin: str) -> tuple[str, str]:
+        """Why the settings of a plugin do not exist now (it is disabled), and the repair; empty texts if nothing withholds them."""
+        return self._undeclared.withheld(plugin) if self._undeclared is not None else ("", "")
 
     # Inside ----------------------------------------------------------------------------------------------------------
 

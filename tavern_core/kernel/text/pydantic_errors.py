@@ -87,15 +87,15 @@ def _explain(error: ValidationError, data: Any, model: type[BaseModel]) -> list[
 
 
 def _shaped(refusal: Refusal, shapes: Mapping[str, str]) -> Refusal:
-    """The refusal with the shape of its key as repair, if a mapping or list was expected and no more is known."""
-    names = [part for part in refusal.path if isinstance(part, str)]
+    """The refusal with the shape of its key as repair, if a mapping or list, or another form of it, was expected and no more is known."""
+    path = refusal.path[:-1] if refusal.is_unknown_key else refusal.path
+    names = [part for part in path if isinstance(part, str)]
     example = shapes.get(names[-1], "") if names else ""
-    is_item = bool(names) and refusal.path[-1] != names[-1] and not example.partition(": ")[2].startswith("[{")
-    if (
-        refusal.hint
-        or not example
-        or is_item
-        or not refusal.message.startswith(("must be a mapping", "must be a list"))
+    is_item = bool(names) and path[-1] != names[-1] and not example.partition(": ")[2].startswith("[{")
+    if refusal.hint or not example:
+        return refusal
+    if not refusal.is_unknown_key and (
+        is_item or not refusal.message.startswith(("must be a mapping", "must be a list"))
     ):
         return refusal
     return replace(refusal, hint=f"write `{example}`")
@@ -153,7 +153,9 @@ def _refusal(path: Path, details: ErrorDetails, value: Any, model: type[BaseMode
         return Refusal(path, f"the key {str(path[-1])!r} is missing", f"add `{path[-1]}: …`", is_missing=True)
     if kind == "extra_forbidden":
         key = str(path[-1]) if path else ""
-        return Refusal(path, f"unknown key {key!r:.80}", known_instead(key, known_keys(model, path[:-1])), True)
+        known = known_keys(model, path[:-1])  # of all forms that are allowed here: `key` may belong to another one
+        hint = "" if key in known else known_instead(key, known)
+        return Refusal(path, f"unknown key {key!r:.80}", hint, True)
     if kind in _EXPECTED:
         return Refusal(path, f"must be {_EXPECTED[kind]}, got {got(value)}", _type_hint(kind, value))
     if kind == "literal_error":
