@@ -15,7 +15,7 @@ import yaml
 from cookiecutter.exceptions import FailedHookException
 from cookiecutter.main import cookiecutter
 
-from tavern_core.model.naming_rules import RESERVED_NAMESPACES, is_plugin_name
+from tavern_core.model.naming_rules import RESERVED_NAMESPACES, is_plugin_name, is_reserved
 from tests.packaging.environments import ROOT, Environment, build_wheel
 
 TEMPLATE = ROOT / "plugin_template"
@@ -38,10 +38,11 @@ def hook() -> ModuleType:
 
 
 @pytest.mark.parametrize(
-    "name", ["x", "my-tools", "weather", "a1-b2", "3d", "a" * 64, "core-tools", "systems", "tavern", "plugin"]
+    "name", ["x", "my-tools", "weather", "a1-b2", "3d", "a" * 64, "my-core", "systems", "tavern", "plugin"]
 )
 def test_names_that_the_host_takes_are_taken(hook: ModuleType, name: str) -> None:
     assert is_plugin_name(name)
+    assert not is_reserved(name)
     assert hook.problem(name) == ""
 
 
@@ -58,7 +59,10 @@ def test_names_that_the_host_takes_are_taken(hook: ModuleType, name: str) -> Non
         ("tavern-plugin-weather", "'weather'"),
         ("../evil", "'evil'"),
         ('x"; import os', "kebab-case"),
-        *((name, f"{name}-tools") for name in sorted(RESERVED_NAMESPACES)),
+        ("core-tools", "'my-core-tools'"),
+        ("work-flow", "'my-work-flow'"),
+        ("Code_Interpreter", "'my-tools'"),
+        *((name, f"'my-{name.lower()}'") for name in sorted(RESERVED_NAMESPACES)),
     ],
 )
 def test_names_that_the_host_refuses_are_refused_with_a_better_one(hook: ModuleType, name: str, hint: str) -> None:
