@@ -96,7 +96,9 @@ def _problem(problem: Any, sent: str) -> str:
     """The place and message of a problem, without the message if `sent` already contains it."""
     if not isinstance(problem, Mapping):
         return one_line(str(problem))
-    where = problem.get("path") or (f"line {problem['line']}" if problem.get("line") else "arguments")
+    where = problem.get("path") or next(
+        (f"{k} {problem[k]}" for k in ("line", "node", "edge") if problem.get(k)), "arguments"
+    )
     message = str(problem.get("message") or "")
     return one_line(where if message in sent else f"{where}: {message}")
 

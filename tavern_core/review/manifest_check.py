@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
 from tavern_core.contract.core_services import CORE_SERVICES
 from tavern_core.contract.hookspecs import HOOKS, Hook
 from tavern_core.contract.permissions import TRYFIRST, requested_permissions
 from tavern_core.errors import Finding, Location, WorkflowInvalid
+from tavern_core.graph.compile import compile_workflow
+from tavern_core.graph.problems import FlowProblem
 from tavern_core.kernel.discovery.plugin_facts import facts_of
 from tavern_core.kernel.files.plugin_files import PluginFiles
 from tavern_core.kernel.frontend import served_file
@@ -20,9 +22,12 @@ from tavern_core.kernel.manifest.manifest_rules import declared_paths
 from tavern_core.kernel.manifest.tool_ids import IdRefusal, canonical_id
 from tavern_core.kernel.manifest.workflow_files import read_workflow
 from tavern_core.model.manifest import Manifest
+from tavern_core.model.naming_rules import split_id
 from tavern_core.model.nearest import did_you_mean, fold
+from tavern_core.model.node import NodeSpec
 from tavern_core.model.tool import ToolSpec
 from tavern_core.model.toolfile import workflow_file_names
+from tavern_core.model.workflow import Workflow
 from tavern_core.review.hookimpl_scan import FoundHook, SourceScan
 from tavern_core.review.name_resolution import UNKNOWN, Definition
 from tavern_core.review.tool_signature_scan import unfit
@@ -34,6 +39,31 @@ HOOK: Final = "HOOK_REFUSED"
 TOOL: Final = "TOOL_FILE_INVALID"
 _LIFE: Final = frozenset({"tavern_start", "tavern_stop"})
 _NEEDS_NO_SECTION: Final = frozenset({"tavern_register_tools"})
+
+
+_OF_ANY_NODES: Final = frozenset({"DUPLICATE_NODE", "DUPLICATE_EDGE", "DANGLING_EDGE", "CYCLE", "TOO_LARGE"})
+
+
+class _AnyNodes:
+    """A library in which every node type exists and takes every edge: only the code knows more."""
+
+    def node(self, type_: str) -> NodeSpec:
+        return NodeSpec(type_, dynamic_slots=True)
+
+    def node_types(self) -> Collection[str]:
+        return ()
+
+    def why_no_node(self, type_: str) -> str:
+        return ""
+
+    def workflow(self, id_: str) -> None:
+        return None
+
+    def workflow_ids(self) -> Collection[str]:
+        return ()
+
+    def said(self, workflow: Workflow) -> Iterable[FlowProblem]:
+        return ()
 
 
 class ManifestCheck:
@@ -106,7 +136,7 @@ class ManifestCheck:
                     yield Finding(TOOL, message, "correct the example or the schema", where)
 
     def _workflow(self, tool: str, written: str, where: Location) -> Iterator[Finding]:
-        """The file of a workflow tool: is it there, and is it a workflow?"""
+        """The file of a workflow tool: is it there, is it a workflow, and do its edges make sense, whatever its nodes are?"""
         names = workflow_file_names(written)
         file = next((name for name in names if not self._files.problem(name)), None)
         if file is None:
@@ -114,9 +144,13 @@ class ManifestCheck:
             yield Finding(TOOL, f"the tool {tool!r}: {problem}", "create it, or correct the path", where)
             return
         try:
-            read_workflow(self._files.read(file) or b"", file, tool)
+            workflow = read_workflow(self._files.read(file) or b"", file, tool)
         except WorkflowInvalid as error:
             yield from error.findings
+            return
+        for each in compile_workflow(workflow, _AnyNodes()).errors:
+            if each.code in _OF_ANY_NODES:
+                yield Finding(TOOL, f"the tool {tool!r}: {each.message}", each.hint, Location(file))
 
     def _declared_at(self, spec: ToolSpec) -> Location:
         """Where a tool is declared: its file, or its line in plugin.yaml."""
@@ -294,14 +328,19 @@ class ManifestCheck:
                 and service not in own
             ):
                 yield Finding(TOOL, f"the plugin offers no service {service!r}", near, where, "warning")
-            prefix, _, local = str(spec.implementation.get("nodeType") or "").rpartition(":")
-            if spec.kind == "node" and local and prefix in ("", self._manifest.name) and not has_nodes:
+            owner, local = split_id(str(spec.implementation.get("nodeType") or ""))
+            if spec.kind != "node" or not local:
+                continue
+            if owner in ("", self._manifest.name) and not has_nodes:
                 yield Finding(
                     TOOL,
                     f"the plugin has no node {local!r}: it contributes none",
                     "add `nodes: {entry: nodes}`, or name another's node",
                     where,
                 )
+            elif owner not in ("", "core", self._manifest.name, *self._manifest.depends_on):
+                message = f"the node {owner}:{local} belongs to plugin {owner}, which {self._manifest.name} does not depend on"
+                yield Finding(TOOL, message, f'add to plugin.yaml: `dependsOn: {{{owner}: ""}}`', where)
 
     def _aliases(self) -> Iterator[Finding]:
         """Further names of tools that the plugin does not have."""

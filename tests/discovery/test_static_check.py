@@ -120,6 +120,9 @@ WRONG = [
     ("x = 1\n", "frontend: {type: vanilla, vanilla: {entry: index.js}}\n",
      "warning plugin.yaml:3:44: frontend.vanilla.entry: there is no 'web/index.js' in the plugin's folder "
      "(build it, or correct the path)"),
+    ("x = 1\n", "nodes: {entry: '__init__.py'}\ntools: [{id: x, implementation: {type: node, nodeType: 'other:Add'}}]\n",
+     "error plugin.yaml:4:9: tools.0: the node other:Add belongs to plugin other, which text does not depend on "
+     '(add to plugin.yaml: `dependsOn: {other: ""}`)'),
     ("x = 1\n", "zukunft: 1\n", "error plugin.yaml:3:1: zukunft: unknown key 'zukunft' (delete it)"),
 ]  # fmt: skip
 
@@ -127,6 +130,22 @@ WRONG = [
 @pytest.mark.parametrize(("source", "manifest", "expected"), WRONG)
 def test_one_mistake_gives_one_finding(places: Places, source: str, manifest: str, expected: str) -> None:
     assert reported(check(places, H + source if "@" in source else "\n" + source, manifest)) == [expected]
+
+
+def test_a_workflow_file_whose_edges_go_nowhere_or_round_is_found(places: Places) -> None:
+    nodes = '[{"id": "a", "type": "text:A"}, {"id": "b", "type": "text:B"}]'
+    ends = '"sourceHandle": "out", "targetHandle": "in"'
+    edges = ", ".join(
+        f'{{"id": "{number}", "source": "{source}", "target": "{target}", {ends}}}'
+        for number, (source, target) in enumerate(["ab", "ba", "bc"], 1)
+    )
+    manifest = "tools: [{id: x, description: Runs, implementation: {type: workflow, workflowId: flow.json}}]\n"
+    files = {"__init__.py": "", "flow.json": f'{{"nodes": {nodes}, "edges": [{edges}]}}'}
+    report = check_plugin(places.folder_plugin("text", manifest, files=files), host_version="1.0.0.dev0")
+    assert sorted(reported(report)) == [
+        "error flow.json: the tool 'x': edge '3' ends at 'c', which does not exist (remove the edge)",
+        "error flow.json: the tool 'x': these nodes wait for each other: a → b → a (remove one of these edges)",
+    ]
 
 
 def test_a_sensitive_argument_needs_its_right(places: Places) -> None:
