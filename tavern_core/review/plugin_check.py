@@ -23,6 +23,7 @@ from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.discovery.discovery import discover
 from tavern_core.kernel.discovery.distributions import GROUP, normalise
 from tavern_core.kernel.discovery.found_plugin import MANIFEST_FILE, FoundPlugin
+from tavern_core.kernel.discovery.plugin_reader import unreadable_manifest
 from tavern_core.kernel.files.plugin_files import FolderFiles, PluginFiles
 from tavern_core.kernel.manifest.manifest_reader import ManifestReading, read_manifest
 from tavern_core.kernel.plugins.eligibility import fits_host
@@ -178,12 +179,17 @@ def _place(finding: Finding) -> tuple[str, int, int] | None:
     return None if where is None or not where.line else (where.file, where.line, where.column)
 
 
+def _no_plugin(files: PluginFiles) -> Finding:
+    """A folder without plugin.yaml: one of plugins, or of code."""
+    inner = [name for name in files.names(".") or () if not files.problem(f"{name}/{MANIFEST_FILE}")]
+    hint = f"check a folder in it, such as {inner[0]}" if inner else "put plugin.yaml next to __init__.py"
+    return Finding(MANIFEST, "the folder holds no plugin.yaml", hint, Location(MANIFEST_FILE))
+
+
 def _check(files: PluginFiles, name: str, known: Sequence[Finding], package: str = "") -> CheckReport:
     content = files.read(MANIFEST_FILE)
     if content is None:
-        problem = files.problem(MANIFEST_FILE) or "plugin.yaml cannot be read"
-        finding = Finding(MANIFEST, problem, "put plugin.yaml next to __init__.py", Location(MANIFEST_FILE))
-        return CheckReport(name, files.place, (*known, finding))
+        return CheckReport(name, files.place, (*known, unreadable_manifest(files) or _no_plugin(files)))
     reading = read_manifest(content, MANIFEST_FILE, strict=True)
     scan = scan_sources(plugin_sources(files), package)
     findings = [*known, *reading.findings]

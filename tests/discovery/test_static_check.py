@@ -132,6 +132,24 @@ def test_one_mistake_gives_one_finding(places: Places, source: str, manifest: st
     assert reported(check(places, H + source if "@" in source else "\n" + source, manifest)) == [expected]
 
 
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"plugin.yml": "name: text"}, "there is no plugin.yaml, but plugin.yml (rename plugin.yml to plugin.yaml)"),
+        ({"plugin.yaml/x": ""}, "plugin.yaml cannot be read (it must be a regular, readable file)"),
+        ({"one/plugin.yaml": "name: one"}, "the folder holds no plugin.yaml (check a folder in it, such as one)"),
+        ({"__init__.py": ""}, "the folder holds no plugin.yaml (put plugin.yaml next to __init__.py)"),
+    ],
+)
+def test_a_folder_without_plugin_yaml_is_told_what_it_has_instead(
+    tmp_path: Path, files: dict[str, str], expected: str
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text, "utf-8")
+    assert reported(check_plugin(tmp_path)) == [f"error plugin.yaml: {expected}"]
+
+
 def test_a_workflow_file_whose_edges_go_nowhere_or_round_is_found(places: Places) -> None:
     nodes = '[{"id": "a", "type": "text:A"}, {"id": "b", "type": "text:B"}]'
     ends = '"sourceHandle": "out", "targetHandle": "in"'

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
+from pathlib import Path
 from textwrap import dedent
 from types import SimpleNamespace
 from typing import Any
@@ -217,6 +218,16 @@ def test_a_broken_manifest_is_a_row_and_its_code_is_not_imported(workshop: Works
     assert not code or row.reason
     assert row.findings or row.state == "failed"
     assert host.invoke_sync("good:fine").ok
+
+
+def test_a_plugin_folder_that_was_configured_and_is_not_there_is_a_warning(tmp_path: Path) -> None:
+    def told(config: dict[str, Any]) -> str:
+        with Tavern.open(config, home=tmp_path / "home") as host:
+            return reported(host, "PLUGIN_FAILED")
+
+    assert told({}) == ""
+    missing = f"the plugin folder {tmp_path}/pluginz does not exist | create it, or correct plugins.roots"
+    assert told({"plugins": {"roots": [str(tmp_path / "pluginz"), str(tmp_path)]}}).startswith(missing)
 
 
 def test_an_installed_package_without_plugin_yaml_is_failed_and_not_imported(workshop: Workshop) -> None:

@@ -169,7 +169,8 @@ def _link_source(folder: str) -> str:
     return os.path.dirname(os.path.realpath(manifest)) if os.path.islink(manifest) else ""  # noqa: PTH114, PTH120
 
 
-def _no_manifest(candidate: Candidate, files: PluginFiles) -> Finding:
+def unreadable_manifest(files: PluginFiles) -> Finding | None:
+    """What is in the place of plugin.yaml: a link, something that is no file, a file of another name; None: nothing."""
     where = Location(MANIFEST_FILE)
     if problem := files.problem(MANIFEST_FILE):
         if "link" in problem:
@@ -179,6 +180,13 @@ def _no_manifest(candidate: Candidate, files: PluginFiles) -> Finding:
     names = files.names(".") or []
     if near := [name for name in _LOOKALIKES if name in names]:
         return Finding(CODE, f"there is no plugin.yaml, but {near[0]}", f"rename {near[0]} to plugin.yaml", where)
+    return None
+
+
+def _no_manifest(candidate: Candidate, files: PluginFiles) -> Finding:
+    if found := unreadable_manifest(files):
+        return found
+    where = Location(MANIFEST_FILE)
     if candidate.distribution is None:
         return Finding(CODE, "the folder holds no plugin.yaml", "add one; `tavern new` shows how it looks", where)
     message = f"there is no plugin.yaml in the package {candidate.module} of {candidate.distribution.name}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -9,15 +10,15 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tavern_core.errors import ActivationFailed
-from tavern_core.kernel.config.configuration import LoadedConfig
+from tavern_core.errors import ActivationFailed, PluginError
+from tavern_core.kernel.config.configuration import DEFAULT, LoadedConfig
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.discovery.discovery import Discovery, discover
 from tavern_core.kernel.discovery.found_plugin import FoundPlugin
 from tavern_core.kernel.discovery.other_formats import roots_of
 from tavern_core.kernel.plugins.candidate import Candidate, has_nodes
 from tavern_core.kernel.plugins.plugin_code import FolderCode, PackageCode
-from tavern_core.model.plugin_status import Source
+from tavern_core.model.plugin_status import Diagnostic, Source
 from tavern_core.model.tool import ToolSpec
 
 if TYPE_CHECKING:
@@ -119,8 +120,21 @@ def find_candidates(loaded: LoadedConfig, diagnostics: Diagnostics, specs: Index
     specs.use(discovery)
     for diagnostic in discovery.diagnostics:
         diagnostics.put(diagnostic, found=True)
+    _tell_missing_roots(loaded, diagnostics)
     ordered = sorted(discovery.plugins, key=lambda p: (_ORDER[p.source], p.candidate.root, p.distribution, p.name))
     return [as_candidate(plugin) for plugin in ordered]
+
+
+def _tell_missing_roots(loaded: LoadedConfig, diagnostics: Diagnostics) -> None:
+    """A folder that the configuration names and that is not there; the default one need not exist."""
+    plugins = loaded.config.plugins
+    for key, roots in (("plugins.roots", plugins.roots), ("plugins.vcp", plugins.vcp)):
+        origin = loaded.origins.get(key, DEFAULT)
+        for root in roots if origin != DEFAULT else ():
+            if not os.path.lexists(root):
+                hint = f"create it, or correct {key} ({origin})"
+                text = f"the plugin folder {root} does not exist"
+                diagnostics.put(Diagnostic(PluginError.code, text, hint=hint), found=True)
 
 
 def as_candidate(plugin: FoundPlugin) -> Candidate:
