@@ -230,6 +230,61 @@ def test_a_plugin_folder_that_was_configured_and_is_not_there_is_a_warning(tmp_p
     assert told({"plugins": {"roots": [str(tmp_path / "pluginz"), str(tmp_path)]}}).startswith(missing)
 
 
+@pytest.mark.parametrize(
+    ("config", "message", "hint"),
+    [
+        ({"plugins": {"disable": ["txt"]}}, "plugins.disable: there is no plugin 'txt'", "did you mean 'text'?"),
+        ({"plugins": {"load": ["text", "Text"]}}, "plugins.load: there is no plugin 'Text'", "did you mean 'text'?"),
+        (
+            {"plugins": {"onFailure": {"x": "open"}}},
+            "plugins.onFailure: there is no plugin 'x'",
+            "`tavern plugins list`",
+        ),
+        (
+            {"isolation": {"plugins": ["te-xt"]}},
+            "isolation.plugins: there is no plugin 'te-xt'",
+            "did you mean 'text'?",
+        ),
+        (
+            {"isolation": {"raise": ["read:f"]}},
+            "isolation.raise: 'read:f' is not a permission",
+            "did you mean 'read:fs'?",
+        ),
+        ({"isolation": {"raise": ["hook:*"]}}, "isolation.raise: 'hook:*' is not a permission", "docs/permissions.md"),
+        ({"limits": {"plugins": {"txt": {}}}}, "limits.plugins: there is no plugin 'txt'", "did you mean 'text'?"),
+        (
+            {"limits": {"callers": {"usr:x": {}}}},
+            "limits.callers.usr:x: the caller 'usr:x' is a principal",
+            "write user:<id>",
+        ),
+    ],
+)
+def test_an_entry_that_names_no_plugin_permission_or_caller_is_reported(
+    workshop: Workshop, config: dict[str, Any], message: str, hint: str
+) -> None:
+    workshop.folder("text", TOOL, HELLO)
+    host = workshop.open(config=config)
+    host.tools.list()
+    [told] = reported(host, "CONFIG_INVALID").splitlines()
+    assert message in told
+    assert hint in told.partition(" | ")[2]
+
+
+def test_entries_that_name_a_plugin_or_a_permission_are_not_reported(workshop: Workshop) -> None:
+    workshop.folder("text", TOOL, HELLO)
+    known = {
+        "plugins": {"disable": ["text"], "load": ["text"], "onFailure": {"text": "open"}},
+        "isolation": {
+            "plugins": ["text"],
+            "raise": ["read:fs", "workflow:before-execute", "service:use:clock", "secrets:key"],
+        },
+        "limits": {"plugins": {"Text": {}, "core": {}}, "callers": {"user:x": {}, "*": {}}},
+    }
+    host = workshop.open(config=known)
+    host.tools.list()
+    assert reported(host, "CONFIG_INVALID") == ""
+
+
 def test_an_installed_package_without_plugin_yaml_is_failed_and_not_imported(workshop: Workshop) -> None:
     folder = workshop.installed("bad", TOOL)
     (folder / "plugin.yaml").unlink()

@@ -90,7 +90,7 @@ class ListReview:
         yield from self._review_list("tools.deny", self._config.deny, wide=True)
         yield from self._review_groups()
         for key, rule in self._callers.items():
-            yield from self._review_caller(key)
+            yield from self.caller("callers", key)
             yield from self._review_list(f"callers.{key}.allow", rule.allow or (), wide=False)
             yield from self._review_list(f"callers.{key}.deny", rule.deny, wide=True)
 
@@ -98,6 +98,27 @@ class ListReview:
         """The same for other lists: (place, entries, whether they are read widely)."""
         for place, entries, wide in lists:
             yield from self._review_list(place, entries, wide=wide)
+
+    def caller(self, place: str, key: str) -> Iterator[Finding]:
+        """A key of `callers`, or of another section by caller, that can match no caller."""
+        kind, _, name = key.partition(":")
+        if not key.strip() or (kind in _CALLER_KINDS and not name):
+            message = f"the caller {key!r} matches no caller"
+        elif kind not in _CALLER_KINDS and kind.strip().lower() in _CALLER_KINDS:
+            message = f"the caller {key!r} matches no caller: the kinds of caller are written in lower case"
+        elif "*" in key and key != "*":
+            message = f"the caller {key!r} matches no caller: patterns are not understood here"
+        elif key != key.strip() or name != name.strip():
+            message = f"the caller {key!r} has blanks around it; only a name with the same blanks fits"
+        elif name and kind not in _CALLER_KINDS and (near := nearest(kind, _CALLER_KINDS, 1)):
+            message = f"the caller {key!r} is a principal of this name; if {near[0]}:{name} is meant, the entry matches no one"
+        else:
+            return
+        yield self._warning(
+            f"{place}.{key}",
+            message,
+            "write user:<id>, role:<role>, profile:<name>, a principal, or * for everybody else",
+        )
 
     def _warning(self, place: str, message: str, hint: str, **details: str) -> Finding:
         return Finding("CONFIG_INVALID", message, hint, Location(self._file, pointer=place), "warning", details)
@@ -113,26 +134,6 @@ class ListReview:
             message = f"groups name each other in a circle: {' → '.join(path)}; each means all their entries together"
             hint = f"remove 'group:{path[-1]}' from the group {path[-2]!r}"
             yield self._warning(f"tools.groups.{path[0]}", message, hint)
-
-    def _review_caller(self, key: str) -> Iterator[Finding]:
-        kind, _, name = key.partition(":")
-        if not key.strip() or (kind in _CALLER_KINDS and not name):
-            message = f"the caller {key!r} matches no caller"
-        elif kind not in _CALLER_KINDS and kind.strip().lower() in _CALLER_KINDS:
-            message = f"the caller {key!r} matches no caller: the kinds of caller are written in lower case"
-        elif "*" in key and key != "*":
-            message = f"the caller {key!r} matches no caller: patterns are not understood here"
-        elif key != key.strip() or name != name.strip():
-            message = f"the caller {key!r} has blanks around it; only a name with the same blanks fits"
-        elif name and kind not in _CALLER_KINDS and (near := nearest(kind, _CALLER_KINDS, 1)):
-            message = f"the caller {key!r} is a principal of this name; if {near[0]}:{name} is meant, the entry matches no one"
-        else:
-            return
-        yield self._warning(
-            f"callers.{key}",
-            message,
-            "write user:<id>, role:<role>, profile:<name>, a principal, or * for everybody else",
-        )
 
     def _review_list(self, place: str, entries: Sequence[str], *, wide: bool) -> Iterator[Finding]:
         for index, entry in enumerate(entries):

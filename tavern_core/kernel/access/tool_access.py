@@ -237,6 +237,7 @@ def compile_access(
             *review.further([("tools.pin", tools.pin, True)] if tools.pin else []),
             *review.further([("tools.trusted", tools.trusted, False), ("tools.untrusted", tools.untrusted, True)]),
             *review.further((f"limits.tools.{entry}", [entry], True) for entry in config.limits.tools),
+            *(found for key in config.limits.callers for found in review.caller("limits.callers", key)),
         ),
     )
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from tavern_core.contract.permissions import TIER, TRUST
+from tavern_core.contract.permissions import TIER, TRUST, canonical_hook, is_permission, known_permissions
 from tavern_core.errors import DependencyUnmet, ManifestInvalid, NameConflict, PluginError
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.diagnostics import Diagnostics
@@ -18,10 +18,11 @@ from tavern_core.kernel.grants.grants import Decision
 from tavern_core.kernel.plugins.candidate import Candidate, isolation_reason
 from tavern_core.kernel.plugins.record import USABLE, Record, Standing
 from tavern_core.model.config import HostConfig
-from tavern_core.model.naming_rules import is_reserved, is_reserved_namespace
+from tavern_core.model.naming_rules import RESERVED_NAMESPACES, is_reserved, is_reserved_namespace
 from tavern_core.model.nearest import did_you_mean, fold
 from tavern_core.model.plugin_status import Diagnostic
 
+_NAMESPACES: Final = frozenset(map(fold, RESERVED_NAMESPACES))
 LONGEST_PATH: Final = 20
 """Names in the path of a circle that a message shows."""
 
@@ -48,6 +49,7 @@ class Circumstances:
 
 def judge(records: Mapping[str, Record], around: Circumstances, diagnostics: Diagnostics) -> None:
     """Set the standing of every record that is not active: state, reason and grants, each taken over as a whole."""
+    _review_names(records, around.config, diagnostics)
     waiting = [r for r in records.values() if not r.active]
     verdicts = {r.name: _judge_alone(r, around, diagnostics) for r in waiting}
     _judge_slots(records, verdicts, around.config.slots, diagnostics)
@@ -60,6 +62,31 @@ def judge(records: Mapping[str, Record], around: Circumstances, diagnostics: Dia
             # A plugin whose gate was granted and that cannot run must be known as such: calls are refused meanwhile.
             verdict = replace(verdict, granted=_granted_anyway(record, around))
         record.judged(verdict)
+
+
+def _review_names(records: Mapping[str, Record], config: HostConfig, diagnostics: Diagnostics) -> None:
+    """Report entries of tavern.yaml that name no plugin or permission: without effect, they would go unnoticed."""
+    lists: tuple[tuple[str, Iterable[str]], ...] = (
+        ("plugins.load", config.plugins.load or ()),
+        ("plugins.disable", config.plugins.disable),
+        ("plugins.onFailure", config.plugins.on_failure),
+        ("isolation.plugins", config.isolation.plugins),
+        # These are read as in lists of tools: other spellings of a plugin's name, and the host's own namespaces.
+        ("limits.plugins", [n for n in config.limits.plugins if fold(n) not in {*map(fold, records), *_NAMESPACES}]),
+    )
+    for key, names in lists:
+        for name in names:
+            if name not in records:
+                hint = did_you_mean(name, records) or "`tavern plugins list` shows the names"
+                _report_name(f"{key}: there is no plugin {name!r:.80}", hint, diagnostics)
+    for name in config.isolation.raise_for:
+        if not is_permission(canonical_hook(name) or name):
+            hint = did_you_mean(name, known_permissions()) or "docs/permissions.md lists the permissions"
+            _report_name(f"isolation.raise: {name!r:.80} is not a permission", hint, diagnostics)
+
+
+def _report_name(message: str, hint: str, diagnostics: Diagnostics) -> None:
+    diagnostics.put(Diagnostic("CONFIG_INVALID", f"{message}; the entry has no effect", hint=hint), judged=True)
 
 
 def _judge_alone(record: Record, around: Circumstances, diagnostics: Diagnostics) -> Standing:
