@@ -170,6 +170,29 @@ def test_a_store_that_is_corrupt_is_kept_and_the_host_goes_on(tmp_path: Path) ->
     damaged_at(tmp_path, 12)
 
 
+def test_a_store_whose_schema_is_no_text_is_kept_and_the_host_goes_on(tmp_path: Path) -> None:
+    @tool
+    def charge(n: int) -> int:
+        return n
+
+    def charged(key: str) -> tuple[bool, set[str]]:
+        config = {"audit": {"enabled": False}}
+        with Tavern.open(config, home=tmp_path, plugins=[Plugin([charge], name="shop")]) as host:
+            result = host.invoke_sync("shop:charge", {"n": 1}, idempotency_key=key)
+            return result.ok, {diagnostic.code for diagnostic in host.diagnostics}
+
+    charged("one")
+    path = tmp_path / "state.sqlite"
+    with sqlite3.connect(path) as db:
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    db.close()
+    whole = path.read_bytes()
+    at = whole.index(b"TABLE records")  # SQLite quotes what it finds there, and the quotation is no text
+    path.write_bytes(whole[:at] + b"\xfe" * 64 + whole[at + 64 :])
+    assert charged("two") == (True, {"STATE_DAMAGED"})
+    assert (tmp_path / "state.sqlite.damaged").exists()
+
+
 @pytest.mark.soak
 def test_a_store_that_is_corrupt_at_a_hundred_places_is_kept_and_the_host_goes_on(tmp_path: Path) -> None:
     damaged_at(tmp_path, 100)

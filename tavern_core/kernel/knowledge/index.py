@@ -124,7 +124,7 @@ class Index:
                 try:
                     db = self._opened = self._opened or self._open()
                     findings = self._follow(db)
-                except sqlite3.DatabaseError as error:
+                except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
                     if attempt == 2 or not is_damaged(error):
                         raise StateDamaged(
                             f"the index of knowledge cannot be kept: {error}", path=str(self._file)

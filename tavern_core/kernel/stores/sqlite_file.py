@@ -54,7 +54,7 @@ class SqliteFile:
                 if self._db is None:
                     self._db = connect(self.path, self._schema, is_cache=self._is_cache)
                 yield self._db
-            except sqlite3.DatabaseError as error:
+            except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
                 hint = "free some disk space, and see that the folder can be written"
                 if is_damaged(error, is_cache=self._is_cache):
                     if self._db is not None:
@@ -131,7 +131,7 @@ def connect(
             with contextlib.suppress(OSError):
                 path.chmod(PRIVATE_FILE)
             return db
-        except sqlite3.DatabaseError as error:
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
             db.close()
             if is_second or not (is_damaged(error) or "malformed" in str(error)):
                 raise
@@ -143,14 +143,18 @@ def connect(
     raise AssertionError("unreachable")
 
 
-def is_damaged(error: sqlite3.Error, *, is_cache: bool = False) -> bool:
+def is_damaged(error: Exception, *, is_cache: bool = False) -> bool:
     """True when the file itself is broken; a lock, a full disk or a missing right is no reason to put it aside.
+
+    A UnicodeDecodeError comes from SQLite's message about a broken schema, which quotes it.
 
     Args:
         is_cache: a file whose tables are not as expected counts as broken, too.
     """
     import sqlite3
 
+    if isinstance(error, UnicodeDecodeError):
+        return True
     code = getattr(error, "sqlite_errorcode", None)
     broken = (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT, *((sqlite3.SQLITE_ERROR,) if is_cache else ()))
     return code is not None and code & 0xFF in broken

@@ -240,10 +240,10 @@ class SqliteRecords:
         """Translates an error of the database; a corrupt file is renamed. Any other error stays unchanged."""
         import sqlite3
 
-        if not isinstance(error, sqlite3.Error | OSError):
+        if not isinstance(error, sqlite3.Error | OSError | UnicodeDecodeError):
             return error
         hint = "free some disk space, and see that the folder can be written"
-        if isinstance(error, sqlite3.Error) and is_damaged(error):
+        if is_damaged(error):
             if self._db is not None:
                 self._db.close()
                 self._db = self._cursor = None
