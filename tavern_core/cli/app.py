@@ -81,7 +81,14 @@ class App(Group):
             raise click.UsageError(
                 f"this version has no command {args[0]!r}; the name is reserved for a later one", ctx
             )
-        return super().resolve_command(ctx, args)
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError:
+            from tavern_core.cli import plugin_commands
+
+            if why := plugin_commands.why_missing(ctx.ensure_object(Session), args[0]):
+                raise click.UsageError(f"there is no command {args[0]!r}; {why}", ctx) from None
+            raise
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         from tavern_core.cli import plugin_commands

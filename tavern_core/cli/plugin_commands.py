@@ -37,7 +37,16 @@ DEFAULT_ROOTS: Final = ("plugins",)
 """`plugins.roots` and the other keys of `plugins` if nothing is configured; a test compares them with the model."""
 
 
-def _declared(session: Session) -> dict[str, str]:
+def why_missing(session: Session, name: str) -> str:
+    """Which plugin would add the command, and what to do, if it is disabled; else empty."""
+    try:
+        plugin = _declared(session, of_disabled=True).get(name, "")
+    except (TavernError, click.UsageError):
+        return ""
+    return f"{plugin}, which adds it, is disabled: see `tavern plugins info {plugin}`" if plugin else ""
+
+
+def _declared(session: Session, *, of_disabled: bool = False) -> dict[str, str]:
     from tavern_core.kernel.discovery.discovery import discover
 
     home, roots, entry_points, load, disabled = _plugins(session)
@@ -49,7 +58,8 @@ def _declared(session: Session) -> dict[str, str]:
         disabled = {*disabled, *PluginStates(states).disabled()}
     commands: dict[str, str] = {}
     for plugin in found.plugins:
-        if plugin.is_failed or plugin.name in disabled or (load is not None and plugin.name not in load):
+        is_disabled = plugin.name in disabled or (load is not None and plugin.name not in load)
+        if plugin.is_failed or is_disabled is not of_disabled:
             continue
         for name in plugin.facts.declared.get(SECTION, ()):
             if name not in RESERVED_COMMANDS:

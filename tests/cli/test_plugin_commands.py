@@ -42,7 +42,9 @@ def test_a_broken_command_is_a_message_when_it_is_used(tavern: Run) -> None:
 def test_a_command_of_a_plugin_that_is_off_is_not_there(tavern: Run) -> None:
     tavern("plugins", "disable", "greeter")
     assert "greet" not in tavern("--help").out
-    assert tavern("greet").code == 2
+    missing = tavern("greet")
+    assert (missing.code, "greeter, which adds it, is disabled" in missing.err) == (2, True)
+    assert "is disabled" not in tavern("gret").err
     assert tavern("--safe-mode", "boom").code == 2
     assert "boom" not in tavern("--no-plugins", "--help").out
 
@@ -62,6 +64,16 @@ def test_commands_of_the_host_cannot_be_taken(tavern: Run, project: Path) -> Non
     assert tavern("cluster").code == 2
     taken = tavern("steal")
     assert (taken.code, "reserved" in taken.err) == (4, True)
+
+
+def test_a_command_of_click_itself_is_refused_by_its_full_name(tavern: Run, project: Path) -> None:
+    (folder := project / "plugins" / "click-er").mkdir()
+    (folder / "plugin.yaml").write_text('name: click-er\nversion: "1"\ncommands: [wink]\n', "utf-8")
+    source = "from tavern_core import hookimpl\nimport click\n@hookimpl\ndef tavern_register_commands():\n"
+    (folder / "__init__.py").write_text(f"{source}    return [click.Command('wink')]\n", "utf-8")
+    refused = tavern("wink")
+    assert (refused.code, "click.core.Command is not a Command" in refused.err) == (4, True)
+    assert 'hint: return [Command("name", build)]' in refused.err
 
 
 def test_two_plugins_with_one_command_are_settled_by_name(tavern: Run, project: Path) -> None:

@@ -257,7 +257,9 @@ def _list_of(kind: type, what: str) -> Callable[[Any], Iterable[tuple[str, Any]]
             raise TypeError(f"expected a list of {what}")
         for thing in [answer] if isinstance(answer, kind) else answer:
             if not isinstance(thing, kind):
-                raise TypeError(f"{type(thing).__name__} is not a {what}")
+                name = type(thing).__name__
+                shown = f"{type(thing).__module__}.{name}" if name == what else name  # click has a Command, too
+                raise TypeError(f"{shown} is not a {what}")
             yield thing.name, thing  # type: ignore[attr-defined]
 
     return read
