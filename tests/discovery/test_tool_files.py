@@ -214,6 +214,8 @@ WRONG: list[tuple[dict[str, Any] | str, str]] = [
      "parameters.properties.a.default: the default does not fit its own schema: must be string, got integer 5"),
     ({"id": "x", "handler": "a:b", "parameters": {"properties": {"a": {"type": "boolean", "enum": [1], "default": True}}}},
      "parameters.properties.a.default: the default does not fit its own schema"),
+    ({"id": "x", "handler": "a:b", "parameters": {"properties": {f"p{n}": {"default": 1} for n in range(5_000)}}},
+     "parameters: too many combinations"),
     ({"id": "x", "handler": "a:b", "output": {"type": "object", "required": "a"}}, "output.required"),
     ({"id": "x", "handler": "a:b", "capabilities": ["read:fs"]}, "capabilities.0: the tool needs 'read:fs', which plugin.yaml"),
     ({"id": "x", "handler": "a:b", "securityContext": {"capabilities": ["rea:fs"]}},
