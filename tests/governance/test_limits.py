@@ -103,6 +103,19 @@ def test_a_rate_that_is_used_up_says_which_and_when_to_come_again(tmp_path: Path
     assert 3_590_000 < error.retry_after_ms <= 3_600_000
 
 
+def test_the_limit_of_a_definition_is_raised_where_its_refusal_says(tmp_path: Path) -> None:
+    @tool(limits={"rate": "1/hour"})
+    def rare() -> int:
+        return 1
+
+    with host_of(tmp_path, [rare]) as host:
+        assert host.invoke_sync("t:rare").ok
+        refused = host.invoke_sync("t:rare").error
+    assert "or raise limits.tools.t:rare.rate in tavern.yaml" in refused.fix
+    with host_of(tmp_path, [rare], {"tools": {"t:rare": {"rate": "9/hour"}}}) as host:
+        assert host.invoke_sync("t:rare").ok
+
+
 def test_each_caller_has_his_own_rate_and_the_host_none(tmp_path: Path) -> None:
     limits = {"callers": {"*": {"rate": "1/hour"}, "role:batch": {"rate": "2/hour"}}}
     with host_of(tmp_path, [ping], limits) as host:

@@ -330,11 +330,16 @@ def _moving(call: RunningCall, seconds: float) -> Iterator[None]:
             timer.cancel()
 
 
+def _setting(plan: Plan, place: str) -> str:
+    """The section of tavern.yaml that decides about a limit, also about one of the tool's own definition."""
+    return place if place.startswith("limits.") else f"limits.tools.{plan.id}"
+
+
 def _too_many(plan: Plan, place: Place) -> BudgetExceeded:
     slots = place.slots
     return BudgetExceeded(
         f"{plan.id}: {slots.size} calls at a time ({place.place}), and {slots.queue} wait already",
-        hint=f"call it again later, or raise {place.place}.concurrency or .queue",
+        hint=f"call it again later, or raise {_setting(plan, place.place)}.concurrency or .queue in tavern.yaml",
         retryable=True,
         retry_after_ms=_QUEUE_PAUSE_MS,
         limit=f"{place.place}.queue",
@@ -346,7 +351,7 @@ def _too_many(plan: Plan, place: Place) -> BudgetExceeded:
 def _used_up(plan: Plan, rate: Rate, wait: float) -> BudgetExceeded:
     return BudgetExceeded(
         f"{plan.id}: the rate {rate.written} of {rate.place} is used up",
-        hint=f"wait {wait:.1f} s, or raise {rate.place}.rate",
+        hint=f"wait {wait:.1f} s, or raise {_setting(plan, rate.place)}.rate in tavern.yaml",
         retryable=True,
         retry_after_ms=max(1, round(wait * 1000)),
         limit=f"{rate.place}.rate",
