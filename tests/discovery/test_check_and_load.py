@@ -250,8 +250,8 @@ BROKEN: dict[str, tuple[Files, str]] = {
     "a tool with an odd name": (code(CODE.replace("@tool\n", "@tool(name='add it!')\n")), "is not a tool name"),
     "a tool of another plugin": (code(CODE.replace("@tool\n", "@tool(name='other:add')\n")), "other"),
 }
-LOADS_ALL_THE_SAME = {"a method that is not there", "a default in plugin.yaml"}
-"""Only a call of the tool shows them: the plugin loads."""
+LOADS_ALL_THE_SAME = {"a method that is not there"}
+"""Only a call of the tool shows it: the plugin loads."""
 
 
 def write(folder: Path, files: Files) -> Path:
