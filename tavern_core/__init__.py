@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tavern_core.model.node import NodeMode, NodeSpec, PassThrough, Slot
     from tavern_core.model.question import Question
     from tavern_core.model.result import Evidence, ToolError, ToolResult
-    from tavern_core.model.tool import Example, ToolSpec
+    from tavern_core.model.tool import CostHints, Example, ToolSpec
 
 __version__ = "1.0.0.dev0"
 
@@ -51,6 +51,7 @@ __all__ = [  # noqa: RUF022 - as `sorted` does it, so that dir() is the same
     "CallError",
     "Command",
     "Contribution",
+    "CostHints",
     "Event",
     "Evidence",
     "Example",
@@ -135,7 +136,7 @@ _HOME = {
     "tavern_core.model.question": ("Question",),
     "tavern_core.model.result": ("Evidence", "ToolError", "ToolResult"),
     "tavern_core.model.limits": ("ToolLimits",),
-    "tavern_core.model.tool": ("Example", "ToolSpec"),
+    "tavern_core.model.tool": ("CostHints", "Example", "ToolSpec"),
 }
 _LAZY = {name: module for module, names in _HOME.items() for name in names}
 

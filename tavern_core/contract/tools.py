@@ -196,9 +196,11 @@ ToolOffer = Any
 ToolFactory, mappings in the tool-file format, and toolboxes (objects with marked methods)."""
 
 
-def offer(thing: Any, *, name: str | None = None, names: Sequence[str] | None = None, optional: bool = False) -> Offer:
+def offer(
+    thing: Any, *, name: str | None = None, names: Sequence[str] | None = None, optional: bool = False
+) -> Offer | ToolFactory:
     """Offer `thing` under another name, or as optional: ``offer(my_tool, optional=True)``."""
-    if isinstance(thing, Offer):
+    if isinstance(thing, Offer | ToolFactory):
         return replace(
             thing, name=name or thing.name, names=_names(names) or thing.names, optional=optional or thing.optional
         )

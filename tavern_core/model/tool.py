@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Any
+from typing import Any, Final
 
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model.capability import is_dangerous
@@ -12,6 +12,9 @@ from tavern_core.model.environment_variables import is_name, permission_for
 from tavern_core.model.limits import NO_LIMITS, ToolLimits
 from tavern_core.model.naming_rules import split_id
 from tavern_core.model.safe_text import seen
+
+_COLLECTIONS: Final = {"tags": tuple, "capabilities": frozenset, "aliases": tuple, "examples": tuple}
+"""Fields of a tool that also take a list or a set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +94,9 @@ class ToolSpec:
     def __post_init__(self) -> None:
         object.__setattr__(self, "display_name", seen(self.display_name))
         object.__setattr__(self, "description", seen(self.description, lines=True))
+        for name, kind in _COLLECTIONS.items():
+            if type(value := getattr(self, name)) is not kind and isinstance(value, list | tuple | set | frozenset):
+                object.__setattr__(self, name, kind(value))
         if type(self.tags) is tuple and self.tags:
             object.__setattr__(self, "tags", tuple(map(seen, self.tags)))
         if isinstance(self.output_schema, bool):

@@ -804,6 +804,8 @@ LEFT_OUT: dict[str, Callable[..., Any]] = {
     "another id": lambda tool: __import__("dataclasses").replace(tool, name="t:other"),
     "another owner": lambda tool: __import__("dataclasses").replace(tool, plugin="other"),
     "a wrong schema": lambda tool: __import__("dataclasses").replace(tool, input_schema={"type": 3}),
+    "a description that is not text": lambda tool: __import__("dataclasses").replace(tool, description=5),
+    "tags that are text": lambda tool: __import__("dataclasses").replace(tool, tags="abc"),
     "a wrong output schema": lambda tool: __import__("dataclasses").replace(tool, output_schema={"type": 3}),
     "text": lambda: "x",
     "True": lambda: True,

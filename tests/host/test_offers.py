@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tavern_core import CallContext, Plugin, Tavern, ToolSpec, factory, hookimpl, offer, tool
+from tavern_core import CallContext, CostHints, Plugin, PluginError, Tavern, ToolSpec, factory, hookimpl, offer, tool
 from tavern_core.contract.targets import PythonTarget
 from tavern_core.contract.tools import Tool, ToolMark
 
@@ -141,6 +141,11 @@ OFFERS: dict[str, tuple[list[Any], dict[str, Any]]] = {
         [factory(lambda ctx: [plain, marked], names=["plain", "renamed"])],
         {"p:plain": "x", "p:renamed": "x!"},
     ),
+    "a factory whose names are written otherwise": (
+        [factory(lambda ctx: [plain, marked], names=["Plain", "re-named"])],
+        {"p:Plain": "x", "p:re-named": "x!"},
+    ),
+    "an offer of a factory": ([offer(factory(lambda ctx: plain), names=["plain"])], {"p:plain": "x"}),
     "a factory with a name": ([factory(lambda ctx: plain, name="special")], {"p:special": "x"}),
     "two factories": ([factory(lambda ctx: plain), factory(lambda ctx: marked)], {"p:plain": "x", "p:renamed": "x!"}),
     "nothing": ([], {}),
@@ -382,6 +387,9 @@ OPTIONAL: dict[str, Callable[[], Any]] = {
     "factory": lambda: factory(
         lambda ctx: {**MAPPING, "name": "dangerous_tool"}, names=["dangerous_tool"], optional=True
     ),
+    "offer of a factory": lambda: offer(
+        factory(lambda ctx: {**MAPPING, "name": "dangerous_tool"}, names=["dangerous_tool"]), optional=True
+    ),
 }
 ALLOW: list[tuple[list[str], bool]] = [
     ([], False),
@@ -526,6 +534,61 @@ def test_what_code_says_of_a_tool_is_held_to_the_rules_of_tool_files(opened: Ope
     assert status.state == "failed"
     assert message in status.reason
     assert status.reason.count("t:odd: ") == 1
+
+
+UNSOUND_FIELDS: dict[str, tuple[dict[str, Any], str]] = {
+    "a misspelt capability in a list": ({"capabilities": ["raed:fs"]}, "'raed:fs' is not a capability"),
+    "a capability for a list of them": (
+        {"capabilities": "read:fs"},
+        """capabilities must be a list of names, got 'read:fs' (write capabilities=["read:fs"])""",
+    ),
+    "a tag for a list of them": ({"tags": "text"}, "tags must be a list of texts, got 'text'"),
+    "an alias for a list of them": ({"aliases": "other"}, "aliases must be a list of texts, got 'other'"),
+    "an example as a mapping": (
+        {"examples": [{"arguments": {}}]},
+        "examples must be Example, one is {'arguments': {}}",
+    ),
+    "costs as a mapping": (
+        {"cost_hints": {"latencyMsP50": 5}},
+        "cost_hints must be CostHints, got {'latencyMsP50': 5}",
+    ),
+    "a cost that is no number": ({"cost_hints": CostHints("fast")}, "latency_ms_p50 must be a number of milliseconds"),  # type: ignore[arg-type]
+    "limits as a mapping": ({"limits": {"rate": "1/s"}}, 'write limits=ToolLimits(rate="10/minute")'),
+    "an endpoint that is not text": ({"endpoint": 3}, "endpoint must be text or None, got 3"),
+    "a resource that is not text": ({"resource_id": 3}, "resource_id must be text or None, got 3"),
+    "a switch that is text": ({"optional": "no"}, "optional must be True or False, got 'no'"),
+    "no kind": ({"kind": ""}, "kind is empty"),
+    "an implementation that is none": ({"implementation": None}, "implementation must be a mapping, got None"),
+}
+
+
+@pytest.mark.parametrize("what", UNSOUND_FIELDS)
+def test_every_field_of_a_tool_written_by_hand_is_checked_wherever_it_comes_from(opened: Opened, what: str) -> None:
+    fields, message = UNSOUND_FIELDS[what]
+    odd = ToolSpec(**{"name": "odd", "impl": lambda: 1, **fields})
+    status = opened(tools(odd)).plugins["t"]
+    assert status.state == "failed"
+    assert message in status.reason
+    host = opened(offering(factory(lambda ctx: odd, names=["odd"])), home=None)
+    with pytest.raises(PluginError) as refused:
+        host.tools.register(odd)
+    assert message in f"{refused.value.message} ({refused.value.hint})"
+    error = host.invoke_sync("p:odd").error
+    assert error.kind == "UPSTREAM_ERROR"
+    assert message in f"{error.message} ({error.fix})"
+    assert message.partition(" (")[0] in reported(host, "FACTORY_FAILED")
+
+
+def test_lists_stand_for_sets_and_tuples_in_a_tool_written_by_hand(opened: Opened) -> None:
+    spec = ToolSpec("odd", capabilities=["read:fs"], tags=["a"], destructive=True, impl=lambda: 1)  # type: ignore[arg-type]
+    known = opened(tools(spec)).tools["t:odd"]
+    assert known.capabilities == {"read:fs", "danger:destructive"}
+    assert known.tags == ("a",)
+
+
+def test_capabilities_of_a_tool_object_are_a_list_of_names(opened: Opened) -> None:
+    status = opened(tools({**MAPPING, "capabilities": "read:fs"})).plugins["t"]
+    assert "t:mapping: capabilities must be a list of names, got 'read:fs'" in status.reason
 
 
 @pytest.mark.slow

@@ -363,7 +363,7 @@ class Compiler:
         spec = await self._specs.made(entry, record, context, self._mode)
         if spec is None:
             raise ToolNotFound(
-                f"{entry.id} does not exist for this caller: its factory made no tool",
+                f"{entry.id} does not exist for this caller: its factory made no tool of this name",
                 hint=f"tavern tools why {entry.id}",
             )
         return self._compile(await self._specs.decorated(spec, entry, self._mode), record)

@@ -100,7 +100,7 @@ class Availability:
         except CallError as error:
             return Why(entry.id, False, error.message, error.hint, entry.plugin)
         if asked is None:
-            return Why(entry.id, False, "its factory makes no tool for this caller", "", entry.plugin)
+            return Why(entry.id, False, "its factory makes no tool of this name for this caller", "", entry.plugin)
         alias = f", for which {tool!r} is an alias" if tool in self._specs.registry.aliases_of(entry.id) else ""
         return self._why_there(spec, record, f"offered by {entry.plugin}{alias}", caller, inventory)
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tavern_core.errors import ActivationFailed
 from tavern_core.kernel.hooks.argument_copies import is_its_code
+from tavern_core.kernel.plugins.tool_rules import refuse_unsound
 from tavern_core.model.tool import ToolSpec
 
 if TYPE_CHECKING:
@@ -29,6 +31,10 @@ def why_not(answer: Any, spec: ToolSpec) -> str:
         return "it tried to change the tool's id or owner"
     if not is_its_code(answer, spec) or (answer.kind, answer.implementation) != (spec.kind, spec.implementation):
         return "it tried to change the tool's code"
+    try:
+        refuse_unsound(answer)
+    except ActivationFailed as error:
+        return f"its change is not valid: {error.message}"
     if loosened := _loosened(answer, spec):
         return f"it tried to remove a safeguard of the tool: {loosened}"
     findings = check_schema(answer.input_schema, spec.id)
@@ -45,8 +51,6 @@ def changed_parts(before: ToolSpec | NodeSpec, after: ToolSpec | NodeSpec) -> li
 
 
 def _loosened(answer: ToolSpec, spec: ToolSpec) -> str:
-    if not isinstance(answer.capabilities, frozenset):
-        return "capabilities are a frozenset"
     if gone := sorted(spec.capabilities - answer.capabilities):
         return f"the capability {gone[0]}"
     was = {"destructive": spec.destructive, "requires_approval": spec.requires_approval, "optional": spec.optional}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tavern_core.contract.decisions import Deny
 from tavern_core.contract.tools import Offer, ToolFactory
-from tavern_core.errors import CallError, PolicyDenied, UpstreamError
+from tavern_core.errors import CallError, PluginError, PolicyDenied, UpstreamError
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.access.tool_access import AccessPolicy, compile_access
 from tavern_core.kernel.access.tool_pins import ToolPins
@@ -33,6 +33,7 @@ from tavern_core.model.call import HOST_PRINCIPAL, CallContext, Rights
 from tavern_core.model.capability import is_capability, is_dangerous
 from tavern_core.model.frozen_json import frozen
 from tavern_core.model.naming_rules import split_id
+from tavern_core.model.nearest import fold
 from tavern_core.model.safe_text import printed
 from tavern_core.model.tool import ToolSpec
 
@@ -202,14 +203,14 @@ class ToolSpecs:
         except CallError:
             raise
         except Exception as error:
-            self.diagnostics.add(
-                "FACTORY_FAILED",
-                f"the factory of {entry.id} failed with {printed(error)}",
-                plugin=entry.plugin,
-                severity="error",
-            )
+            if isinstance(error, PluginError):  # about what it made
+                reason, hint = f"made no tool: {error.message}", error.hint
+            else:
+                reason, hint = f"failed with {printed(error)}", ""
+            text = f"the factory of {entry.id} {reason}"
+            self.diagnostics.add("FACTORY_FAILED", text, plugin=entry.plugin, hint=hint, severity="error")
             raise UpstreamError(
-                f"{entry.id} cannot be used: its factory failed with {printed(error)}", outcome="none"
+                f"{entry.id} cannot be used: its factory {reason}", hint=hint, outcome="none"
             ) from error
 
     def for_caller(self, spec: ToolSpec, caller: CallContext) -> ToolSpec | None:
@@ -350,18 +351,18 @@ def _pick(made: Any, entry: Entry, record: Record, diagnostics: Diagnostics) -> 
     specs: Iterable[ToolSpec] = specs_of(made, owner)
     if factory.name is not None:
         specs = [replace(s, name=f"{record.name}:{factory.name}") for s in list(specs)[:1]]
-    promised = None if factory.names is None else {f"{record.name}:{split_id(n)[1]}" for n in factory.names}
+    promised = None if factory.names is None else {fold(split_id(n)[1]) for n in factory.names}
     found = None
     for spec in specs:
-        if promised is not None and spec.id not in promised:
+        if promised is not None and fold(spec.local_name) not in promised:
             diagnostics.add(
                 "FACTORY_NAMES", f"a factory made {spec.id}, which its names do not promise; it was left out", plugin=record.name,
                 hint=f"add {spec.local_name!r} to names=[...]",
             )  # fmt: skip
-        elif spec.id == entry.id:
-            draft = record.drafts.get(spec.id)
+        elif fold(spec.id) == fold(entry.id):
+            draft = record.drafts.get(entry.id)
             spec = spec if draft is None else completed(draft, spec, candidate.version)
-            found = replace(spec, optional=spec.optional or entry.optional)
+            found = replace(spec, name=entry.id, optional=spec.optional or entry.optional)
     if found is None and promised is not None:
         diagnostics.add("FACTORY_NAMES", f"a factory promised {entry.id} and did not make it", plugin=record.name)
     return found

@@ -21,7 +21,6 @@ from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.kernel.plugins.record import Record, Standing
 from tavern_core.kernel.plugins.registry_entries import refuse_bad_schemas
 from tavern_core.kernel.plugins.tool_offers import Owner, describe, spec_from_mapping
-from tavern_core.kernel.plugins.tool_rules import refuse_unsound
 from tavern_core.kernel.registry import Entry, Registry
 from tavern_core.model.naming_rules import RESERVED_NAMESPACES, is_local_name, is_plugin_name, is_reserved
 from tavern_core.model.nearest import known_instead
@@ -66,7 +65,6 @@ class Registration:
                 raise UsageError("a factory that is registered needs names=[...]")
             spec = item.spec
             if spec is not None:
-                refuse_unsound(spec)
                 refuse_bad_schemas(spec)
                 if (name := written.get(spec.name, spec.name)) != spec.name and name != spec.local_name:
                     spec = replace(spec, aliases=(*spec.aliases, name))

@@ -11,7 +11,6 @@ from tavern_core.kernel.plugins.candidate import Candidate
 from tavern_core.kernel.plugins.record import Record
 from tavern_core.kernel.plugins.tool_merge import completed
 from tavern_core.kernel.plugins.tool_offers import Described
-from tavern_core.kernel.plugins.tool_rules import refuse_unsound
 from tavern_core.kernel.registry import Entry
 from tavern_core.model.naming_rules import is_reserved_namespace, split_id
 from tavern_core.model.tool import ToolSpec
@@ -91,7 +90,6 @@ def _entries_of(item: Described, record: Record) -> Iterator[Entry]:
         for name in item.names:
             yield Entry(name, record.name, factory=item.factory, optional=item.factory.optional)
     if item.spec is not None:
-        refuse_unsound(item.spec)
         if record.candidate.source != "builtin":  # those of the host are checked by its tests
             refuse_bad_schemas(item.spec)
         yield Entry(item.spec.name, record.name, item.spec, optional=item.spec.optional)

@@ -16,6 +16,7 @@ from tavern_core.contract.tool_context import ToolContext
 from tavern_core.contract.tools import Offer, Tool, ToolFactory, ToolMark, mark_of, toolbox_methods
 from tavern_core.errors import ActivationFailed, PluginError, ToolFileInvalid
 from tavern_core.frozen_dataclass import dataclass
+from tavern_core.kernel.plugins.tool_rules import refuse_unsound
 from tavern_core.model.call import CallContext, ToolCall
 from tavern_core.model.naming_rules import RESERVED_NAMESPACES, is_local_name, split_id
 from tavern_core.model.nearest import fold
@@ -96,6 +97,9 @@ def specs_of(item: Any, owner: Owner, *, drafts: bool = False) -> list[ToolSpec]
         item = item.thing
     things = list(item) if isinstance(item, list | tuple) else [item]
     specs = [spec for thing in things for spec in _tools_in(thing, owner)]
+    for spec in specs:
+        refuse_unsound(spec)
+    specs = [replace(s, capabilities=s.capabilities | {"danger:destructive"}) if s.destructive else s for s in specs]
     if not drafts and (bare := next((spec for spec in specs if spec.impl is DRAFT), None)) is not None:
         raise ToolFileInvalid(f"{bare.name} has no parameters", hint="add parameters: they cannot be derived here")
     if name is not None:
@@ -186,7 +190,6 @@ def _from_function(function: Callable[..., Any], mark: ToolMark, owner: Owner) -
             f"{name}: fast=True is for sync functions, {found.name} is async",
             hint="leave fast out; async is fast anyway",
         )
-    capabilities = mark.capabilities | ({"danger:destructive"} if mark.destructive else set())
     return ToolSpec(
         name=name,
         description=mark.description or found.description,
@@ -195,7 +198,7 @@ def _from_function(function: Callable[..., Any], mark: ToolMark, owner: Owner) -
         tags=mark.tags,
         input_schema=mark.parameters if mark.parameters is not None else found.parameters,
         output_schema=mark.output if mark.output is not None else found.returns,  # type: ignore[arg-type]  # see there
-        capabilities=frozenset(capabilities),
+        capabilities=mark.capabilities,
         impl=PythonTarget(
             function,
             found.convert if mark.parameters is None else None,
@@ -243,7 +246,7 @@ def _from_mapping(data: Mapping[str, Any], owner: Owner) -> ToolSpec:
         kind="python",
         version=str(data.get("version") or owner.version),
         input_schema=parameters,
-        capabilities=frozenset(data.get("capabilities", ())),
+        capabilities=data.get("capabilities", ()),
         impl=PythonTarget(execute, style="execute"),
         display_name=str(data.get("label", "") or data.get("displayName", "")),
         plugin=owner.name,
@@ -254,9 +257,8 @@ def _from_mapping(data: Mapping[str, Any], owner: Owner) -> ToolSpec:
 
 def _from_spec(spec: ToolSpec, owner: Owner) -> ToolSpec:
     name = full_id(spec.name, owner)
-    capabilities = spec.capabilities | ({"danger:destructive"} if spec.destructive else set())
     version = spec.version if spec.version != "0" else owner.version
-    return replace(spec, name=name, plugin=owner.name, version=version, capabilities=frozenset(capabilities))
+    return replace(spec, name=name, plugin=owner.name, version=version)
 
 
 def refuse_twins(found: Iterable[Described], owner: Owner) -> None:

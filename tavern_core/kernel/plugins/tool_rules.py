@@ -7,15 +7,32 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Final
+from typing import Any, Final
 
 from tavern_core.errors import ActivationFailed
 from tavern_core.model.capability import is_capability, known_capability
-from tavern_core.model.tool import ToolSpec
+from tavern_core.model.limits import ToolLimits
+from tavern_core.model.tool import CostHints, Example, ToolSpec
 
 LONGEST_TIMEOUT_MS: Final = 86_400_000
 _VERSION: Final = re.compile(r"v?[0-9][0-9A-Za-z.+!_-]{0,99}")
 """What PEP 440 and Semantic Versioning have in common."""
+
+_OF: Final[Mapping[str, tuple[type | tuple[type, ...], str, str]]] = {
+    **dict.fromkeys(("description", "display_name", "kind", "source"), (str, "text", '"..."')),
+    **dict.fromkeys(("endpoint", "resource_id"), ((str, type(None)), "text or None", '"..."')),
+    **dict.fromkeys(
+        ("optional", "read_only", "destructive", "idempotent", "fast", "requires_approval", "job", "untrusted"),
+        (bool, "True or False", "True"),
+    ),
+    "capabilities": (frozenset, "a list of names", '["read:fs"]'),
+    **dict.fromkeys(("tags", "aliases"), (tuple, "a list of texts", '["a", "b"]')),
+    "examples": (tuple, "a list of examples", '[Example({"name": "value"})]'),
+    "cost_hints": (CostHints, "CostHints", "CostHints(latency_ms_p50=200)"),
+    "limits": (ToolLimits, "ToolLimits", 'ToolLimits(rate="10/minute")'),
+    "implementation": (Mapping, "a mapping", '{"type": "python"}'),
+}
+"""What the fields of a tool must be, in words, and for example."""
 
 
 def refuse_unsound(spec: ToolSpec) -> None:
@@ -29,26 +46,38 @@ def refuse_unsound(spec: ToolSpec) -> None:
 
 
 def _mistakes(spec: ToolSpec) -> Iterator[tuple[str, str]]:
+    for field, (kind, words, sample) in _OF.items():
+        if not isinstance(value := getattr(spec, field), kind):
+            yield f"{field} must be {words}, got {value!r:.80}", f"write {field}={sample}"
     for name in sorted(spec.capabilities, key=repr):
         if not isinstance(name, str):
             yield f"a capability is text, got {name!r:.80}", 'for example capabilities=["read:fs"]'
         elif not is_capability(name):
             yield f"{name!r:.80} is not a capability", known_capability(name)
-    for field in ("description", "display_name", "kind"):
-        if not isinstance(value := getattr(spec, field), str):
-            yield f"{field} must be text, got {value!r:.80}", f'write {field}="..."'
+    if not spec.kind:
+        yield "kind is empty", 'write kind="python", or leave it out'
     for field in ("tags", "aliases"):
         if odd := [item for item in getattr(spec, field) if not isinstance(item, str)]:
             yield f"{field} must be texts, one is {odd[0]!r:.80}", f'for example {field}=["a", "b"]'
-    if odd := [example for example in spec.examples if not isinstance(example.arguments, Mapping)]:
-        yield (
-            f"the arguments of an example are named, got {odd[0].arguments!r:.80}",
-            'write {"arguments": {"name": value}}',
-        )
+    for example in spec.examples:
+        if not isinstance(example, Example):
+            yield f"examples must be Example, one is {example!r:.80}", 'write Example({"name": "value"})'
+        elif not isinstance(example.arguments, Mapping):
+            yield (
+                f"the arguments of an example are named, got {example.arguments!r:.80}",
+                'write {"arguments": {"name": value}}',
+            )
     if not isinstance(spec.version, str) or _VERSION.fullmatch(spec.version) is None:
         yield f"{spec.version!r:.80} is not a version", 'write version="1.0.0"'
+    for field in ("latency_ms_p50", "latency_ms_p95"):
+        if not _is_duration(value := getattr(spec.cost_hints, field)):
+            yield f"{field} must be a number of milliseconds, got {value!r:.80}", f"write CostHints({field}=200)"
     if (limit := spec.timeout_ms) is not None and (type(limit) is not int or not 0 < limit <= LONGEST_TIMEOUT_MS):
         yield (
             f"timeout_ms must be a whole number from 1 to {LONGEST_TIMEOUT_MS:,}, got {limit!r:.80}",
             "leave it out for the host's limit",
         )
+
+
+def _is_duration(value: Any) -> bool:
+    return value is None or (type(value) in (int, float) and 0 <= value < float("inf"))
