@@ -302,11 +302,11 @@ def _why_not(answer: Any, spec: NodeSpec) -> str:
         or not is_its_code(answer, spec)
     ):
         return "it tried to change the node's type, owner or code"
-    if gone := sorted(spec.capabilities - frozenset(answer.capabilities)):
-        return f"it tried to remove a safeguard of the node: the capability {gone[0]}"
     takes = {key for slots in (spec.inputs, *(mode.inputs or {} for mode in spec.modes.values())) for key in slots}
     if why := definition_misfit(answer, None if spec.dynamic_slots else takes):
         return why
+    if gone := sorted(spec.capabilities - frozenset(answer.capabilities)):
+        return f"it tried to remove a safeguard of the node: the capability {gone[0]}"
     for side, slots, own in (("input", answer.inputs, spec.inputs), ("output", answer.outputs, spec.outputs)):
         if gone := sorted(own.keys() - slots.keys()):
             return f"it took the {side} {gone[0]!r} away, which the node's code needs"

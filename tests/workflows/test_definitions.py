@@ -79,6 +79,15 @@ WRONG: dict[str, tuple[Any, str]] = {
     "a class without run": (NoRun, "it has no method run"),
     "a specification with a slot of another key": (NodeSpec("demo:Z", inputs={"a": Slot("b")}), "input 'a' is not a slot of that key"),
     "a specification with a type that is none": (NodeSpec("demo:Z", outputs={"a": Slot("a", "TEXT")}), "has the type 'TEXT'"),
+    "a slot without configuration": (NodeSpec("demo:Z", inputs={"a": Slot("a", config=None)}), "input 'a': config is NoneType"),  # type: ignore[arg-type]
+    "a slot with one category": (NodeSpec("demo:Z", inputs={"a": Slot("a", categories="Url")}), "input 'a': categories is 'Url'"),  # type: ignore[arg-type]
+    "a slot with connections in words": (NodeSpec("demo:Z", inputs={"a": Slot("a", max_connections="2")}), "takes '2' connections"),  # type: ignore[arg-type]
+    "a slot that is required in words": (NodeSpec("demo:Z", inputs={"a": Slot("a", required="yes")}), "input 'a': required is str"),  # type: ignore[arg-type]
+    "a slot with a flag in words": (NodeSpec("demo:Z", inputs={"a": Slot("a", multi="no")}), "input 'a': multi is str"),  # type: ignore[arg-type]
+    "a slot with a description that is none": (NodeSpec("demo:Z", inputs={"a": Slot("a", description=5)}), "input 'a': description is int"),  # type: ignore[arg-type]
+    "a mode with a list of slots": (NodeSpec("demo:Z", modes={"m": NodeMode("m", inputs=[Slot("a")])}), "modes['m'] has slots that are list"),  # type: ignore[arg-type]
+    "a capability for a list of them": (NodeSpec("demo:Z", capabilities="read:fs"), "capabilities is str, not a list of names"),  # type: ignore[arg-type]
+    "no capabilities": (NodeSpec("demo:Z", capabilities=None), "capabilities is NoneType, not a list of names"),  # type: ignore[arg-type]
 }  # fmt: skip
 
 
@@ -265,6 +274,9 @@ CHANGES: dict[str, tuple[Callable[[NodeSpec], Any], str, str]] = {
     "a type that is none": (lambda d: dataclasses.replace(d, outputs={"r": Slot("r", "TEXT")}), "NODE_LEFT_OUT", "not a dataFlowType"),
     "a schema that is none": (lambda d: dataclasses.replace(d, config_schema={"type": "objekt"}), "NODE_LEFT_OUT", "not a JSON type"),
     "no room": (lambda d: dataclasses.replace(d, limit=0), "NODE_LEFT_OUT", "limit is 0"),
+    "no capabilities": (lambda d: dataclasses.replace(d, capabilities=None), "NODE_LEFT_OUT", "capabilities is NoneType"),
+    "a slot without configuration": (lambda d: dataclasses.replace(d, inputs={"a": Slot("a", config=None)}), "NODE_LEFT_OUT", "config is NoneType"),
+    "a slot with connections in words": (lambda d: dataclasses.replace(d, inputs={"a": Slot("a", max_connections="2")}), "NODE_LEFT_OUT", "takes '2'"),
     "a text": (lambda d: "no", "NODE_LEFT_OUT", "answered str"),
 }  # fmt: skip
 

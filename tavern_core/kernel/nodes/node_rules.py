@@ -24,6 +24,8 @@ _TEXTS: Final = (
     "resource",
 )
 _FLAGS: Final = ("deprecated", "experimental", "dynamic_slots", "is_preview_unsafe", "is_ui_node", "cache", "fast")
+_SLOT_TEXTS: Final = ("display_name", "description")
+_SLOT_FLAGS: Final = ("multi", "is_stream", "lazy", "allow_dynamic_type", "hide_handle")
 _COUNTS: Final = ("version", "timeout_ms", "limit", "width")
 
 
@@ -44,6 +46,10 @@ def _wrong(spec: NodeSpec, takes: Collection[str] | None) -> Iterator[str]:
             yield f"modes[{key!r}] is {type(mode).__name__}, not a NodeMode"
         if mode.id != key:
             yield f"modes[{key!r}] has the id {mode.id!r}"
+        if odd := [
+            slots for slots in (mode.inputs, mode.outputs) if slots is not None and not isinstance(slots, Mapping)
+        ]:
+            yield f"modes[{key!r}] has slots that are {type(odd[0]).__name__}, not a mapping"
         sides.append((f" of mode {key!r}", mode.inputs or {}, mode.outputs or {}))
     if spec.default_mode and spec.default_mode not in spec.modes:
         yield f"default_mode {spec.default_mode!r} is none of its modes ({', '.join(map(repr, spec.modes)) or 'it has none'})"
@@ -76,6 +82,9 @@ def _wrong_values(spec: NodeSpec) -> Iterator[str]:
     for name in ("inputs", "outputs", "modes", "config_schema", "config_values"):
         if not isinstance(getattr(spec, name), Mapping):
             yield f"{name} is {type(getattr(spec, name)).__name__}, not a mapping"
+    for name in ("capabilities", "replaces"):
+        if not isinstance(getattr(spec, name), list | tuple | set | frozenset):
+            yield f"{name} is {type(getattr(spec, name)).__name__}, not a list of names"
     for capability in sorted(map(str, spec.capabilities)):
         if not is_capability(capability):
             yield f"{capability!r} is not a capability"
@@ -90,8 +99,20 @@ def _wrong_slot(key: Any, slot: Any) -> Iterator[str]:
         return
     if slot.type not in JSON_TYPES:
         yield f" has the type {slot.type!r}, which is not a dataFlowType ({', '.join(JSON_TYPES)})"
-    if slot.max_connections is not None and slot.max_connections < 1:
-        yield f" takes {slot.max_connections} connections"
+    for name in _SLOT_TEXTS:
+        if not isinstance(getattr(slot, name), str):
+            yield f": {name} is {type(getattr(slot, name)).__name__}, not text"
+    for name in _SLOT_FLAGS:
+        if not isinstance(getattr(slot, name), bool):
+            yield f": {name} is {type(getattr(slot, name)).__name__}, not True or False"
+    if not isinstance(slot.required, bool) and not callable(slot.required):
+        yield f": required is {type(slot.required).__name__}, not True, False or a function of the configuration"
+    if not isinstance(slot.config, Mapping):
+        yield f": config is {type(slot.config).__name__}, not a mapping"
+    if not isinstance(slot.categories, list | tuple) or not all(isinstance(one, str) for one in slot.categories):
+        yield f": categories is {slot.categories!r:.80}, not a list of texts"
+    if slot.max_connections is not None and (type(slot.max_connections) is not int or slot.max_connections < 1):
+        yield f" takes {slot.max_connections!r:.80} connections"
     if slot.schema is not None:
         try:
             compile_validator(slot.schema, name=key).build()
