@@ -19,6 +19,10 @@ class Deny:
     """What would allow it: a command, a line of configuration."""
     details: Mapping[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        if not self.reason:
+            object.__setattr__(self, "reason", "it gave no reason")
+
 
 @dataclass(frozen=True, slots=True)
 class RequireApproval:

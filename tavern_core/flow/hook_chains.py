@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from tavern_core.errors import PolicyDenied
+from tavern_core.graph.slot_compatibility import nesting_misfit
 from tavern_core.kernel.execution.modes import Mode
 from tavern_core.kernel.hooks.dispatch import HookCalls
 from tavern_core.kernel.hooks.table import Implementation
@@ -52,7 +53,7 @@ class FlowCalls:
                     f"{' '.join(what)} was refused: {impl.plugin} answered {type(answer).__name__} from {impl.hook.name}",
                     hint="return a mapping of inputs, deny(...) or None", plugin=impl.plugin,
                 )  # fmt: skip
-            changed = copied_parts(answer)
+            changed = _copy(answer, impl, " ".join(what))
             names = sorted(
                 k for k in {*current, *changed} if not _same(current.get(k, _ABSENT), changed.get(k, _ABSENT))
             )
@@ -84,7 +85,7 @@ class FlowCalls:
                     f"{what} was refused: {impl.plugin} answered {type(answer).__name__} from {impl.hook.name}",
                     hint="return a list of operations, deny(...) or None", plugin=impl.plugin,
                 )  # fmt: skip
-            changed = copied_parts(list(answer))
+            changed = _copy([*answer], impl, what)
             if not _same(changed, patch):
                 changed_by.append(impl.plugin)
                 patch = changed
@@ -94,6 +95,13 @@ class FlowCalls:
         """Call observers; their errors are diagnostics."""
         given = {name: copied_parts(value) for name, value in values.items()}
         await self._calls.tell(implementations, given, self._mode)
+
+
+def _copy(answer: Any, impl: Implementation, what: str) -> Any:
+    if why := nesting_misfit(answer):
+        text = f"{what} was refused: what {impl.plugin} answered from {impl.hook.name} {why}"
+        raise PolicyDenied(text, hint=f"see {impl.where}", plugin=impl.plugin)
+    return copied_parts(answer)
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -34,7 +34,7 @@ from tavern_core.flow.run_recorder import RunRecorder
 from tavern_core.flow.run_request import RunRequest
 from tavern_core.flow.workflow_files import WorkflowFiles
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.graph.slot_compatibility import chosen
+from tavern_core.graph.slot_compatibility import chosen, nesting_misfit
 from tavern_core.kernel.calls.running_call import Frame, current
 from tavern_core.kernel.calls.untrusted_content import has_read, is_watched
 from tavern_core.kernel.nodes.value_conversion import plain
@@ -330,7 +330,9 @@ class Running:
     async def _changed(self, inputs: Mapping[str, Any], run: Run, info: RunInfo) -> tuple[dict[str, Any], bool]:
         """The inputs after the `tavern_before_workflow` hooks, and whether they changed any."""
         own, implementations = dict(inputs), self._hooks.of("tavern_before_workflow")
-        if not implementations:
+        if not implementations or any(
+            map(nesting_misfit, own.values())
+        ):  # such a value is refused, with or without hooks
             return own, False
         own, changes = await self._calls.change_inputs(
             implementations, {"run": info}, own, ("workflow", info.workflow or "without a name")

@@ -12,11 +12,13 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final, Literal
 
+from tavern_core.model import depths
 from tavern_core.model.node import COMBO, Slot
 from tavern_core.model.safe_text import printed
 
 ANY_TYPES: Final = frozenset({"WILDCARD", "CONVERTIBLE_ANY"})
 _WIDER: Final = frozenset({("INTEGER", "FLOAT"), ("INTEGER", "STRING"), ("FLOAT", "STRING"), ("BOOLEAN", "STRING")})
+_FLAT: Final = frozenset({str, int, float, bool, bytes, type(None)})
 _MATCHES_ALL: Final = "BehaviorWildcard"
 
 Misfit = Literal["TYPE_MISMATCH", "STREAM_MISMATCH"]
@@ -53,9 +55,15 @@ def converted(value: Any, source: str, target: str) -> Any:
     """A value as it arrives: for a STRING input, INTEGER, FLOAT and BOOLEAN become text; for FLOAT, INTEGER becomes a float."""
     if target == "STRING" and source != "STRING" and isinstance(value, bool | int | float):
         return ("true" if value else "false") if isinstance(value, bool) else str(value)
-    if target == "FLOAT" and type(value) is int:
+    return as_float(value) if target == "FLOAT" and type(value) is int else value
+
+
+def as_float(value: int) -> int | float:
+    """The number as a float; unchanged if no float is that large, which `value_misfit` reports."""
+    try:
         return float(value)
-    return value
+    except OverflowError:
+        return value
 
 
 def chosen(slot: Slot, value: Any) -> Any:
@@ -75,6 +83,20 @@ def _bytes(value: Any) -> Any:
         with suppress(ValueError):
             return base64.b64decode(value, validate=True)
     return value
+
+
+def nesting_misfit(value: Any) -> str:
+    """Why no slot accepts `value`, whatever its type: it is nested too deeply, or contains itself; empty if it is not."""
+    level = [value]
+    for _ in range(depths.WRAPPED + 1):
+        inner: dict[int, Any] = {}
+        for each in level:
+            parts = each.values() if isinstance(each, Mapping) else each if isinstance(each, list | tuple) else ()
+            inner.update((id(part), part) for part in parts if type(part) not in _FLAT)
+        if not inner:
+            return ""
+        level = [*inner.values()]
+    return f"is nested deeper than {depths.WRAPPED} levels, or contains itself"
 
 
 def value_misfit(slot: Slot, value: Any) -> str:
@@ -113,7 +135,9 @@ def _is_a(type_: str, value: Any) -> bool:
         case "INTEGER":
             return isinstance(value, int) and not isinstance(value, bool)
         case "FLOAT":
-            return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+            if not isinstance(value, int | float) or isinstance(value, bool):
+                return False
+            return math.isfinite(value) if isinstance(value, float) else type(as_float(value)) is float
         case "BOOLEAN":
             return isinstance(value, bool)
         case "OBJECT":

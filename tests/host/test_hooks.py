@@ -235,7 +235,32 @@ def test_the_order_of_the_circle_is_not_the_order_of_activation(opened: Opened) 
 # Changing calls ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("made", [{"text": 3}, {"text": object()}, {"nope": 1}])
+class Reluctant:
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError("not to be compared")
+
+    def __repr__(self) -> str:
+        raise RuntimeError("not to be shown")
+
+
+ENDLESS: dict[str, Any] = {}
+ENDLESS["text"] = ENDLESS
+DEEP: list[Any] = []
+for _ in range(5_000):
+    DEEP = [DEEP]
+MADE: dict[str, dict[Any, Any]] = {
+    "another type": {"text": 3},
+    "an object": {"text": object()},
+    "another name": {"nope": 1},
+    "itself": ENDLESS,
+    "too deep": {"text": DEEP},
+    "an object that cannot be compared": {"text": Reluctant()},
+    "a name that is not text": {"text": "x", 3: 4},
+    "a surrogate": {"text": "\ud800"},
+}
+
+
+@pytest.mark.parametrize("made", MADE.values(), ids=MADE)
 def test_what_a_hook_makes_is_validated_again_and_blamed(opened: Opened, made: dict[str, Any]) -> None:
     host = host_with(opened, hook("odd", "tavern_before_execute", lambda: made))
     result = host.invoke_sync("t:echo")
@@ -801,6 +826,7 @@ def test_a_hook_may_narrow_what_tools_accept(opened: Opened) -> None:
 
 LEFT_OUT: dict[str, Callable[..., Any]] = {
     "denied": lambda: deny("too risky"),
+    "denied without a reason": lambda: deny(""),
     "another id": lambda tool: __import__("dataclasses").replace(tool, name="t:other"),
     "another owner": lambda tool: __import__("dataclasses").replace(tool, plugin="other"),
     "a wrong schema": lambda tool: __import__("dataclasses").replace(tool, input_schema={"type": 3}),

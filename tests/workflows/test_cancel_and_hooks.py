@@ -13,8 +13,8 @@ from typing import Annotated, Any
 
 import pytest
 
-from tavern_core import Node, NodeContext, Out, Plugin, Port, Tavern, deny, hookimpl, node
-from tavern_core.errors import PolicyDenied
+from tavern_core import Final, Node, NodeContext, Out, Plugin, Port, Stream, Tavern, deny, hookimpl, node
+from tavern_core.errors import InputInvalid, PolicyDenied
 from tests.engine.workbench import group
 from tests.workflows.folder import CALLS, Flows
 
@@ -228,6 +228,94 @@ async def test_a_hook_before_nodes_fails_closed(flows: Flows, name: str) -> None
             assert (result.state, [e.path for e in result.errors]) == ("error", [path])
             assert words in result.errors[0].message
             assert "inc" not in CALLS or name == "a refusal"
+
+
+def endless() -> dict[str, Any]:
+    """A mapping that contains itself, twice."""
+    found: dict[str, Any] = {}
+    found["a"], found["b"] = found, [found]
+    return found
+
+
+def deep() -> list[Any]:
+    """A list in a list in a list …"""
+    found: list[Any] = []
+    for _ in range(5_000):
+        found = [found]
+    return found
+
+
+ENDLESS: dict[str, Callable[[], Any]] = {
+    "itself": endless,
+    "deep": deep,
+    "beside an object": lambda: [object(), endless()],
+}
+
+
+@node("c:Gives")
+async def gives(what: str) -> Out(y=Any):
+    return ENDLESS[what]()
+
+
+@node("c:Streams")
+async def streams(what: str) -> Out(y=Stream[Any], n=int):
+    yield ENDLESS[what]()
+    yield Final(n=1)
+
+
+@pytest.mark.parametrize("what", ENDLESS)
+async def test_no_value_that_contains_itself_is_nested_too_deeply_or_both_gets_into_a_run(
+    flows: Flows, what: str
+) -> None:
+    why = "is nested deeper than 100 levels, or contains itself"
+
+    class Changes:
+        @hookimpl
+        def tavern_before_workflow(self, inputs: Any) -> Any:
+            return {"x": ENDLESS[what]()} if inputs == {"x": "hook"} else None
+
+        @hookimpl
+        def tavern_before_node(self, node: Any, inputs: Any) -> Any:
+            return {"value": ENDLESS[what]()} if inputs == {"value": "node"} else None
+
+        @hookimpl
+        def tavern_before_patch(self, patch: Any) -> Any:
+            return [*patch, ENDLESS[what]()]
+
+        @hookimpl
+        def tavern_register_nodes(self) -> Any:
+            return [gives, streams]
+
+    flows.write("pass", {"i": "core:GroupInput", "o": "core:GroupOutput"}, "i.x>o.x",
+                interfaceInputs={"x": {"dataFlowType": "WILDCARD"}}, interfaceOutputs={"x": {"dataFlowType": "WILDCARD"}})  # fmt: skip
+    flows.write("value", {"a": {"type": "core:Value", "value": "node"}})
+    flows.write("give", {"a": {"type": "c:Gives", "what": what}})
+    flows.write("stream", {"a": {"type": "c:Streams", "what": what}})
+    async with flows.open(Plugin(Changes(), name="c")) as tavern:
+        with pytest.raises(InputInvalid, match=f"input 'x' {why}"):
+            await tavern.workflows.run("pass", {"x": ENDLESS[what]()})
+        with pytest.raises(PolicyDenied, match=f"what c answered from tavern_before_workflow {why}"):
+            await tavern.workflows.run("pass", {"x": "hook"})
+        (error,) = (await tavern.workflows.run("value")).errors
+        assert (error.kind, error.path) == ("POLICY_DENIED", "a")
+        assert f"what c answered from tavern_before_node {why}" in error.message
+        for flow in ("give", "stream"):
+            (error,) = (await tavern.workflows.run(flow)).errors
+            assert (error.kind, error.path) == ("OUTPUT_SCHEMA_INVALID", "a")
+            assert f"output 'y' {why}" in error.message
+        with pytest.raises(PolicyDenied, match=f"what c answered from tavern_before_patch {why}"):
+            await tavern.workflows.patched("value", [])
+
+
+async def test_a_whole_number_that_is_no_float_is_refused_where_a_float_is_wanted(flows: Flows) -> None:
+    flows.write("pass", {"i": "core:GroupInput", "o": "core:GroupOutput"}, "i.x>o.x",
+                interfaceInputs={"x": {"dataFlowType": "FLOAT"}}, interfaceOutputs={"x": {"dataFlowType": "FLOAT"}})  # fmt: skip
+    async with flows.open() as tavern:
+        with pytest.raises(InputInvalid, match="input 'x' takes FLOAT, got the number 1000"):
+            await tavern.workflows.run("pass", {"x": 10**400})
+        refused = await tavern.invoke("workflow:pass", {"x": 10**400})
+        assert refused.error.kind == "INPUT_SCHEMA_INVALID"
+        assert (await tavern.workflows.run("pass", {"x": 10**300})).outputs == {"x": 10**300}
 
 
 async def test_hooks_get_copies_and_observers_affect_no_run(flows: Flows) -> None:

@@ -11,7 +11,7 @@ from tavern_core.contract.nodes import Final, Out, Skip
 from tavern_core.errors import OutputInvalid
 from tavern_core.flow.engine.plan_tables import Gives, Work
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.graph.slot_compatibility import value_misfit
+from tavern_core.graph.slot_compatibility import as_float, nesting_misfit, value_misfit
 from tavern_core.kernel.nodes.json_values import NotPlain, to_plain
 from tavern_core.kernel.nodes.value_conversion import plain, why_not
 from tavern_core.model.nearest import did_you_mean
@@ -55,7 +55,7 @@ def outputs_of(work: Work, answer: Any) -> Outputs:
         gives = work.gives.get(key)
         if value is Skip or (gives is not None and type(value) is gives.quick):
             continue
-        fit = plain(value) if gives is None else judged(work, gives, value)
+        fit = judged(work, gives, value) if gives is not None else plain(_bounded(work, key, value))
         if fit is not value:
             own = dict(outputs) if own is None else own
             own[key] = fit
@@ -64,9 +64,10 @@ def outputs_of(work: Work, answer: Any) -> Outputs:
 
 def judged(work: Work, gives: Gives, value: Any) -> Any:
     """One output value of a node as plain data; for a stream, one chunk. Raises OutputInvalid: as `outputs_of`."""
-    fit, slot = plain(value), gives.slot
+    slot = gives.slot
+    fit = plain(_bounded(work, slot.key, value))
     if slot.type == "FLOAT" and type(fit) is int:
-        fit = float(fit)
+        fit = as_float(fit)
     if (fit is None and gives.validator is None) or not (why := _misfit(gives, fit)):
         return fit
     raise OutputInvalid(
@@ -74,6 +75,12 @@ def judged(work: Work, gives: Gives, value: Any) -> Any:
         hint=f"return what the node declares for {slot.key!r}, or declare what it returns",
         output=slot.key,
     )
+
+
+def _bounded(work: Work, key: str, value: Any) -> Any:
+    if why := nesting_misfit(value):
+        raise OutputInvalid(f"{work.step.type}: output {key!r} {why}", hint="return a flatter value", output=key)
+    return value
 
 
 def _misfit(gives: Gives, value: Any) -> str:

@@ -20,7 +20,7 @@ from tavern_core.flow.engine.node_values import own
 from tavern_core.flow.engine.plan_tables import Prepared, Work
 from tavern_core.flow.engine.protocols import ScopePart
 from tavern_core.graph.plan import map_keys
-from tavern_core.graph.slot_compatibility import value_misfit
+from tavern_core.graph.slot_compatibility import nesting_misfit, value_misfit
 from tavern_core.kernel.execution.modes import bounded
 from tavern_core.model.node import ABSENT, Slot
 
@@ -111,7 +111,7 @@ def input_misfit(slot: Slot, value: Any) -> str:
     """Why a value cannot be given to a slot of an interface, which is no stream; empty: it can."""
     if value is ABSENT or value is Skip:
         return "is required and was not given" if slot.is_required({}) else ""
-    return value_misfit(slot, value)
+    return nesting_misfit(value) or value_misfit(slot, value)
 
 
 async def _each(

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from tavern_core.contract.decisions import Deny, RequireApproval
-from tavern_core.errors import PolicyDenied, SettingsInvalid
+from tavern_core.errors import InputInvalid, PolicyDenied, SettingsInvalid
 from tavern_core.kernel.execution.modes import Mode, TimeLimit
 from tavern_core.kernel.hooks.argument_copies import ShownTool, copied, shown
 from tavern_core.kernel.hooks.execution import HookRuns, facts
@@ -52,6 +52,7 @@ class HookCalls(HookRuns):
 
         Raises:
             PolicyDenied: one denied, failed, took too long, or changed what it may not (POLICY_DENIED).
+            InputInvalid: what one made of the arguments is not JSON (INPUT_SCHEMA_INVALID).
         """
         for impl in implementations:
             answer = await self.guard(impl, {"call": shown(call), "tool": tool.to(impl.plugin)}, mode, tool.id)
@@ -192,7 +193,15 @@ def _changed_call(impl: Implementation, call: ToolCall, answer: Any) -> ToolCall
             hint="return a changed ToolCall, a mapping of arguments, deny(...) or None",
             plugin=impl.plugin,
         )
-    return replace(call, arguments=copied(dict(answer)), purpose=purpose)
+    arguments, problem = json_copy(answer)
+    if problem is not None:
+        raise InputInvalid(
+            f"{call.tool}: {problem} (the arguments were changed by {impl.plugin})",
+            hint=problem.hint,
+            problems=[problem.to_json()],
+            changedBy=[impl.plugin],
+        )
+    return replace(call, arguments=arguments, purpose=purpose)
 
 
 def _parts(call: ToolCall) -> dict[str, Any]:
