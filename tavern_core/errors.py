@@ -136,12 +136,20 @@ class TavernError(Exception):
 
     def __init__(self, message: str, *, hint: str = "", findings: tuple[Finding, ...] = (), **details: Any) -> None:
         super().__init__(message)
-        self.message = message
-        self.hint = hint
+        self.message = message if isinstance(message, str) else _text(message)
+        self.hint = hint if isinstance(hint, str) else _text(hint)
         self.findings = findings
         self.details: dict[str, Any] = details
-        if hint:
-            self.add_note(sayable(str(hint)))
+        if self.hint:
+            self.add_note(sayable(self.hint))
+
+
+def _text(said: object) -> str:
+    """What a plugin gave as a message: an exception, the error of a web API, a number."""
+    try:
+        return "" if said is None else str(said)[:MOST_SAID]
+    except Exception:  # noqa: BLE001 - a hostile __str__
+        return type(said).__name__
 
 
 class UsageError(TavernError):

@@ -150,6 +150,12 @@ class Running:
         self, what: Any, inputs: Mapping[str, Any], context: CallContext | None, options: Mapping[str, Any]
     ) -> Begun:
         """All steps before the first node: a refusal has not run anything. Raises as `Workflows.run`."""
+        if not isinstance(inputs, Mapping):
+            raise UsageError(f"inputs= takes a mapping, got {type(inputs).__name__}", hint='{"name": value}')
+        if not isinstance(context, CallContext | None):
+            raise UsageError(
+                f"context= takes a CallContext, got {type(context).__name__}", hint="CallContext(principal=...)"
+            )
         return await self._begin(what, inputs, self._caller(context) or self._host, options)
 
     async def take_up(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, Final
@@ -10,9 +9,8 @@ from typing import Any, Final
 from tavern_core.errors import UsageError
 from tavern_core.flow.engine.run_options import RunOptions
 from tavern_core.frozen_dataclass import dataclass
+from tavern_core.model.naming_rules import is_run_id
 from tavern_core.model.nearest import did_you_mean
-
-_RUN_ID: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +57,7 @@ class RunRequest:
 
     @property
     def has_invalid_id(self) -> bool:
-        return bool(self.run_id) and _RUN_ID.match(self.run_id) is None
+        return bool(self.run_id) and not is_run_id(self.run_id)
 
 
 _OWN: Final = ("again", "start_at", "answers", "cache", "keep", "run_id")

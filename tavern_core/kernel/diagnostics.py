@@ -75,10 +75,11 @@ class Diagnostics:
         about = {"plugin": diagnostic.plugin, "is_lasting": found or judged}
         log.log(
             logging.DEBUG if quiet else level,
-            "%s: %s%s",
+            "%s: %s%s%s",
             diagnostic.code,
             _owner(diagnostic),
             diagnostic.message,
+            f" ({diagnostic.hint})" if diagnostic.hint else "",
             extra=about,
         )
 

@@ -122,10 +122,10 @@ class CallContext:
                 )
             if not isinstance(value, Iterable):
                 raise UsageError(f"CallContext.{name} must be a set of names, got {type(value).__name__}")
-            value = frozenset(value)
+            value = tuple(value)
             if not all(isinstance(item, str) for item in value):
                 raise UsageError(f"CallContext.{name} must be a set of names, one of them is not text")
-            object.__setattr__(self, name, value)
+            object.__setattr__(self, name, frozenset(value))
         if self.permissions and (unknown := unknown_capability(sorted(self.permissions))) is not None:
             raise UsageError(f"CallContext.permissions: {unknown[0]!r:.80} is not a capability", hint=unknown[1])
         for name in ("principal", "user_id", "profile"):  # what rules for callers match

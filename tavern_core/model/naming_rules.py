@@ -18,6 +18,7 @@ LOCAL_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}\Z")
 LONGEST_PLUGIN_NAME: Final = 64
 SERVICE_NAME: Final = r"^[^\s*:]{1,200}$"
 """The pattern of names of services that can be requested, as JSON Schema writes it: a permission holds them."""
+_RUN_ID: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}\Z")
 _SERVICE_NAME: Final = re.compile(SERVICE_NAME)
 RESERVED_NAMESPACES: Final = frozenset({"core", "system", "kb", "workflow", "jobs", "skill", "CodeInterpreter"})
 """Namespaces of the host (DESIGN §2); a plugin with one as its name is refused."""
@@ -87,3 +88,8 @@ def folded_id(tool_id: str) -> str:
     """Ids with the same one are too alike to tell apart: they differ only in case, - and _."""
     plugin, local = split_id(tool_id)
     return f"{fold(plugin)}:{fold(local)}"
+
+
+def is_run_id(run_id: object) -> bool:
+    """Whether a run of a workflow could have this id, which is also the name of its files."""
+    return isinstance(run_id, str) and _RUN_ID.match(run_id) is not None

@@ -14,6 +14,7 @@ from typing import Any, Literal, NoReturn
 
 from tavern_core.errors import CallError, Outcome, call_error_of
 from tavern_core.frozen_dataclass import dataclass
+from tavern_core.model.safe_text import printed
 
 Status = Literal["ok", "error", "input_required", "job"]
 
@@ -356,3 +357,19 @@ def _as_text(value: Any) -> str:
         return json.dumps(value, ensure_ascii=False, default=str)
     except (ValueError, RecursionError):  # a result that was not made by the pipeline may hold anything
         return f"<{type(value).__name__}>"
+
+
+def contradiction(result: ToolResult) -> str:
+    """Why a result that a plugin made cannot stand for a call; empty if it can."""
+    error = result.error
+    if not isinstance(error, ToolError | None) or (error is not None and result.ok):
+        return f"ok is {result.ok}, the error {printed(error):.200}"
+    if result.status not in (("ok", "job") if result.ok else ("error", "input_required")):
+        return f"ok is {result.ok}, the status {printed(result.status):.80}"
+    if error is not None:
+        for name in ("kind", "message", "fix"):
+            if not isinstance(text := getattr(error, name), str):
+                return f"{name} of the error is {printed(text):.80}, not text"
+        if not isinstance(error.details, Mapping):
+            return f"details of the error are {printed(error.details):.80}, not a mapping"
+    return ""

@@ -35,6 +35,8 @@ MAX_INT_BITS = 14_284
 
 SMALL: Final = 1 << 63
 """Integers below need no second look."""
+TOO_MUCH: Final = "holds more than"
+"""How the problem of a value begins that is not wrong, but too large."""
 ROOM: Final = 65_536
 """Values and characters, names included, in one quick copy. A part counts as often as it is met."""
 SCALARS: Final = frozenset({str, int, float, bool, type(None)})
@@ -139,7 +141,7 @@ class _Measure:
             value, depth, path = stack.pop()
             nodes -= 1
             if nodes < 0:
-                return _too(path, f"holds more than {self.nodes:,} values", f"at most {self.nodes:,} values")
+                return _too(path, f"{TOO_MUCH} {self.nodes:,} values", f"at most {self.nodes:,} values")
             kind = type(value)
             if value is None or kind is bool:
                 continue
@@ -150,7 +152,7 @@ class _Measure:
                 if depth >= self.depth:
                     return _too_deep(root, path, self.depth)
                 if len(stack) > self.nodes:
-                    return _too(path, f"holds more than {self.nodes:,} values", f"at most {self.nodes:,} values")
+                    return _too(path, f"{TOO_MUCH} {self.nodes:,} values", f"at most {self.nodes:,} values")
                 if base is list:
                     stack.extend((item, depth + 1, (path, at)) for at, item in enumerate(_items(value)))
                 elif found := self._members(value, depth, path, stack):
@@ -182,7 +184,7 @@ class _Measure:
             self.chars -= str.__len__(value)
             if self.chars < 0:
                 at_most = f"{self.most_chars:,} characters"
-                return _too(path, f"holds more than {at_most} of text", f"at most {at_most}")
+                return _too(path, f"{TOO_MUCH} {at_most} of text", f"at most {at_most}")
             return None if str.isascii(value) or is_text(value) else _surrogate(path)
         if base is int:
             if int.bit_length(value) > MAX_INT_BITS:

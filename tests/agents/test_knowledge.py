@@ -309,7 +309,8 @@ def test_a_base_without_a_folder_and_a_missing_folder_are_reported(tmp_path):
 def test_a_host_without_knowledge_has_no_kb(tmp_path):
     with Tavern.open({}, home=tmp_path) as tavern:
         (finding,) = tavern.profile({"tool_ids_inventory": ["kb:Query"]}).findings
-    assert "no resolver for 'kb:'" in finding.message
+    assert "'kb:Query': the host has no such knowledge base" in finding.message
+    assert "`knowledge: {handbook: {path: handbook}}`" in finding.hint
 
 
 def test_the_command_line_lists_and_searches(tmp_path, monkeypatch, capsys):

@@ -108,6 +108,7 @@ def test_no_plugins_are_no_plugins(home: Path) -> None:
         assert host.invoke_sync("system:get_current_time").ok
 
 
+EMPTY: dict[str, Any] = {"nodes": [], "edges": []}
 MISUSED: dict[str, tuple[Callable[[Tavern], Any], str]] = {
     "a query": (lambda host: host.tools.search(5), "search(query=...) takes text, got int"),
     "a tag": (lambda host: host.tools.search("a", tag=5), "search(tag=...) takes text, got int"),
@@ -120,7 +121,12 @@ MISUSED: dict[str, tuple[Callable[[Tavern], Any], str]] = {
     "a principal": (lambda host: CallContext(principal=5), "CallContext.principal must be text, got int"),
     "permissions": (lambda host: CallContext(permissions=None), "CallContext.permissions must be a set of names, got NoneType"),
     "one permission": (lambda host: CallContext(permissions={5}), "one of them is not text"),
+    "a list of permissions in a list": (lambda host: CallContext(permissions=[["read:fs"]]), "one of them is not text"),
     "a context": (lambda host: CallContext.from_json(None), "a context is a mapping, got NoneType"),
+    "settings": (lambda host: host.settings.save("x"), "settings.save takes a mapping, got str"),
+    "inputs": (lambda host: host.workflows.run_sync(EMPTY, "x"), "inputs= takes a mapping, got str"),
+    "the caller of a run": (lambda host: host.workflows.run_sync(EMPTY, context="x"), "context= takes a CallContext, got str"),
+    "the id of a run": (lambda host: host.workflows.run_sync(EMPTY, run_id=5), "5 cannot be the id of a new run"),
     "a key of a tool": (lambda host: host.tools.register({"name": "a", "impl": len, "descripton": ""}), "unknown key 'descripton'"),
 }  # fmt: skip
 

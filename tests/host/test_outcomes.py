@@ -19,6 +19,7 @@ from tavern_core import (
     Plugin,
     Tavern,
     TavernError,
+    ToolError,
     ToolFailed,
     ToolResult,
     deny,
@@ -456,6 +457,69 @@ def test_a_result_is_true_when_its_call_succeeded_and_gives_its_value_or_raises(
         with pytest.raises(TavernError) as told_of:
             host.invoke_sync("t:nothing" if kind == "TOOL_NOT_FOUND" else "t:add").unwrap()
         assert told_of.value.code == kind
+
+
+class Mute:
+    def __str__(self) -> str:
+        raise RuntimeError("not to be shown")
+
+    __repr__ = __str__
+
+
+SAID: dict[str, tuple[Any, str]] = {
+    "an exception": (ValueError("no such city"), "no such city"),
+    "the error of a web API": ({"code": 7}, "{'code': 7}"),
+    "a number": (404, "404"),
+    "nothing": (None, ""),
+    "an object that cannot be shown": (Mute(), "Mute"),
+}
+
+
+@pytest.mark.parametrize("what", SAID)
+def test_a_tool_may_fail_with_anything_for_a_message_or_a_hint(opened: Opened, what: str) -> None:
+    said, text = SAID[what]
+
+    @tool
+    def fails() -> None:
+        raise ToolFailed(said, hint=said)
+
+    error = opened(tools(fails)).invoke_sync("t:fails").error
+    assert (error.kind, error.message, error.fix) == ("TOOL_ERROR", text, text)
+
+
+def widest() -> list[Any]:
+    """A list of two lists, sixty levels deep: small in memory, endless when it is written out."""
+    found: list[Any] = [1]
+    for _ in range(60):
+        found = [found, found]
+    return found
+
+
+ODD_RESULTS: dict[str, tuple[Any, str, str]] = {
+    "an error that is text": (ToolResult(False, error="text"), "OUTPUT_SCHEMA_INVALID", "ok is False, the error 'text'"),  # type: ignore[arg-type]
+    "success with an error": (ToolResult(True, 1, error=ToolError("A", "b")), "OUTPUT_SCHEMA_INVALID", "ok is True"),
+    "a status that is none": (ToolResult(True, 1, status="done"), "OUTPUT_SCHEMA_INVALID", "the status 'done'"),  # type: ignore[arg-type]
+    "a message that is none": (ToolResult(False, error=ToolError("A", None)), "OUTPUT_SCHEMA_INVALID", "message of the error is None"),  # type: ignore[arg-type]
+    "details that are a list": (ToolResult(False, error=ToolError("A", "b", [1])), "OUTPUT_SCHEMA_INVALID", "details of the error are [1]"),  # type: ignore[arg-type]
+    "more values than there may be": (list(range(600_000)), "OUTPUT_TOO_LARGE", "holds more than 500,000 values"),
+    "more values than there may be, to be converted": ({3: [*range(600_000)]}, "OUTPUT_TOO_LARGE", "holds more than 500,000 values"),
+    "lists that share their parts": (widest(), "OUTPUT_TOO_LARGE", "holds more than 500,000 values"),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ODD_RESULTS)
+def test_an_odd_answer_of_a_tool_is_a_failed_call_that_says_what_is_odd(opened: Opened, what: str) -> None:
+    answer, kind, text = ODD_RESULTS[what]
+
+    @tool
+    def odd() -> Any:
+        return answer
+
+    host = opened(tools(odd))
+    for error in (host.invoke_sync("t:odd").error, run(host.invoke("t:odd")).error):
+        assert error.kind == kind
+        assert text in error.message
 
 
 def test_a_traceback_shows_how_to_repair_what_went_wrong(home: Path) -> None:

@@ -127,6 +127,19 @@ async def test_events_of_a_kept_run_are_reported_by_another_host(flows: Flows) -
     assert (reported, [e.kind for e in late]) == (own, ["run:complete"])
 
 
+@pytest.mark.parametrize("run_id", ["\ud800", "a\0b", "../run-0", "", "r" * 10_000, None, 5])
+async def test_what_cannot_be_the_id_of_a_run_is_none(flows: Flows, run_id: Any) -> None:
+    async with flows.open() as tavern:
+        for use in (tavern.workflows.events, tavern.workflows.questions, tavern.workflows.cancel):
+            with pytest.raises(RunNotFound):
+                use(run_id)
+        with pytest.raises(RunNotFound):
+            tavern.workflows.answer(run_id, "a#1", "x")
+        for awaited in (tavern.workflows.record(run_id), tavern.workflows.resume(run_id)):
+            with pytest.raises(RunNotFound):
+                await awaited
+
+
 FILES: dict[str, tuple[str, str]] = {
     "no JSON": ("{", "not JSON"),
     "a list": ("[]", "this is not a workflow"),

@@ -30,6 +30,7 @@ from tavern_core.flow.engine.run_events import Row
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.nodes.json_values import NotPlain, from_plain, to_plain
 from tavern_core.kernel.stores.sqlite_file import SqliteFile
+from tavern_core.model.naming_rules import is_run_id
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.result import iso_utc
 from tavern_core.model.run import RunEvent
@@ -308,6 +309,8 @@ class RunStore:
         Raises:
             StateDamaged: its data cannot be read (STATE_DAMAGED).
         """
+        if not is_run_id(run_id):
+            return None
         with self._file.open() as db:
             row = db.execute("SELECT * FROM runs WHERE id = ?", (run_id,)).fetchone()
         if row is not None and (found := self._kept(row)) is not None:
@@ -398,7 +401,7 @@ class RunStore:
 
     def is_going_on(self, run_id: str) -> bool:
         """Whether a process runs it now."""
-        return journal.is_going_on(self._folder, run_id)
+        return is_run_id(run_id) and journal.is_going_on(self._folder, run_id)
 
     def leave_answer(self, run_id: str, question: str, value: Any) -> bool:
         """Store an answer for the process that runs or resumes the run; False: another answer came first. Raises as `begin`."""

@@ -25,6 +25,7 @@ from tavern_core.kernel.text.json_document import JsonDocument, read_json
 from tavern_core.kernel.text.pydantic_errors import Refusal, as_written, explain
 from tavern_core.model.agent_profile import AgentBudget, AgentProfile
 from tavern_core.model.capability import is_capability, known_capability
+from tavern_core.model.knowledge import KB
 from tavern_core.model.language import Language
 from tavern_core.model.naming_rules import RESERVED_NAMESPACES, split_id
 from tavern_core.model.nearest import did_you_mean, nearest
@@ -266,6 +267,9 @@ class _InventorySearch:
         if prefix == "workflow":
             message = f"there is no tool {written!r}: neither a workflow folder nor a plugin has this workflow"
             return Missing(message, close or "`tavern workflows list` shows what there is")
+        if prefix == KB:
+            hint = "name one in tavern.yaml: `knowledge: {handbook: {path: handbook}}`"
+            return Missing(f"there is no tool {written!r}: the host has no such knowledge base", close or hint)
         if prefix in RESERVED_NAMESPACES:
             return Missing(
                 f"there is no tool {written!r}: the host has no tool of this name, and no resolver for {prefix + ':'!r}",

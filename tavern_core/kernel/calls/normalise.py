@@ -11,9 +11,10 @@ from dataclasses import replace
 from typing import Any
 
 from tavern_core.errors import OutputInvalid, OutputTooLarge, ToolFailed
-from tavern_core.model.result import CallTrace, ToolError, ToolResult, success
+from tavern_core.model.result import CallTrace, ToolError, ToolResult, contradiction, success
 from tavern_core.model.safe_text import said
-from tavern_core.schema.limits import ROOM, TwoKeys, from_python, json_copy, measure, quick_copy
+from tavern_core.schema.limits import ROOM, TOO_MUCH, TwoKeys, from_python, json_copy, measure, quick_copy
+from tavern_core.schema.problem import SchemaProblem
 
 NOT_AWAITABLE = frozenset({int, float, bool, type(None), str, bytes, list, tuple, dict})
 """Types of most answers, which need not be asked whether they are to be awaited."""
@@ -54,15 +55,24 @@ def plain(value: Any, limit: int, tool: str) -> Any:
         return quick
     copy, problem = json_copy(value)
     if problem is not None:
-        copy = _jsonable(value, tool, str(problem))
-    if kind is not int and kind is not float and (too_large := measure(copy, max_chars=limit)) is not None:
+        _refuse_too_much(problem, limit, tool)  # before a conversion, which may take for ever
+        copy, problem = json_copy(_jsonable(value, tool, str(problem)))
+    if problem is None and kind is not int and kind is not float:
+        problem = measure(copy, max_chars=limit)
+    if problem is not None:
+        _refuse_too_much(problem, limit, tool)
+        raise _not_json(tool, str(problem), value)
+    return copy
+
+
+def _refuse_too_much(problem: SchemaProblem, limit: int, tool: str) -> None:
+    if problem.message.startswith(TOO_MUCH):
         raise OutputTooLarge(
-            f"{tool} answered too much: {too_large}",
+            f"{tool} answered too much: {problem}",
             hint="ask for less, or raise limits.outputBytes",
             outcome="done",
             limit=limit,
         )
-    return copy
 
 
 def is_content_answer(value: Mapping[Any, Any]) -> bool:
@@ -88,6 +98,12 @@ def _content_answer(value: Mapping[Any, Any], trace: CallTrace, limit: int, tool
 
 
 def _own_result(value: ToolResult, trace: CallTrace, limit: int, tool: str) -> ToolResult:
+    if why := contradiction(value):
+        raise OutputInvalid(
+            f"{tool} answered a ToolResult that contradicts itself: {why}",
+            hint="return the answer alone, or raise ToolFailed",
+            outcome="unknown",
+        )
     ended = trace[2] + trace[3]  # where the tool did not say when
     evidence = tuple(
         replace(e, ref=_text(e.ref), summary=_text(e.summary), created=e.created or ended) for e in value.evidence
@@ -130,11 +146,12 @@ def _jsonable(value: Any, tool: str, why: str) -> Any:
     except Exception as error:  # noqa: BLE001 - a property or serialiser of the tool's own object
         reason = f"{type(error).__name__}: {error}"
     else:
-        copy, problem = json_copy(written)
-        if problem is None:
-            return copy
-        reason = str(problem)
-    raise OutputInvalid(
+        return written
+    raise _not_json(tool, reason, value)
+
+
+def _not_json(tool: str, reason: str, value: Any) -> OutputInvalid:
+    return OutputInvalid(
         f"{tool} answered something that is not JSON: {reason}",
         hint="return numbers, text, lists, mappings with text keys, or a model",
         outcome="done",

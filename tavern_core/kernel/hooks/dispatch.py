@@ -20,7 +20,7 @@ from tavern_core.kernel.hooks.quarantine import HookPaused
 from tavern_core.kernel.hooks.table import Implementation
 from tavern_core.kernel.log.call_changes import Change
 from tavern_core.model.call import ToolCall
-from tavern_core.model.result import ToolError, ToolResult, failure
+from tavern_core.model.result import ToolResult, contradiction, failure
 from tavern_core.model.safe_text import printed, said
 from tavern_core.schema.limits import json_copy
 
@@ -232,10 +232,10 @@ def _why_not(answer: Any, result: ToolResult, fits: Callable[[Any], bool] | None
         return f"it answered {type(answer).__name__}, not a ToolResult"
     if answer.ok and not result.ok:
         return "a failure cannot be turned into a success"
-    if answer.ok != (answer.error is None) or not isinstance(answer.error, ToolError | None):
-        return f"its result contradicts itself: ok is {answer.ok}, the error {answer.error!r}"
-    if answer.status not in (("ok", "job") if answer.ok else ("error", "input_required")):
-        return f"its result contradicts itself: ok is {answer.ok}, the status {answer.status!r}"
+    if why := contradiction(answer):
+        return f"its result contradicts itself: {why}"
+    if not answer.ok and answer.error is None:
+        return "its result contradicts itself: ok is False, the error None"
     if (problem := json_copy([answer.value, [dict(b) for b in answer._content], answer._meta])[1]) is not None:
         return f"the changed result is not JSON: {problem}"
     if answer.ok and fits is not None and not fits(answer.value):

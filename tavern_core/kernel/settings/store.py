@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from tavern_core.errors import Finding, Location, PluginError, PolicyDenied, SettingsInvalid
+from tavern_core.errors import Finding, Location, PluginError, PolicyDenied, SettingsInvalid, UsageError
 from tavern_core.kernel.files.json_state import Values
 from tavern_core.kernel.settings.declared_settings import PREFIX, Declared, SettingTable
 from tavern_core.kernel.settings.masked_settings import Change, DescribedSetting, SavedChanges
@@ -244,6 +244,8 @@ class SettingsStore:
             SettingsInvalid: `findings` has an error per key; no value was saved (SETTINGS_INVALID).
             StateDamaged: the file cannot be written; no value was saved (STATE_DAMAGED).
         """
+        if not isinstance(changes, Mapping):
+            raise UsageError(f"settings.save takes a mapping, got {type(changes).__name__}", hint='{"key": value}')
         for key in changes:
             self._look_for(key)
         with self._lock:
