@@ -53,7 +53,8 @@ def _property(slot: Slot, *, with_default: bool, definitions: dict[str, Any] | N
     if slot.type == "BINARY":
         item["contentEncoding"] = "base64"
     if slot.is_closed:
-        item["enum"] = list(slot.choices)
+        # Each value once, as JSON Schema wants it; 1 and true are two values.
+        item["enum"] = [*{(type(choice), repr(choice)): choice for choice in slot.choices}.values()]
     for name, keyword in (("min", "minimum"), ("max", "maximum")):
         bound = slot.config.get(name)
         if isinstance(bound, int | float) and not isinstance(bound, bool) and slot.type in ("INTEGER", "FLOAT"):

@@ -97,6 +97,30 @@ def _tam(name: str, arguments: dict[str, Any]) -> str:
     return f"<|[REQUEST_TOOL]|>\ncommand:「始」{name}「末」\n{fields}\n<|[END_TOOL]|>"
 
 
+async def test_suggestions_that_occur_twice_are_one_choice(flows: Flows) -> None:
+    slot = {
+        "dataFlowType": "WILDCARD",
+        "matchCategories": ["ComboOption"],
+        "config": {"suggestions": [3, {"value": 1}, 3, True]},
+    }
+    flows.write("pick", {"i": "core:GroupInput", "o": "core:GroupOutput"}, "i.x>o.x",
+                interfaceInputs={"x": slot}, interfaceOutputs={"x": {"dataFlowType": "WILDCARD"}})  # fmt: skip
+    async with flows.open() as tavern:
+        choices = tavern.tool_schema("workflow:pick")["parameters"]["properties"]["x"]["enum"]
+        assert [(type(choice), choice) for choice in choices] == [(int, 3), (int, 1), (bool, True)]
+
+
+async def test_the_log_says_which_workflow_an_inventory_probably_means(
+    summarize: Flows, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with summarize.open() as tavern:
+        tavern.tools.list({"tool_ids_inventory": ["workflow:sumarize_text"]})
+    assert (
+        "neither a workflow folder nor a plugin has this workflow (did you mean 'workflow:summarize_text'?)"
+        in caplog.text
+    )
+
+
 async def test_several_outputs_come_as_an_object(flows: Flows) -> None:
     flows.write(
         "two", {"i": "core:GroupInput", "a": "t:Inc", "o": "core:GroupOutput"}, "i.n>a.x a.y>o.more i.n>o.same",
