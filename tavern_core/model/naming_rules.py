@@ -18,6 +18,8 @@ LOCAL_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}\Z")
 LONGEST_PLUGIN_NAME: Final = 64
 SERVICE_NAME: Final = r"^[^\s*:]{1,200}$"
 """The pattern of names of services that can be requested, as JSON Schema writes it: a permission holds them."""
+COMMAND_HINT: Final = "write one word of letters, digits, - and _"
+_COMMAND_NAME: Final = re.compile(r"[^\W_][\w.-]{0,63}\Z")
 _RUN_ID: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}\Z")
 _SERVICE_NAME: Final = re.compile(SERVICE_NAME)
 RESERVED_NAMESPACES: Final = frozenset({"core", "system", "kb", "workflow", "jobs", "skill", "CodeInterpreter"})
@@ -93,3 +95,8 @@ def folded_id(tool_id: str) -> str:
 def is_run_id(run_id: object) -> bool:
     """Whether a run of a workflow could have this id, which is also the name of its files."""
     return isinstance(run_id, str) and _RUN_ID.match(run_id) is not None
+
+
+def is_command_name(name: str) -> bool:
+    """Whether ``tavern <name>`` can be typed: one word of any script, no option."""
+    return _COMMAND_NAME.match(name) is not None

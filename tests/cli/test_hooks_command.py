@@ -119,6 +119,24 @@ def test_names_of_commands_to_come_are_nobodys_and_say_so(tavern: Run, project: 
         assert (answer.code, "is reserved for the host" in answer.err) == (4, True), answer
 
 
+@pytest.mark.parametrize("name", ["--help", "-x", "two words", "a/b", "_hidden", "问候"])
+def test_a_command_has_a_name_that_can_be_typed(tavern: Run, project: Path, name: str) -> None:
+    odd = project / "plugins" / "odd"
+    odd.mkdir()
+    (odd / "plugin.yaml").write_text(f'name: odd\nversion: "1"\ncommands: ["{name}"]\n', "utf-8")
+    (odd / "__init__.py").write_text(
+        "from tavern_core import Command, hookimpl\nimport click\n"
+        f"@hookimpl\ndef tavern_register_commands():\n    return [Command({name!r}, lambda: click.Command({name!r}, callback=lambda: print('你好')))]\n",
+        "utf-8",
+    )
+    if name == "问候":
+        assert tavern(name).out == "你好\n"
+        return
+    for words in (("activate", "odd"), ("check", "odd")):
+        answer = tavern("plugins", *words)
+        assert (answer.code, f"{name!r} cannot be a command" in answer.err) == (4, True), answer
+
+
 def test_tools_of_one_plugin_are_listed(tavern: Run) -> None:
     assert {row["id"].partition(":")[0] for row in tavern("tools", "list", "--plugin", "text", "--json").json} == {
         "text"

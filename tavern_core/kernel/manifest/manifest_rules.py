@@ -23,8 +23,10 @@ from tavern_core.kernel.text.yaml_reader import Path, PathProblem, YamlDocument
 from tavern_core.model.capability_scope import entry_problem
 from tavern_core.model.manifest import Entry, Manifest
 from tavern_core.model.naming_rules import (
+    COMMAND_HINT,
     RESERVED_COMMANDS,
     RESERVED_NAMESPACES,
+    is_command_name,
     is_local_name,
     is_reserved,
     is_reserved_namespace,
@@ -309,6 +311,8 @@ def _commands(manifest: Manifest) -> Iterator[PathProblem]:
                 f"the command {item.name!r} is reserved for the host",
                 f"choose another name, for example {manifest.name}",
             )
+        elif not is_command_name(item.name):
+            yield PathProblem(("commands", index), f"{item.name!r:.100} cannot be a command", COMMAND_HINT)
 
 
 def _not_called_yet(manifest: Manifest) -> Iterator[PathProblem]:

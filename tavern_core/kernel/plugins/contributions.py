@@ -26,7 +26,7 @@ from tavern_core.contract.ranking import Ranker
 from tavern_core.errors import ActivationFailed, NameConflict
 from tavern_core.kernel.plugins.service_overrides import Override, standing_in, winner
 from tavern_core.kernel.signal import Signal
-from tavern_core.model.naming_rules import RESERVED_COMMANDS, is_reserved_namespace
+from tavern_core.model.naming_rules import COMMAND_HINT, RESERVED_COMMANDS, is_command_name, is_reserved_namespace
 
 if TYPE_CHECKING:
     from tavern_core.model.plugin_status import Source
@@ -84,12 +84,15 @@ class Contributions:
 
         Raises:
             NameConflict: a name is taken or reserved (NAME_CONFLICT).
+            ActivationFailed: a name cannot be typed as a command (ACTIVATION_FAILED).
         """
         with self._lock:
             for section, things in offered.items():
                 for name in things:
                     if _is_reserved(section, name, source):
                         raise NameConflict(f"{plugin}: {section[:-1]} {name!r} is reserved for the host")
+                    if section == "commands" and not is_command_name(name):
+                        raise ActivationFailed(f"{plugin}: {name!r:.100} cannot be a command", hint=COMMAND_HINT)
                     if (taken := self._known[section].get(name)) is not None:
                         raise _taken(plugin, section, name, taken[0])
             if source == "builtin":
