@@ -79,7 +79,7 @@ class Diagnostics:
             diagnostic.code,
             _owner(diagnostic),
             diagnostic.message,
-            f" ({diagnostic.hint})" if diagnostic.hint else "",
+            f" ({diagnostic.hint})" if diagnostic.hint and diagnostic.hint not in diagnostic.message else "",
             extra=about,
         )
 

@@ -150,7 +150,12 @@ def test_an_isolated_plugin_brings_resources_and_prompts(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     ("offered", "says"),
-    [([Resource("a", "x://a", "t")] * 2, "twice"), (["text"], "str is"), ({"a": 1}, "a list of Resource")],
+    [
+        ([Resource("a", "x://a", "t")] * 2, "twice"),
+        (["text"], "str is"),
+        ({"a": 1}, "a list of Resource"),
+        ([Resource("a", "x://a", None)], "the tool of 'a' is not text"),  # type: ignore[arg-type]
+    ],
 )
 def test_what_is_no_list_of_resources_fails_its_plugin_alone(tmp_path: Path, offered: Any, says: str) -> None:
     class Wrong:

@@ -232,8 +232,11 @@ def _settled(name: str, thing: Any, plugin: str) -> Any:
     """A thing as the table holds it."""
     if isinstance(thing, Service):
         return _under(name, thing)
-    if isinstance(thing, Resource | Prompt) and ":" not in thing.tool:
-        return replace(thing, tool=f"{plugin}:{thing.tool}")
+    if isinstance(thing, Resource | Prompt):
+        if not isinstance(thing.tool, str):
+            raise ActivationFailed(f"{plugin}: the tool of {name!r} is not text", hint="name a tool of the plugin")
+        if ":" not in thing.tool:
+            return replace(thing, tool=f"{plugin}:{thing.tool}")
     return thing
 
 
