@@ -73,6 +73,11 @@ class WorkflowSession:
         return tuple(self._done)
 
     @property
+    def can_undo(self) -> bool:
+        """Whether there is a change to undo."""
+        return bool(self.history)
+
+    @property
     def can_redo(self) -> bool:
         """Whether something was undone."""
         return bool(self._undone)
