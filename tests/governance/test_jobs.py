@@ -131,6 +131,18 @@ def test_a_job_runs_tells_how_far_it_is_and_keeps_its_result() -> None:
     assert (statuses[0], statuses[1], statuses[-1]) == ("queued", "running", "completed")
 
 
+@pytest.mark.parametrize(("name", "arguments", "how"), [("t:always", {"n": 2}, "ok"), ("t:fails", {}, "TOOL_ERROR")])
+def test_a_stored_result_says_which_call_it_is_of(tmp_path: Path, name: str, arguments: Any, how: str) -> None:
+    with Tavern.open(plugins=[Plugin(TOOLS, name="t")], home=tmp_path) as first:
+        begun = first.invoke_sync(name, arguments, job=True)
+        job = first.wait(first.jobs.wait(str(begun.job)))
+    with Tavern.open(plugins=[Plugin(TOOLS, name="t")], home=tmp_path) as second:
+        result = second.jobs.result(job.id)
+    assert result.call_id == job.call_id != ""
+    assert (result.meta["tool"], result.meta["durationMs"] > 0) == (name, True)
+    assert result.evidence[0].summary.startswith(f"{name} {how} in ")
+
+
 def test_a_failure_is_a_failed_job_with_its_error() -> None:
     job = begun("fails")
     found = waited(job)

@@ -367,9 +367,14 @@ def _again(result: ToolResult, call: RunningCall, key: str, how: str) -> ToolRes
     return result.replace(meta={**(result._meta or {}), "idempotency": how, "idempotencyKey": key}, trace=trace)
 
 
-def result_text(result: ToolResult) -> str:
-    error = result.error
-    if result._rest is NO_REST and error is None:
+def result_text(result: ToolResult, *, with_call: bool = False) -> str:
+    """A result as it is stored.
+
+    Args:
+        with_call: keep what it says of its call, too. An answer that is given again says that of the call that gets it.
+    """
+    error, trace = result.error, result._trace if with_call else None
+    if result._rest is NO_REST and error is None and trace is None:
         return f'{{"ok":true,"status":"ok","value":{to_json(result.value, inf_nan_mode="constants").decode()}}}'
     data: dict[str, Any] = {"ok": result.ok, "status": result.status, "value": result.value}
     if result._content:
@@ -382,11 +387,13 @@ def result_text(result: ToolResult) -> str:
         data["job"] = result.job
     if result._meta:
         data["meta"] = result._meta
+    if trace is not None:
+        data["call"] = [trace[0], result.call_id, trace[2], trace[3]]
     return to_json(data, inf_nan_mode="constants").decode()
 
 
 def result_of(data: Mapping[str, Any]) -> ToolResult:
-    error = data.get("error")
+    error, call = data.get("error"), data.get("call")
     return ToolResult(
         data["ok"],
         data["value"],
@@ -401,4 +408,5 @@ def result_of(data: Mapping[str, Any]) -> ToolResult:
         data["status"],
         data.get("job"),
         data.get("meta"),
+        trace=None if call is None else (*call, ""),
     )  # fmt: skip

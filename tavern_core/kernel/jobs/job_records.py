@@ -120,7 +120,9 @@ class JobRecords:
         """Store the result of a job, before it is reported as finished."""
         now = time.time()
         self.records.remove(RESULT, id)
-        self.records.add(Record(RESULT, id, owner, "result", result_text(result), now, now + self._seconds))
+        self.records.add(
+            Record(RESULT, id, owner, "result", result_text(result, with_call=True), now, now + self._seconds)
+        )
 
     def result(self, id: str) -> ToolResult | None:  # noqa: A002 - the job's
         """What came of a job; None: it is not there."""
