@@ -1,7 +1,11 @@
-"""An MCP server that wants a login, made with the library `mcp`: ``mcp_login.py DESCRIPTOR`` of a socket that listens; its tokens hold for a second."""
+"""An MCP server that wants a login, made with the library `mcp`: ``mcp_login.py DESCRIPTOR [SECONDS]`` of a socket that listens.
+
+Its tokens hold for so many seconds, or one.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import secrets
 import socket
@@ -10,6 +14,7 @@ import time
 from typing import Any
 
 from mcp.server import MCPServer
+from mcp.server.auth.middleware.auth_context import get_access_token
 from mcp.server.auth.provider import (
     AccessToken,
     AuthorizationCode,
@@ -19,19 +24,22 @@ from mcp.server.auth.provider import (
 )
 from mcp.server.auth.settings import AuthSettings, ClientRegistrationOptions
 from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
-
-HOLDS_S = 1
+from starlette.responses import Response
 
 
 class Accounts:
     """Whoever opens the address is logged in; everything else is checked."""
 
-    def __init__(self) -> None:
+    def __init__(self, holds_s: int) -> None:
+        self._holds_s = holds_s
         self.clients: dict[str, OAuthClientInformationFull] = {}
         self.codes: dict[str, AuthorizationCode] = {}
         self.tokens: dict[str, AccessToken] = {}
         self.refreshing: dict[str, RefreshToken] = {}
         self.refreshed = 0
+        self.is_slow = False
+        """The next refreshing is answered after another one, with the same token, was refused."""
+        self.refused = asyncio.Event()
 
     async def get_client(self, client_id: str) -> OAuthClientInformationFull | None:
         return self.clients.get(client_id)
@@ -61,11 +69,16 @@ class Accounts:
         return self._issued(str(client.client_id), authorization_code.scopes, authorization_code.resource)
 
     async def load_refresh_token(self, client: Any, refresh_token: str) -> RefreshToken | None:
+        if refresh_token not in self.refreshing:
+            self.refused.set()
         return self.refreshing.get(refresh_token)
 
     async def exchange_refresh_token(self, client: Any, refresh_token: RefreshToken, scopes: list[str]) -> OAuthToken:
         del self.refreshing[refresh_token.token]
         self.refreshed += 1
+        if self.is_slow:
+            self.is_slow = False
+            await asyncio.wait_for(self.refused.wait(), 60)
         return self._issued(str(client.client_id), scopes, refresh_token.resource)
 
     async def load_access_token(self, token: str) -> AccessToken | None:
@@ -76,19 +89,19 @@ class Accounts:
 
     def _issued(self, client: str, scopes: list[str], resource: str | None) -> OAuthToken:
         access, refresh = "access-" + secrets.token_hex(20), "refresh-" + secrets.token_hex(20)
-        expires = int(time.time()) + HOLDS_S + 1
+        expires = int(time.time()) + self._holds_s + 1
         self.tokens[access] = AccessToken(
             token=access, client_id=client, scopes=scopes, expires_at=expires, resource=resource
         )
         self.refreshing[refresh] = RefreshToken(token=refresh, client_id=client, scopes=scopes, resource=resource)
-        return OAuthToken(access_token=access, refresh_token=refresh, expires_in=HOLDS_S, scope=" ".join(scopes))
+        return OAuthToken(access_token=access, refresh_token=refresh, expires_in=self._holds_s, scope=" ".join(scopes))
 
 
 def main() -> None:
     handle = int(sys.argv[1])
     with socket.socket(fileno=os.dup(handle)) as listening:
         port = listening.getsockname()[1]
-    accounts = Accounts()
+    accounts = Accounts(int(sys.argv[2]) if len(sys.argv) > 2 else 1)
     server = MCPServer(
         "login",
         auth_server_provider=accounts,
@@ -105,9 +118,37 @@ def main() -> None:
         """How often a token was refreshed."""
         return accounts.refreshed
 
+    @server.tool()
+    def forget(all: bool = False, slow: bool = False) -> int:
+        """Forget the tokens of all clients, or all but those that refresh them; how many there were."""
+        number = len(accounts.tokens)
+        accounts.tokens.clear()
+        accounts.is_slow = slow
+        if all:
+            accounts.refreshing.clear()
+        return number
+
+    @server.tool()
+    def scope() -> str:
+        """The scope of the token of this call, which must have ``secrets``."""
+        token = get_access_token()
+        return " ".join(sorted(token.scopes)) if token else ""
+
+    app = server.streamable_http_app()
+
+    async def checked(scope: Any, receive: Any, send: Any) -> None:
+        """Refuse calls of `scope` with a token that lacks the scope ``secrets``."""
+        headers = dict(scope.get("headers", ()))
+        token = accounts.tokens.get(headers.get(b"authorization", b"").decode().removeprefix("Bearer "))
+        if headers.get(b"mcp-name") == b"scope" and token is not None and "secrets" not in token.scopes:
+            challenge = {"www-authenticate": 'Bearer error="insufficient_scope", scope="secrets"'}
+            await Response(status_code=403, headers=challenge)(scope, receive, send)
+        else:
+            await app(scope, receive, send)
+
     import uvicorn
 
-    uvicorn.run(server.streamable_http_app(), fd=handle, log_level="warning")
+    uvicorn.run(checked, fd=handle, log_level="warning")
 
 
 if __name__ == "__main__":

@@ -9,16 +9,19 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+import yaml
 
 from tavern_core import Tavern
 from tests.programs import Program, tavern
 from tests.upstreams.mcp_hosts import listening
 
+TOOLS = ["docs:forget", "docs:refreshed", "docs:scope"]
 TAVERN = [sys.executable, "-m", "tavern_core"]
 
 
@@ -29,14 +32,31 @@ def server() -> Iterator[str]:
         yield address
 
 
+@pytest.fixture(scope="module")
+def lasting() -> Iterator[str]:
+    """The address of one whose tokens hold for an hour."""
+    with listening("mcp_login.py", "3600") as address:
+        yield address
+
+
 @pytest.fixture
 def project(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project with the server as the granted upstream `docs`."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("TAVERN_HOME", str(tmp_path / ".tavern"))
+    return made(server, tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def lasting_project(lasting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """One with the server whose tokens hold for an hour."""
+    return made(lasting, tmp_path, monkeypatch)
+
+
+def made(server: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("TAVERN_HOME", str(folder / ".tavern"))
     ran("upstreams", "add", "mcp", "--name", "docs", server)
     ran("plugins", "grant", "docs", "network")
-    return tmp_path
+    return folder
 
 
 def ran(*words: str, expected: int = 0) -> str:
@@ -45,8 +65,8 @@ def ran(*words: str, expected: int = 0) -> str:
     return done.stdout + done.stderr
 
 
-def logged_in() -> None:
-    """Connect as a person does: read the address, open it, wait for the command."""
+def logged_in() -> dict[str, str]:
+    """Connect as a person does: read the address, open it, wait for the command. What the address asks for."""
     with Program(
         [*TAVERN, "upstreams", "connect", "docs", "--json"],
         stdout=subprocess.PIPE,
@@ -59,7 +79,8 @@ def logged_in() -> None:
             assert b"You can close this page" in page.read()
         shown = json.loads(command.stdout.read())
         assert command.wait(60) == 0
-    assert (shown["state"], sorted(shown["tools"])) == ("open", ["docs:refreshed"])
+    assert (shown["state"], sorted(shown["tools"])) == ("open", TOOLS)
+    return {name: values[0] for name, values in parse_qs(urlsplit(address).query).items()}
 
 
 @pytest.mark.slow
@@ -131,3 +152,58 @@ def test_tokens_serve_only_the_upstream_they_were_given_to(project: Path, server
     ran("upstreams", "add", "mcp", "--name", "other", server)
     ran("plugins", "grant", "other", "network")
     assert "tavern upstreams connect other" in ran("upstreams", "check", "other", expected=1)
+
+
+@pytest.mark.slow
+def test_tokens_that_the_server_ends_before_their_time_are_refreshed(lasting_project: Path) -> None:
+    logged_in()
+    with Tavern.open() as one, Tavern.open() as other:
+        for host in (one, other, one):
+            assert host.invoke_sync("docs:forget", {}).ok
+            refreshed = host.invoke_sync("docs:refreshed", {})
+            assert refreshed.ok, refreshed.error
+    assert json.loads(ran("tools", "call", "docs:refreshed"))["result"] >= 3
+
+
+@pytest.mark.slow
+def test_an_open_host_goes_on_with_the_tokens_of_a_new_login(lasting_project: Path) -> None:
+    logged_in()
+    with Tavern.open() as host:
+        assert host.invoke_sync("docs:forget", {"all": True}).ok
+        refused = host.invoke_sync("docs:refreshed", {}).error
+        assert refused is not None and "tavern upstreams connect docs" in refused.fix
+        logged_in()
+        again = host.invoke_sync("docs:refreshed", {})
+        assert again.ok, again.error
+
+
+@pytest.mark.slow
+def test_of_two_that_refresh_at_once_the_slower_one_takes_what_the_other_got(lasting_project: Path) -> None:
+    logged_in()
+    with Tavern.open() as one, Tavern.open() as other, ThreadPoolExecutor(2) as threads:
+        assert all(host.invoke_sync("docs:refreshed", {}).ok for host in (one, other))
+        assert one.invoke_sync("docs:forget", {"slow": True}).ok
+        for answer in threads.map(lambda host: host.invoke_sync("docs:refreshed", {}), (one, other)):
+            assert answer.ok, answer.error
+
+
+@pytest.mark.slow
+def test_the_login_after_a_refusal_asks_for_the_scope_that_was_missing(lasting_project: Path) -> None:
+    assert "scope" not in logged_in()
+    with Tavern.open() as host:
+        refused = host.invoke_sync("docs:scope", {}).error
+        assert refused is not None and refused.kind == "POLICY_DENIED" and "upstreams connect docs" in refused.fix
+        assert host.invoke_sync("docs:refreshed", {}).ok
+        assert logged_in()["scope"] == "secrets"
+    assert json.loads(ran("tools", "call", "docs:scope"))["result"] == "secrets"
+
+
+@pytest.mark.slow
+def test_the_scope_of_the_settings_is_what_a_login_asks_for(lasting_project: Path) -> None:
+    config = lasting_project / "tavern.yaml"
+    entry = yaml.safe_load(config.read_text("utf-8"))
+    entry["upstreams"]["docs"]["settings"] = {"scope": "notes secrets"}
+    config.write_text(yaml.safe_dump(entry), "utf-8")
+    ran("plugins", "grant", "docs", "network")
+    assert logged_in()["scope"] == "notes secrets"
+    assert json.loads(ran("tools", "call", "docs:scope"))["result"] == "notes secrets"

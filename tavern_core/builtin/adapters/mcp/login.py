@@ -10,12 +10,14 @@ import asyncio
 import json
 import logging
 import secrets
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
+import httpx2
 from mcp.client.auth import OAuthClientProvider, OAuthFlowError
+from mcp.client.auth.utils import extract_field_from_www_auth, extract_scope_from_www_auth, union_scopes
 from mcp.shared.auth import (
     AuthorizationCodeResult,
     OAuthClientInformationFull,
@@ -33,6 +35,12 @@ KEPT: Final = "oauth"
 """The name under which the host keeps tokens."""
 PERSON_S: Final = 300.0
 """How long the person may take in the browser."""
+_MOST_TRIES: Final = 3
+"""Of one request: with the tokens that are known, with those of another process, with refreshed ones."""
+_RENEWED_S: Final = 0.2
+"""Between looks at what another process, which was faster, has kept."""
+_MOST_LOOKS: Final = 5
+_MOST_SCOPE: Final = 1_000
 _MOST_REQUEST: Final = 16_384
 _PAGE: Final = (
     b"HTTP/1.1 200 OK\r\ncontent-type: text/plain; charset=utf-8\r\nconnection: close\r\n\r\n"
@@ -78,82 +86,131 @@ async def login(upstream: Upstream, show: Show | None) -> AsyncIterator[OAuthCli
             yield _provider(upstream, callback.address, redirect, callback.result, fresh=True)
     elif upstream.load(KEPT) is not None:
 
-        async def refuse(address: str) -> None:
+        async def no_one(*_: object) -> Any:
             raise LoginNeeded("the tokens that are kept hold no longer")
 
-        async def no_one() -> AuthorizationCodeResult:
-            raise LoginNeeded("no person is there")
-
-        yield _provider(upstream, "http://127.0.0.1/callback", refuse, no_one, fresh=False)
+        yield _provider(upstream, "http://127.0.0.1/callback", no_one, no_one, fresh=False)
     else:
         yield None
 
 
 def _provider(upstream: Upstream, address: str, redirect: Any, callback: Any, *, fresh: bool) -> OAuthClientProvider:
     settings = upstream.settings
-    wanted = OAuthClientMetadata(
+    storage = _Kept(upstream, address, fresh)
+    scope = settings.get("scope") or storage.further_scope()
+    wanted = (_Scoped if scope else OAuthClientMetadata)(
         redirect_uris=[AnyUrl(address)],
         client_name="tavern_core",
         grant_types=["authorization_code", "refresh_token"],
-        scope=settings.get("scope"),
+        scope=scope,
         token_endpoint_auth_method=None if settings.get("clientSecret") else "none",
     )
-    storage = _Kept(upstream, address)
-    provider = _Provider(
+    kind = OAuthClientProvider if fresh else _Alone
+    provider = kind(
         upstream.url, wanted, storage, redirect, callback, client_metadata_url=settings.get("clientMetadataUrl")
     )
-    storage.restore(provider, fresh)
-    provider.kept = None if fresh else storage
+    storage.restore(provider)
     return provider
 
 
-class _Provider(OAuthClientProvider):
-    """The library's, which looks for the tokens of other processes before it refreshes its own."""
+class _Scoped(OAuthClientMetadata):
+    """Asks for this scope, whatever the server names; the library would ask for that."""
 
-    kept: _Kept | None = None
-    """None: a person logs in."""
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name != "scope":
+            super().__setattr__(name, value)
 
-    def async_auth_flow(self, request: Any) -> Any:
-        if self.kept is not None and not self.context.is_token_valid():
-            self.kept.renew()
-        return super().async_auth_flow(request)
+
+class _Alone(OAuthClientProvider):
+    """Adds the tokens that are kept, and refreshes them; there is no person.
+
+    The library refreshes tokens only when their time is over, and lets no other request go while one waits for its answer.
+    """
+
+    async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
+        kept: _Kept = self.context.storage  # type: ignore[assignment]
+        for _ in range(_MOST_TRIES):
+            request.headers.pop("authorization", None)
+            if not self.context.is_token_valid():
+                kept.renew()
+            flow = super().async_auth_flow(request)
+            try:
+                sent = await anext(flow)
+                while sent is not request:  # the tokens are refreshed first
+                    sent = await flow.asend((yield sent))
+            finally:
+                await flow.aclose()
+            response = yield request
+            if response.status_code == 403 and extract_field_from_www_auth(response, "error") == "insufficient_scope":
+                kept.note_scope(extract_scope_from_www_auth(response) or "")
+            if response.status_code != 401:
+                return
+            if await kept.renewed():
+                continue
+            if (tokens := self.context.current_tokens) is None or not self.context.can_refresh_token():
+                break
+            if request.headers["authorization"] == f"Bearer {tokens.access_token}":
+                self.context.token_expiry_time = 1.0  # the server ended it before its time
+        raise LoginNeeded("the tokens that are kept hold no longer")
 
 
 class _Kept:
     """The library's `TokenStorage` on `Upstream.load` and `save`: tokens, when they end, and where they came from."""
 
-    def __init__(self, upstream: Upstream, address: str) -> None:
+    def __init__(self, upstream: Upstream, address: str, fresh: bool) -> None:
         self._upstream = upstream
         self._address = address
-        self._kept: dict[str, Any] = {}
+        self._is_fresh = fresh
+        """A person logs in: what was kept before is of no use, and stays until that is done."""
+        self._kept = self._load()
 
-    def restore(self, provider: OAuthClientProvider, fresh: bool) -> None:
-        """Give the library back what it has forgotten with the last process.
-
-        Args:
-            fresh: a person logs in: what was registered for another port is of no use.
-        """
+    def restore(self, provider: OAuthClientProvider) -> None:
+        """Give the library back what it has forgotten with the last process."""
         self._context = context = provider.context
-        with suppress(ValueError):
-            kept = json.loads(self._upstream.load(KEPT) or "{}")
-            self._kept = kept if isinstance(kept, dict) else {}
-        if fresh:
-            self._kept.pop("client", None)
+        if self._is_fresh:
+            self._kept = {}
         context.oauth_metadata = _read(OAuthMetadata, self._kept.get("metadata"))
         context.protected_resource_metadata = _read(ProtectedResourceMetadata, self._kept.get("resource"))
         context.auth_server_url = self._kept.get("server")
         context.token_expiry_time = self._kept.get("expires")
-        self._is_fresh = fresh
 
-    def renew(self) -> None:
-        """Take the tokens that another process has got meanwhile: a refresh token often works only once."""
+    def renew(self) -> bool:
+        """Take the tokens that another process has got meanwhile: a refresh token often works only once. Whether there are any."""
+        kept, context = self._load(), self._context
+        tokens = _read(OAuthToken, kept.get("tokens"))
+        if tokens is None or kept["tokens"] == self._kept.get("tokens"):
+            return False
+        self._kept = kept
+        context.current_tokens, context.token_expiry_time = tokens, kept.get("expires")
+        context.client_info = _read(OAuthClientInformationFull, kept.get("client")) or context.client_info
+        return True
+
+    async def renewed(self) -> bool:
+        """`renew`, after a request was refused. Where refreshing has failed, another process may be about to keep what it got."""
+        for _ in range(_MOST_LOOKS if self._context.current_tokens is None else 0):
+            if self.renew():
+                return True
+            await asyncio.sleep(_RENEWED_S)
+        return self.renew()
+
+    def note_scope(self, scope: str) -> None:
+        """The server wants to see this scope: the next login asks for it, too."""
+        self.renew()  # what another process has kept is not overwritten
+        if 0 < len(scope) <= _MOST_SCOPE and scope != self._kept.get("further"):
+            self._kept["further"] = scope
+            self._save()
+
+    def further_scope(self) -> str | None:
+        """What to ask for where the server wanted to see more than it had granted."""
+        if not (further := self._kept.get("further")):
+            return None
+        return union_scopes((self._kept.get("tokens") or {}).get("scope"), str(further))
+
+    def _load(self) -> dict[str, Any]:
         with suppress(ValueError):
             kept = json.loads(self._upstream.load(KEPT) or "{}")
-            tokens = _read(OAuthToken, kept.get("tokens")) if isinstance(kept, dict) else None
-            if tokens is not None and kept["tokens"] != self._kept.get("tokens"):
-                self._kept, context = kept, self._context
-                context.current_tokens, context.token_expiry_time = tokens, kept.get("expires")
-                context.client_info = _read(OAuthClientInformationFull, kept.get("client")) or context.client_info
+            return kept if isinstance(kept, dict) else {}
+        return {}
 
     async def get_tokens(self) -> OAuthToken | None:
         tokens: OAuthToken | None = _read(OAuthToken, self._kept.get("tokens"))
@@ -184,9 +241,7 @@ class _Kept:
         return client
 
     async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
-        self._kept["client"] = _written(client_info)
-        if not self._is_fresh:  # else with its tokens: until then, those of the login before hold
-            self._save()
+        self._kept["client"] = _written(client_info)  # saved with its tokens: until then, those of the login before hold
 
     def _save(self) -> None:
         self._upstream.save(KEPT, json.dumps(self._kept))
