@@ -18,7 +18,7 @@ from mcp import Client, MCPError, StdioServerParameters
 from mcp_types import JSONRPCResponse
 
 from tavern_core import Tavern, tool
-from tavern_core.server.mcp import event_store
+from tavern_core.server.mcp import asgi_app, event_store
 from tavern_core.server.mcp.event_store import RecentEvents, SessionEvents
 from tavern_core.server.mcp.service import Pages
 from tests.mcp_server.shop import META, answer, open_shop
@@ -151,6 +151,40 @@ def test_clients_of_the_2025_era_learn_that_lists_change(tmp_path: Path) -> None
     with open_shop(tmp_path) as (url, tavern, _):
         capabilities = Session(url, tavern.tokens.create("agent:x")[1]).server["capabilities"]
     assert [capabilities[name]["listChanged"] for name in ("tools", "prompts", "resources")] == [True, True, True]
+
+
+def test_a_client_that_reads_nothing_keeps_no_change_from_others(tmp_path: Path) -> None:
+    held = threading.Event()
+
+    def prepare(tavern: Tavern) -> Any:
+        app = asgi_app(tavern)
+
+        async def holding(scope: Any, receive: Any, send: Any) -> None:
+            """Takes nothing of the streams of a client that says so, as a full connection does."""
+
+            async def full(message: Any) -> None:
+                if message["type"] == "http.response.body":
+                    held.set()
+                    await asyncio.Event().wait()
+                await send(message)
+
+            is_full = (b"x-reads", b"nothing") in scope.get("headers", ())
+            await app(scope, receive, full if is_full else send)
+
+        return holding
+
+    with open_shop(tmp_path, prepare=prepare) as (url, tavern, _):
+        deaf, other = (Session(url, tavern.tokens.create(f"agent:{name}")[1]) for name in ("deaf", "other"))
+        streams = {"accept": "text/event-stream"}
+        with (
+            httpx2.stream("GET", url, headers={**deaf.headers, **streams, "x-reads": "nothing"}, timeout=30),
+            httpx2.stream("GET", url, headers={**other.headers, **streams}, timeout=10) as response,
+        ):
+            lines = response.iter_lines()
+            for number in range(24):  # more than the library holds back for one
+                tavern.tools.register(tool(name=f"further{number}")(lambda: 1))
+                assert next(line for line in lines if "tools/list_changed" in line)
+        assert held.is_set()
 
 
 def test_only_what_a_caller_may_read_is_watched(tmp_path: Path) -> None:

@@ -119,12 +119,12 @@ def main() -> None:
         return accounts.refreshed
 
     @server.tool()
-    def forget(all: bool = False, slow: bool = False) -> int:
+    def forget(everything: bool = False, slow: bool = False) -> int:
         """Forget the tokens of all clients, or all but those that refresh them; how many there were."""
         number = len(accounts.tokens)
         accounts.tokens.clear()
         accounts.is_slow = slow
-        if all:
+        if everything:
             accounts.refreshing.clear()
         return number
 

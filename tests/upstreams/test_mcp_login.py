@@ -169,7 +169,7 @@ def test_tokens_that_the_server_ends_before_their_time_are_refreshed(lasting_pro
 def test_an_open_host_goes_on_with_the_tokens_of_a_new_login(lasting_project: Path) -> None:
     logged_in()
     with Tavern.open() as host:
-        assert host.invoke_sync("docs:forget", {"all": True}).ok
+        assert host.invoke_sync("docs:forget", {"everything": True}).ok
         refused = host.invoke_sync("docs:refreshed", {}).error
         assert refused is not None and "tavern upstreams connect docs" in refused.fix
         logged_in()

@@ -21,6 +21,7 @@ from mcp.server.subscriptions import (
     ResourceUpdated,
     ToolsListChanged,
 )
+from mcp.shared.exceptions import MCPError
 from mcp_types import EmptyResult, NotificationParams, SubscribeRequestParams, UnsubscribeRequestParams
 
 from tavern_core.errors import TavernError
@@ -35,6 +36,40 @@ MOST_WATCHED: Final = 1_000
 """Resources that one session, or one stream, watches."""
 
 
+class _Client:
+    """A session of the older protocol. Each is sent to by a task of its own: a client that reads nothing holds up no other."""
+
+    def __init__(self, session: ServerSession) -> None:
+        self.watched: set[str] = set()
+        """The resources that it watches."""
+        self._session = session
+        self._waiting: dict[str, None] = {}
+        """What it is to be told of, each once: ``tools``, ``prompts``, ``resources``, or the address of a resource."""
+        self._sender: asyncio.Task[None] | None = None
+
+    def notify(self, what: str) -> None:
+        self._waiting[what] = None
+        if self._sender is None or self._sender.done():
+            self._sender = asyncio.ensure_future(self._send())
+
+    def close(self) -> None:
+        """Send nothing more."""
+        if self._sender is not None:
+            self._sender.cancel()
+
+    async def _send(self) -> None:
+        session = self._session
+        lists = {
+            "tools": session.send_tool_list_changed,
+            "prompts": session.send_prompt_list_changed,
+            "resources": session.send_resource_list_changed,
+        }
+        while self._waiting:
+            del self._waiting[what := next(iter(self._waiting))]
+            with suppress(MCPError, OSError):  # a client that went away reads nothing any more
+                await (lists[what]() if what in lists else session.send_resource_updated(what))
+
+
 class Changes:
     """Notifies the clients of one host of changes.
 
@@ -46,12 +81,13 @@ class Changes:
         self.bus = InMemorySubscriptionBus()
         self._tavern = tavern
         self._most = sessions
-        self._sessions: OrderedDict[str, ServerSession] = OrderedDict()
-        self._watched: OrderedDict[str, set[str]] = OrderedDict()
-        """Session → the resources that it watches."""
+        self._clients: OrderedDict[str, _Client] = OrderedDict()
+        """Session → its client."""
         self._pending: asyncio.Task[None] | None = None
         self._has_changed = False
         """Something has changed since the last look."""
+        self._updated: dict[str, None] = {}
+        """Resources that have changed since then."""
         self._seen: tuple[Any, Any, Any] = ((), (), ())
 
     @asynccontextmanager
@@ -59,19 +95,20 @@ class Changes:
         """Look for changes and notify clients of them while the context is open."""
         loop = asyncio.get_running_loop()
 
-        def soon() -> None:
-            self._has_changed = True
+        def soon(uri: str | None) -> None:
+            if uri is None:
+                self._has_changed = True
+            else:
+                self._updated[uri] = None
             if self._pending is None or self._pending.done():
                 self._pending = asyncio.ensure_future(self._send_changes())
 
-        def on_change() -> None:
+        def on_change(uri: str | None = None) -> None:
             with suppress(RuntimeError):  # the loop has ended
-                loop.call_soon_threadsafe(soon)
+                loop.call_soon_threadsafe(soon, uri)
 
         def on_resource(event: Event) -> None:
-            uri = str(event.data.get("uri", ""))
-            with suppress(RuntimeError):
-                loop.call_soon_threadsafe(lambda: asyncio.ensure_future(self._send_resource(uri)))
+            on_change(str(event.data.get("uri", "")))
 
         self._seen = await asyncio.to_thread(self._look)
         ends = (self._tavern.tools.watch(on_change), self._tavern.events.subscribe(on_resource, RESOURCE_CHANGED))
@@ -82,26 +119,31 @@ class Changes:
                 end()
             if self._pending is not None:
                 self._pending.cancel()
+            for client in self._clients.values():
+                client.close()
 
     async def initialized(self, ctx: ServerRequestContext[Any, Any], params: NotificationParams) -> None:
         """A session of the older protocol has begun."""
-        self._sessions[_name(ctx)] = ctx.session
-        if len(self._sessions) > self._most:
-            self._sessions.popitem(last=False)
+        self._client(ctx)
 
     async def subscribe(self, ctx: ServerRequestContext[Any, Any], params: SubscribeRequestParams) -> EmptyResult:
         """`resources/subscribe`."""
-        watched = self._watched.setdefault(_name(ctx), set())
-        if len(watched) < MOST_WATCHED:
+        if len(watched := self._client(ctx).watched) < MOST_WATCHED:
             watched.add(str(params.uri))
-        if len(self._watched) > self._most:
-            self._watched.popitem(last=False)
         return EmptyResult()
 
     async def unsubscribe(self, ctx: ServerRequestContext[Any, Any], params: UnsubscribeRequestParams) -> EmptyResult:
         """`resources/unsubscribe`."""
-        self._watched.get(_name(ctx), set()).discard(str(params.uri))
+        self._client(ctx).watched.discard(str(params.uri))
         return EmptyResult()
+
+    def _client(self, ctx: ServerRequestContext[Any, Any]) -> _Client:
+        name = "" if ctx.request is None else str(ctx.request.headers.get("mcp-session-id", ""))
+        if (client := self._clients.get(name)) is None:
+            client = self._clients[name] = _Client(ctx.session)
+            if len(self._clients) > self._most:
+                self._clients.popitem(last=False)[1].close()
+        return client
 
     def _look(self) -> tuple[Any, Any, Any]:
         tavern = self._tavern
@@ -112,33 +154,26 @@ class Changes:
         return self._seen
 
     async def _send_changes(self) -> None:
-        while self._has_changed:  # also what changes while the clients are notified
+        while self._has_changed or self._updated:  # also what changes while the clients are notified
             await asyncio.sleep(_SETTLES_S)
-            self._has_changed = False
-            before, self._seen = self._seen, await asyncio.to_thread(self._look)
-            await self._send(*(old != new for old, new in zip(before, self._seen, strict=True)))
+            updated, self._updated = self._updated, {}
+            if self._has_changed:
+                self._has_changed = False
+                before, self._seen = self._seen, await asyncio.to_thread(self._look)
+                await self._send(*(old != new for old, new in zip(before, self._seen, strict=True)))
+            for uri in updated:
+                for client in self._clients.values():
+                    if uri in client.watched:
+                        client.notify(uri)
+                await self.bus.publish(ResourceUpdated(uri=uri))
 
     async def _send(self, tools: bool, prompts: bool, resources: bool) -> None:
-        for session in list(self._sessions.values()):
-            if tools:
-                await session.send_tool_list_changed()
-            if prompts:
-                await session.send_prompt_list_changed()
-            if resources:
-                await session.send_resource_list_changed()
-        if tools:
-            await self.bus.publish(ToolsListChanged())
-        if prompts:
-            await self.bus.publish(PromptsListChanged())
-        if resources:
-            await self.bus.publish(ResourcesListChanged())
-
-    async def _send_resource(self, uri: str) -> None:
-        for name, watched in list(self._watched.items()):
-            if uri in watched and name in self._sessions:
-                await self._sessions[name].send_resource_updated(uri)
-        await self.bus.publish(ResourceUpdated(uri=uri))
-
-
-def _name(ctx: ServerRequestContext[Any, Any]) -> str:
-    return "" if ctx.request is None else str(ctx.request.headers.get("mcp-session-id", ""))
+        for what, has_changed, event in (
+            ("tools", tools, ToolsListChanged()),
+            ("prompts", prompts, PromptsListChanged()),
+            ("resources", resources, ResourcesListChanged()),
+        ):
+            if has_changed:
+                for client in self._clients.values():
+                    client.notify(what)
+                await self.bus.publish(event)

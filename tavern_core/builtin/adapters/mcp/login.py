@@ -241,7 +241,8 @@ class _Kept:
         return client
 
     async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
-        self._kept["client"] = _written(client_info)  # saved with its tokens: until then, those of the login before hold
+        # Saved with its tokens: until then, those of the login before hold.
+        self._kept["client"] = _written(client_info)
 
     def _save(self) -> None:
         self._upstream.save(KEPT, json.dumps(self._kept))
