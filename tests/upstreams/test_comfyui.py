@@ -62,10 +62,10 @@ async def direct(comfy: ComfyStub) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def proxied(comfy: ComfyStub) -> AsyncIterator[str]:
+async def proxied(comfy: ComfyStub, port: int = 0) -> AsyncIterator[str]:
     runner = web.AppRunner(make_app(comfy.url), shutdown_timeout=0.1)
     await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    await web.TCPSite(runner, "127.0.0.1", port).start()
     try:
         yield f"http://127.0.0.1:{runner.addresses[0][1]}"
     finally:
@@ -191,6 +191,30 @@ async def test_a_key_finds_the_run_of_a_process_that_was_killed(tmp_path: Path, 
             assert failure(result) == ("UPSTREAM_ERROR", "unknown", "lost")
         else:
             assert result.ok and len(result.value["files"]) == 1
+        assert len(comfy.runs) == 1
+
+
+@pytest.mark.slow
+async def test_a_run_of_a_process_that_was_killed_is_not_queued_anew_where_the_server_forgot_its_jobs(
+    tmp_path: Path,
+) -> None:
+    write(tmp_path)
+    async with ComfyStub() as comfy:
+        comfy.hold.clear()
+        async with proxied(comfy) as url:
+            entry = {"kind": "comfyui", "url": url, "settings": {"templates": "comfyui", "api": "v2"}}
+            async with opened(tmp_path, {"comfy": entry}) as host:
+                await host.upstreams.refresh("comfy")
+                killed = await asyncio.create_subprocess_exec(sys.executable, "-c", CALLER, str(tmp_path))
+                try:
+                    await asyncio.wait_for(comfy.begun.wait(), 60)
+                finally:
+                    killed.kill()
+                    await killed.wait()
+        comfy.hold.set()
+        async with proxied(comfy, int(url.rpartition(":")[2])), opened(tmp_path, {"comfy": entry}) as host:
+            result = await host.invoke("comfy:invert", ARGUMENTS, idempotency_key="k")
+        assert failure(result) == ("UPSTREAM_ERROR", "unknown", "lost")
         assert len(comfy.runs) == 1
 
 

@@ -93,12 +93,50 @@ async def test_the_file_beside_a_template_adds_parameters_and_narrows_them(tmp_p
         comfy.object_info["Sampler"] = SAMPLER
         result = await host.invoke("comfy:invert", {"color": 1, "name": "x", "prompt": "a dog"})
         assert result.ok, result.error
-        assert comfy.graphs[0]["4"]["inputs"] == {"steps": 20, "text": "a dog", "seed": 1}
+        assert comfy.graphs[0]["4"]["inputs"] == {"steps": 12, "text": "a dog", "seed": 1}
         assert comfy.graphs[0]["1"]["inputs"]["width"] == 512
         tool = host.tools.get("comfy:invert")
         assert tool is not None and tool.input_schema["properties"]["steps"]["maximum"] == 40
         too_many = await host.invoke("comfy:invert", {"color": 1, "name": "x", "steps": 41})
         assert failure(too_many)[0] == "INPUT_SCHEMA_INVALID"
+
+
+DEFAULTS: list[tuple[dict[str, Any], dict[str, Any], Any]] = [
+    ({"cfg": 3.5}, {}, 3.5),
+    ({"cfg": 3.5}, {"maximum": 5}, 3.5),
+    ({"cfg": 3.5}, {"default": 4}, 4),
+    ({"cfg": 7.5}, {"maximum": 5}, None),
+    ({}, {}, 8.0),
+    ({}, {"maximum": 5}, None),
+    ({"cfg": "{{value}}"}, {}, 8.0),
+    ({"cfg": "{{value}}"}, {"maximum": 5}, None),
+    ({"cfg": "{{value}}"}, {"enum": [1, 2]}, None),
+]
+
+
+@pytest.mark.parametrize(("inputs", "written", "default"), DEFAULTS)
+async def test_the_default_is_what_the_workflow_has_else_what_the_server_says_where_that_is_allowed(
+    tmp_path: Path, inputs: dict[str, Any], written: dict[str, Any], default: Any
+) -> None:
+    write(tmp_path, graph=sampler(**inputs), inputs={"value": {"node": "4", "input": "cfg", **written}})
+    async with ComfyStub() as comfy, served(tmp_path, comfy) as host:
+        comfy.object_info["Sampler"] = SAMPLER
+        await host.upstreams.refresh("comfy")
+        tool = host.tools.get("comfy:invert")
+        assert tool is not None, host.upstreams["comfy"].left_out
+        schema = tool.input_schema
+        has_own_value = inputs.get("cfg", "{{value}}") != "{{value}}"
+        assert schema["properties"]["value"].get("default") == default
+        assert ("value" in schema["required"]) is (default is None and not has_own_value)
+
+
+@pytest.mark.parametrize("most", [0, 9, 2**32 - 1])
+async def test_a_seed_that_is_drawn_is_one_that_the_node_takes(tmp_path: Path, most: int) -> None:
+    write(tmp_path, graph=marked("seed"))
+    async with ComfyStub() as comfy, served(tmp_path, comfy) as host:
+        comfy.object_info["Sampler"] = {"input": {"required": {"seed": ["INT", {"min": -1, "max": most}]}}}
+        seeds = [(await host.invoke("comfy:invert", ARGUMENTS)).value["seeds"]["seed"] for _ in range(4)]
+        assert all(0 <= seed <= most for seed in seeds), seeds
 
 
 async def test_a_seed_that_is_left_out_is_drawn_and_told(tmp_path: Path) -> None:

@@ -102,6 +102,10 @@ class JobsApi:
         return {"__type": "core/ASSET", "info": {"id": value["id"]}}
 
     async def _submit(self, order: Order, graph: Mapping[str, Any]) -> Mapping[str, Any]:
+        if order.call.is_again:
+            if (known := await self._listed(order.run)) is None:
+                raise _lost(order.run, "the process that asked for it has ended, and the server does not list it")
+            return known
         headers = {"Idempotency-Key": order.run} if order.is_keyed else {}
         try:
             answer = await exchange(
@@ -122,12 +126,15 @@ class JobsApi:
         raise _refused(answer, refusal, order.tool.data["places"])
 
     async def _found(self, run: str) -> Mapping[str, Any] | None:
-        """The job of a run that was submitted before."""
+        """`_listed`, where the server can be asked."""
         try:
-            listed = await self._object(_JOBS, params={"limit": str(_MOST_LISTED)})
+            return await self._listed(run)
         except CallError:
             return None
-        jobs = listed.get("jobs")
+
+    async def _listed(self, run: str) -> Mapping[str, Any] | None:
+        """The job of a run that was submitted before."""
+        jobs = (await self._object(_JOBS, params={"limit": str(_MOST_LISTED)})).get("jobs")
         rows = [job for job in jobs if isinstance(job, Mapping)] if isinstance(jobs, list) else []
         return next((job for job in rows if job.get("metadata") == run and isinstance(job.get("id"), str)), None)
 

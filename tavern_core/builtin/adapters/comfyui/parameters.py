@@ -8,6 +8,8 @@ from typing import Any, Final
 
 from tavern_core.builtin.adapters.comfyui.templates import BadTemplate, Parameter, Template
 from tavern_core.contract.adapters import UpstreamTool
+from tavern_core.errors import SchemaInvalid
+from tavern_core.schema.validate import compile_validator
 
 Info = Mapping[str, Any]
 """Node type → what ``/object_info`` says of it."""
@@ -17,6 +19,7 @@ _TIMEOUT_MS: Final = 1_800_000
 """A run may wait in the queue behind others."""
 _MOST_CHOICES: Final = 1_000
 _LONGEST_TOOLTIP: Final = 500
+_LONGEST_DEFAULT: Final = 10_000
 _FILE: Final = "An artifact (artifact:…), or the path of a file in the caller's workspace."
 _SCALAR: Final = {"type": ["string", "number", "boolean"]}
 
@@ -40,6 +43,9 @@ def tool_of(template: Template, info: Info | None) -> UpstreamTool:
     for one in template.parameters:
         rows = [_row(template, place, info) for place in one.places]
         schema = {**_schema(one, rows), **one.written}
+        own = _own_values(template, one)
+        if "default" not in schema and _fits(schema, default := _default(one, own, rows[0])):
+            schema["default"] = default
         if one.is_file or any(row is not None and _is_upload(row) for row in rows):
             files.append(one.name)
             schema = {"type": "string", "minLength": 1, "description": one.written.get("description", _FILE)}
@@ -47,7 +53,7 @@ def tool_of(template: Template, info: Info | None) -> UpstreamTool:
             seeds.append(one.name)
             schema.pop("default", None)
             schema["description"] = schema.get("description") or "Chosen at random where it is left out."
-        if one.name not in seeds and "default" not in schema and not _has_value(template, one):
+        if one.name not in seeds and "default" not in schema and not own:
             required.append(one.name)
         properties[one.name] = schema
     about = template.about
@@ -107,11 +113,16 @@ def _schema(one: Parameter, rows: list[list[Any] | None]) -> dict[str, Any]:
         raise BadTemplate(
             f"{one.name}: {place} takes a {kind!s:.40}; only numbers, texts, truth values and choices can be parameters"
         )
-    if _fits(schema, options.get("default")):
-        schema["default"] = options["default"]
     if isinstance(tooltip := options.get("tooltip"), str) and tooltip:
         schema["description"] = tooltip[:_LONGEST_TOOLTIP]
     return schema
+
+
+def _default(one: Parameter, own: list[Any], row: list[Any] | None) -> Any:
+    """What a parameter is where it is left out: what the workflow has there, else what the server says; None: neither says it."""
+    if own:
+        return own[0] if all(value == own[0] for value in own) else None
+    return row[1].get("default") if row is not None and one.is_whole else None
 
 
 def _of_choices(choices: list[Any]) -> dict[str, Any]:
@@ -127,19 +138,13 @@ def _bounds(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _fits(schema: Mapping[str, Any], value: Any) -> bool:
-    """Whether a default that the server names is one."""
-    if "enum" in schema:
-        return value in schema["enum"]
-    match schema["type"]:
-        case "integer":
-            fits = isinstance(value, int) and not isinstance(value, bool)
-        case "number":
-            fits = _is_number(value)
-        case "boolean":
-            return isinstance(value, bool)
-        case _:
-            return isinstance(value, str) and len(value) <= 10_000
-    return fits and schema.get("minimum", value) <= value <= schema.get("maximum", value)
+    """Whether a value of the workflow or of the server can be the default."""
+    if value is None or (isinstance(value, str) and len(value) > _LONGEST_DEFAULT):
+        return False
+    try:
+        return not compile_validator(schema).problems(value)
+    except SchemaInvalid:  # of the file beside the template; whoever takes the tool says so
+        return False
 
 
 def _is_number(value: Any) -> bool:
@@ -150,9 +155,9 @@ def _is_upload(row: list[Any]) -> bool:
     return any(row[1].get(f"{kind}_upload") is True for kind in ("image", "video", "audio", "file"))
 
 
-def _has_value(template: Template, one: Parameter) -> bool:
-    """Whether the workflow itself has a value where no mark stands."""
-    return all(
-        slot in template.graph[node]["inputs"] and "{{" not in str(template.graph[node]["inputs"][slot])
-        for node, slot in one.places
-    )
+def _own_values(template: Template, one: Parameter) -> list[Any]:
+    """The values that the workflow itself has in the places of a parameter; empty where a mark stands, or nothing."""
+    inputs = [(template.graph[node]["inputs"], slot) for node, slot in one.places]
+    if all(slot in given and "{{" not in str(given[slot]) for given, slot in inputs):
+        return [given[slot] for given, slot in inputs]
+    return []

@@ -44,8 +44,15 @@ def order_of(upstream: str, tool: UpstreamTool, arguments: Mapping[str, Any], ca
         draw = random.Random(run.int)
     else:
         run, draw = uuid.uuid4(), random.Random()
-    seeds = {name: draw.randint(0, _LARGEST_SEED) for name in tool.data["seeds"] if arguments.get(name) is None}
+    takes = tool.input_schema.get("properties", {})
+    seeds = {name: _seed(draw, takes[name]) for name in tool.data["seeds"] if arguments.get(name) is None}
     return Order(tool, str(run), bool(call.key), {**arguments, **seeds}, call)
+
+
+def _seed(draw: random.Random, schema: Mapping[str, Any]) -> int:
+    """One that the node takes."""
+    most = int(min(schema.get("maximum", _LARGEST_SEED), _LARGEST_SEED))
+    return draw.randint(min(int(max(schema.get("minimum", 0), 0)), most), most)
 
 
 class ProgressReporter:
