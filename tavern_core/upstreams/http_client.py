@@ -91,7 +91,10 @@ def client(
     return httpx2.AsyncClient(
         transport=transport,
         base_url=url,
-        headers={**(headers or {}), "accept-encoding": "gzip"},
+        headers={
+            **{k: v for k, v in (headers or {}).items() if k.lower() != "accept-encoding"},
+            "accept-encoding": "gzip",
+        },
         timeout=timeout_s,
         trust_env=False,
         follow_redirects=False,

@@ -33,6 +33,7 @@ class Handler(BaseHTTPRequestHandler):
         """Answer one message."""
         message = json.loads(self.rfile.read(int(self.headers["content-length"])))
         method, number = message.get("method"), message.get("id")
+        seen_headers.append((method, [(name.lower(), value) for name, value in self.headers.items()]))
         with suppress(BrokenPipeError, ConnectionResetError):
             if self.is_strict or (method == "tools/call" and message["params"]["name"] == "bad"):
                 type(self).evil(self, number)
@@ -129,6 +130,8 @@ def _status(status: int, **headers: str) -> Answer:
 
 
 stopping = threading.Event()
+seen_headers: list[tuple[str, list[tuple[str, str]]]] = []
+"""Method and headers of what the last server was asked."""
 EVIL: Final[dict[str, Answer]] = {
     "redirects": _redirect,
     "moved": _moved,
@@ -141,6 +144,9 @@ EVIL: Final[dict[str, Answer]] = {
     "never-answers": _silent,
     "many-parts": _parts,
     "html": _status(200),
+    "no-kind": lambda self, number: self.reply(200, result(number, WELL), ""),
+    "other-packing": lambda self, number: self.reply(200, result(number, WELL), content_encoding="br"),
+    "corrupt-packing": lambda self, number: self.reply(200, result(number, WELL), content_encoding="gzip"),
     "401": _status(401),
     "403": _status(403),
     "404": _status(404),
@@ -156,6 +162,7 @@ EVIL: Final[dict[str, Answer]] = {
 def serving(mode: str, *, strict: bool = False) -> Iterator[str]:
     """The address of a server that is evil in this way."""
     stopping.clear()
+    seen_headers.clear()
     handler = type("Evil", (Handler,), {"evil": staticmethod(EVIL[mode]), "is_strict": strict})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = True

@@ -16,7 +16,7 @@ from aiohttp import web
 
 from tavern_core import Tavern
 from tavern_core.errors import TavernError
-from tests.upstreams.evil_http import serving
+from tests.upstreams.evil_http import seen_headers, serving
 from tests.upstreams.mcp_hosts import host, listening
 
 
@@ -77,13 +77,16 @@ EVIL: dict[str, tuple[str, str, str]] = {
     "cut-events": ("UPSTREAM_ERROR", "ended without a response", "unknown"),
     "never-answers": ("TIMEOUT", "", "unknown"),
     "many-parts": ("OUTPUT_TOO_LARGE", "values", "unknown"),
-    "html": ("UPSTREAM_ERROR", "text/html", "none"),
+    "html": ("UPSTREAM_ERROR", "text/html", "unknown"),
+    "no-kind": ("UPSTREAM_ERROR", "no content type", "unknown"),
+    "other-packing": ("UPSTREAM_ERROR", "'br', which was not requested", "unknown"),
+    "corrupt-packing": ("UPSTREAM_ERROR", "corrupt compressed data", "unknown"),
     "401": ("UPSTREAM_ERROR", "wants to know who calls", "none"),
     "403": ("POLICY_DENIED", "refuses", "none"),
     "404": ("TOOL_NOT_FOUND", "", "none"),
     "429": ("UPSTREAM_ERROR", "has no time", "none"),
     "500": ("UPSTREAM_ERROR", "error response", "unknown"),
-    "accepted": ("UPSTREAM_ERROR", "202", "none"),
+    "accepted": ("UPSTREAM_ERROR", "202", "unknown"),
     "empty": ("UPSTREAM_ERROR", "is not MCP", "unknown"),
     "other-number": ("UPSTREAM_ERROR", "another request", "unknown"),
 }
@@ -106,6 +109,23 @@ def test_an_evil_answer_costs_its_own_call_and_no_other(mode: str, tmp_path: Pat
         assert (error.kind, error.outcome) == (kind, outcome), error
         assert message in error.message
         assert opened.invoke_sync("evil:good", {}).value == "well"
+
+
+@pytest.mark.slow
+def test_headers_of_the_operator_change_none_of_the_protocol(tmp_path: Path) -> None:
+    written = {
+        "ACCEPT": "text/html", "content-Type": "text/plain", "accept-Encoding": "zstd", "MCP-Protocol-VERSION": "1999",
+        "Mcp-Method": "other", "MCP-NAME": "other", "Mcp-Session-Id": "other", "Mcp-Param-X": "other", "X-Team": "seven",
+    }  # fmt: skip
+    with serving("html") as url, host(tmp_path, evil={"url": url, "headers": written}) as opened:
+        assert opened.invoke_sync("evil:good", {}).value == "well"
+        assert len(seen_headers) >= 3
+        for method, pairs in seen_headers:
+            sent = {name: value for name, value in pairs if not name.startswith("content-length")}
+            assert len(sent) == len(pairs) - 1, pairs  # none comes twice
+            assert (sent["accept"], sent["content-type"]) == ("application/json, text/event-stream", "application/json")
+            assert (sent["accept-encoding"], sent["x-team"], sent["mcp-method"]) == ("gzip", "seven", method)
+            assert "other" not in sent.values() and sent["mcp-protocol-version"] == "2026-07-28"
 
 
 def test_a_redirect_within_the_origin_is_followed(tmp_path: Path) -> None:

@@ -24,7 +24,8 @@ class Unpacker:
     def __init__(self, encoding: str, limit: int, who: str) -> None:
         name = encoding.strip().lower()
         if name not in _WINDOWS:
-            raise UpstreamError(f"{who} answered with the encoding {encoding[:60]!r}, which was not requested")
+            text = f"{who} answered with the encoding {encoding[:60]!r}, which was not requested"
+            raise UpstreamError(text, outcome="unknown")
         self._bits = _WINDOWS[name]
         self._limit = limit
         self._who = who
@@ -61,7 +62,8 @@ class Unpacker:
                     raise self._too_large()
                 chunk = self._zip.unused_data
         except zlib.error as error:
-            raise UpstreamError(f"{self._who} answered with corrupt compressed data: {error}") from None
+            text = f"{self._who} answered with corrupt compressed data: {error}"
+            raise UpstreamError(text, outcome="unknown") from None
         return found
 
     def _too_large(self) -> OutputTooLarge:

@@ -67,6 +67,7 @@ CHECK_S: Final = 10.0
 PERSON_S: Final = 300.0
 """How much longer connecting may take where a person logs in."""
 CLOSE_S: Final = 10.0
+_MOST_FAILED: Final = 1_000
 _STATE_ONLY_S: Final = (0.05, 1.0)
 """Between rounds in which a server asks nothing and only wants to be called again: at first, at most."""
 _CAPABILITIES: Final[Mapping[str, Any]] = {"elicitation": {"form": {}, "url": {}}, "extensions": {EXTENSION: {}}}
@@ -182,6 +183,8 @@ class McpConnection(Documents):
 
     def _note_failure(self, number: int, error: CallError) -> None:
         """Why one request has no answer, where the transport knows more than it can say."""
+        if len(self._failed) >= _MOST_FAILED:  # of requests that were answered all the same, or given up
+            del self._failed[next(iter(self._failed))]
         self._failed[number] = error
 
     def _new_session(self, writing: WriteStream[SessionMessage]) -> ClientSession:

@@ -44,6 +44,8 @@ async def http_streams(upstream: Upstream, most: int, note: Note, show: Show | N
     inner: httpx2.AsyncClient = upstream.http(timeout_s=_MOST_WAIT_S, max_bytes=most)
     async with AsyncExitStack() as opened:
         sender = await opened.enter_async_context(inner)
+        for name in [name for name in inner.headers if _is_of_protocol(name)]:
+            del inner.headers[name]
         if (auth := await opened.enter_async_context(login(upstream, show))) is not None:
             sender = httpx2.AsyncClient(transport=_Origins(upstream, inner), timeout=CONNECT_S, trust_env=False)
             await opened.enter_async_context(sender)
@@ -63,8 +65,10 @@ class Contained:
 
     def __init__(self, sender: httpx2.AsyncClient, upstream: Upstream, note: Note, auth: httpx2.Auth | None) -> None:
         self._sender = sender
-        self._headers = dict(upstream.headers)  # of requests to the server, and not of those to who knows its users
-        self._posted = {name.lower(): value for name, value in {**sender.headers, **self._headers, **_POSTED}.items()}
+        own = {name.lower(): value for name, value in upstream.headers.items()}
+        self._headers = {k: v for k, v in own.items() if k != "accept-encoding" and not _is_of_protocol(k)}
+        """Of requests to the server, and not of those to who knows its users."""
+        self._posted = {**sender.headers, **self._headers, **_POSTED}
         """Headers of each request of `post`."""
         self._name = upstream.name
         self._note = note
@@ -75,7 +79,8 @@ class Contained:
 
     def build_request(self, method: str, url: httpx2.URL | str, **options: Any) -> httpx2.Request:
         """See `httpx2.AsyncClient`."""
-        headers = {**self._headers, **options.pop("headers", {})}
+        given = {name.lower(): value for name, value in options.pop("headers", {}).items()}
+        headers = {**self._headers, **given}
         request = self._sender.build_request(method, url, headers=headers, timeout=self._timeout, **options)
         message = options.get("json")
         if isinstance(message, dict) and "method" in message and "id" in message:
@@ -108,7 +113,7 @@ class Contained:
             return self._failed(request, number, why)
         except httpx2.TransportError as error:
             return self._failed(request, number, _lost(error, self._name))
-        refusal = _refusal(response, self._name) if response.status_code >= 400 else None
+        refusal = _refusal(response, self._name)
         if await _is_forgotten(request, response, number):
             refusal = ConnectionLost(f"{self._name} does not know the session any more", outcome="none", retryable=True)
         if refusal is not None and number is not None:
@@ -150,6 +155,11 @@ class _Origins(httpx2.AsyncBaseTransport):
                 await client.aclose()
 
 
+def _is_of_protocol(name: str) -> bool:
+    """Whether a header says something of one request: what the operator writes there would be wrong for most."""
+    return name in ("accept", "content-type", "last-event-id") or name.startswith("mcp-")
+
+
 def _origin(url: httpx2.URL) -> tuple[str, str, int | None]:
     return url.scheme, url.host, url.port
 
@@ -187,8 +197,11 @@ class _Checked(httpx2.AsyncByteStream):
 
 
 def _refusal(response: httpx2.Response, name: str) -> CallError | None:
-    """What a status says that a JSON-RPC error does not."""
-    status = response.status_code
+    """What an answer says that is no message of MCP."""
+    status, kind = response.status_code, response.headers.get("content-type", "").lower()
+    if status == 202 or (status < 300 and not kind.startswith(("application/json", "text/event-stream"))):
+        said = f"HTTP {status}, {kind[:100] or 'no content type'}"
+        return UpstreamError(f"{name} answers with what is not MCP ({said})", outcome="unknown")
     if status == 401:
         return login_needed(name)
     if status == 403:
