@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any, Final, TypeVar
 
 from tavern_core.contract.adapters import Adapter, Connection, LogsIn
@@ -184,7 +184,8 @@ class Connections:
         except (
             asyncio.CancelledError
         ):  # a deadline is thrown into the coroutine, and does not reach what it waits for by itself
-            theirs.call_soon_threadsafe(lambda: begun[0].cancel())
+            with suppress(RuntimeError):  # the host's loop has been closed
+                theirs.call_soon_threadsafe(lambda: begun[0].cancel())
             raise
         if errors:
             raise errors[0]
@@ -324,12 +325,8 @@ class Connections:
             base.home / "upstreams",
             lambda: self._changed(entry),
         )
-        try:
+        with _settings_read():
             facility.resolve(adapter.settings)
-        except CallError:
-            raise
-        except TavernError as error:
-            raise UpstreamError(error.message, hint=error.hint, outcome="none", code=error.code) from error
         return facility
 
     async def _local(self, entry: Entry, adapter: Adapter) -> Connection:
@@ -344,7 +341,8 @@ class Connections:
         return connection
 
     async def _opened(self, entry: Entry, credential: str, adapter: Adapter) -> Connection:
-        connection = await adapter.connect(self._facility(entry, credential, adapter))
+        with _settings_read():
+            connection = await adapter.connect(self._facility(entry, credential, adapter))
         if lacking := [name for name in _METHODS if not callable(getattr(connection, name, None))]:
             raise _failed(entry, f"what it opened has no method {lacking[0]}")
         return connection
@@ -356,6 +354,17 @@ def credential_of(entry: Entry, context: CallContext | None) -> str:
     if not known or context is None or context.principal == HOST_PRINCIPAL:
         return ""
     return next((key for key in caller_keys(context, None) if key in known), "*" if "*" in known else "")
+
+
+@contextmanager
+def _settings_read() -> Iterator[None]:
+    """What is wrong with the settings of an upstream, such as its certificate, is an error of the upstream."""
+    try:
+        yield
+    except CallError:
+        raise
+    except TavernError as error:
+        raise UpstreamError(error.message, hint=error.hint, outcome="none", code=error.code) from error
 
 
 def _failed(entry: Entry, why: BaseException | str) -> UpstreamError:

@@ -180,4 +180,9 @@ def _show(context: ssl.SSLContext, cert: str, key: str) -> None:
         path = Path(folder) / "client.pem"
         path.touch(0o600)
         path.write_text(f"{cert}\n{key}\n")
-        context.load_cert_chain(path)
+        context.load_cert_chain(path, password=_no_passphrase)
+
+
+def _no_passphrase() -> str:
+    """OpenSSL would ask for it on the terminal, and wait."""
+    raise ValueError("the key needs a passphrase; store it without one")

@@ -13,6 +13,12 @@ from typing import Any
 
 import httpx2
 import pytest
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
 
 from tavern_core.errors import OutputTooLarge, PolicyDenied, SettingsInvalid, TavernError, UpstreamError
 from tavern_core.model.upstream import origin_entry
@@ -278,6 +284,14 @@ def test_a_certificate_that_cannot_be_used_says_so_and_is_not_shown(certificate:
     with pytest.raises(SettingsInvalid) as failed:
         reaching("https://good.example.com", certificate=certificate)
     assert "no pem" not in str(failed.value)
+
+
+def test_a_key_with_a_passphrase_is_refused_and_no_one_is_asked_for_it() -> None:
+    key = load_pem_private_key(CERTIFICATE.read_bytes(), None)
+    locked = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"x")).decode()
+    certificate = PEM[PEM.index("-----BEGIN CERTIFICATE") :].partition("-----END CERTIFICATE-----")
+    with pytest.raises(SettingsInvalid, match="needs a passphrase"):
+        reaching("https://good.example.com", certificate={"cert": "".join(certificate[:2]), "key": locked})
 
 
 @pytest.mark.parametrize("url", ["ftp://x/", "http://user:secret@x/", "http://0x7f.1/", "http://x\\y/", "x"])

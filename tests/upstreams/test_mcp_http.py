@@ -147,6 +147,19 @@ def test_a_server_that_is_evil_from_the_start_is_a_clear_error(mode: str, tmp_pa
             assert "tavern upstreams connect evil" in error.value.hint
 
 
+@pytest.mark.parametrize("kind", ["mcp", "n8n"])
+def test_a_certificate_that_cannot_be_read_is_an_error_of_the_upstream(kind: str, tmp_path: Path) -> None:
+    entry = {
+        "kind": kind,
+        "url": "https://127.0.0.1:9/mcp",
+        "certificate": {"ca": {"$file": str(tmp_path / "none.pem")}},
+    }
+    with host(tmp_path, gone=entry) as opened, pytest.raises(TavernError) as error:
+        opened.upstreams.refresh_sync("gone")
+    assert error.value.code == "UPSTREAM_ERROR" and "there is no file" in error.value.message
+    assert not getattr(error.value, "retryable", True) and "SettingsInvalid(" not in error.value.message
+
+
 def test_where_no_one_listens_is_a_clear_error(tmp_path: Path) -> None:
     with socket.socket() as taken:  # bound, so that no one else listens there either
         taken.bind(("127.0.0.1", 0))

@@ -53,7 +53,7 @@ from tavern_core.builtin.adapters.mcp.stdio import stdio_streams
 from tavern_core.builtin.adapters.mcp.tasks import EXTENSION, result_of_task
 from tavern_core.builtin.adapters.mcp.watching import watch_list
 from tavern_core.contract.adapters import Listing, Upstream, UpstreamCall, UpstreamTool
-from tavern_core.errors import CallError, ConnectionLost, UpstreamError
+from tavern_core.errors import CallError, ConnectionLost, TavernError, UpstreamError
 from tavern_core.model.call import owner_of
 from tavern_core.model.result import ToolResult
 
@@ -167,6 +167,8 @@ class McpConnection(Documents):
         name = self._upstream.name
         if isinstance(error, MCPError):
             return failure_of(error, f"{name} cannot be connected to")
+        if isinstance(error, TavernError):  # of its settings, such as the certificate
+            return UpstreamError(error.message, hint=error.hint, code=error.code)
         return ConnectionLost(f"the connection to {name} broke: {error!r:.300}", outcome="unknown", retryable=True)
 
     async def _transport(self) -> AbstractAsyncContextManager[Any]:
