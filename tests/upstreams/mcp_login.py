@@ -134,6 +134,14 @@ def main() -> None:
         token = get_access_token()
         return " ".join(sorted(token.scopes)) if token else ""
 
+    together = asyncio.Barrier(2)
+
+    @server.tool()
+    async def meet() -> bool:
+        """Waits for another call of it."""
+        async with together:
+            return True
+
     app = server.streamable_http_app()
 
     async def checked(scope: Any, receive: Any, send: Any) -> None:

@@ -21,7 +21,7 @@ from tavern_core import Tavern
 from tests.programs import Program, tavern
 from tests.upstreams.mcp_hosts import listening
 
-TOOLS = ["docs:forget", "docs:refreshed", "docs:scope"]
+TOOLS = ["docs:forget", "docs:meet", "docs:refreshed", "docs:scope"]
 TAVERN = [sys.executable, "-m", "tavern_core"]
 
 
@@ -163,6 +163,14 @@ def test_tokens_that_the_server_ends_before_their_time_are_refreshed(lasting_pro
             refreshed = host.invoke_sync("docs:refreshed", {})
             assert refreshed.ok, refreshed.error
     assert json.loads(ran("tools", "call", "docs:refreshed"))["result"] >= 3
+
+
+@pytest.mark.slow
+def test_a_call_waits_for_no_other(lasting_project: Path) -> None:
+    logged_in()
+    with Tavern.open() as host, ThreadPoolExecutor(2) as threads:
+        calls = [threads.submit(host.invoke_sync, "docs:meet", {}) for _ in range(2)]
+        assert all(call.result().ok for call in calls)
 
 
 @pytest.mark.slow

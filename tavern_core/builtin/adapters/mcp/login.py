@@ -133,6 +133,7 @@ class _Alone(OAuthClientProvider):
             request.headers.pop("authorization", None)
             if not self.context.is_token_valid():
                 kept.renew()
+            before = kept.tokens
             flow = super().async_auth_flow(request)
             try:
                 sent = await anext(flow)
@@ -145,12 +146,11 @@ class _Alone(OAuthClientProvider):
                 kept.note_scope(extract_scope_from_www_auth(response) or "")
             if response.status_code != 401:
                 return
-            if await kept.renewed():
+            if await kept.renewed(before):
                 continue
-            if (tokens := self.context.current_tokens) is None or not self.context.can_refresh_token():
+            if not self.context.can_refresh_token():
                 break
-            if request.headers["authorization"] == f"Bearer {tokens.access_token}":
-                self.context.token_expiry_time = 1.0  # the server ended it before its time
+            self.context.token_expiry_time = 1.0  # the server ended it before its time
         raise LoginNeeded("the tokens that are kept hold no longer")
 
 
@@ -174,24 +174,32 @@ class _Kept:
         context.auth_server_url = self._kept.get("server")
         context.token_expiry_time = self._kept.get("expires")
 
-    def renew(self) -> bool:
-        """Take the tokens that another process has got meanwhile: a refresh token often works only once. Whether there are any."""
+    @property
+    def tokens(self) -> Any:
+        return self._kept.get("tokens")
+
+    def renew(self) -> None:
+        """Take the tokens that another process has got meanwhile: a refresh token often works only once."""
         kept, context = self._load(), self._context
         tokens = _read(OAuthToken, kept.get("tokens"))
-        if tokens is None or kept["tokens"] == self._kept.get("tokens"):
-            return False
+        if tokens is None or kept["tokens"] == self.tokens:
+            return
         self._kept = kept
         context.current_tokens, context.token_expiry_time = tokens, kept.get("expires")
         context.client_info = _read(OAuthClientInformationFull, kept.get("client")) or context.client_info
-        return True
 
-    async def renewed(self) -> bool:
-        """`renew`, after a request was refused. Where refreshing has failed, another process may be about to keep what it got."""
+    async def renewed(self, before: Any) -> bool:
+        """Whether there are other tokens than `before`, after a request was refused.
+
+        Where refreshing has failed, another process may be about to keep what it got.
+        """
+        self.renew()
         for _ in range(_MOST_LOOKS if self._context.current_tokens is None else 0):
-            if self.renew():
-                return True
+            if self.tokens != before:
+                break
             await asyncio.sleep(_RENEWED_S)
-        return self.renew()
+            self.renew()
+        return bool(self.tokens != before)
 
     def note_scope(self, scope: str) -> None:
         """The server wants to see this scope: the next login asks for it, too."""
