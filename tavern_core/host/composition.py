@@ -256,11 +256,11 @@ def _jobs(
 ) -> tuple[RunningJobs, NewJobs, Jobs]:
     base, config = tables.base, tables.base.config.jobs
     changes = JobChanges(JobRecords(kept, config.ttl_ms / 1000), base.recorder, disk)
-    running = RunningJobs(changes, stored, base.portal, tables.engines, disk, config.concurrency)
+    running = RunningJobs(changes, stored, base.portal, tables.engines, disk, base.mode, config.concurrency)
     new = NewJobs(
         running, disk, base.config.limits.argument_bytes, config.poll_ms, config.ttl_ms, base.config.idempotency.ttl_ms
     )
-    return running, new, Jobs(running, new, stored, base.mode)
+    return running, new, Jobs(running, new, stored)
 
 
 def _contribute(tables: Tables, tools: Tools, flow: Flow, jobs: Jobs, knowledge: Knowledge, pipeline: Pipeline) -> None:

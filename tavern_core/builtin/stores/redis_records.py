@@ -74,6 +74,9 @@ class RedisRecords:
                 "state.store names a Redis server, and the package redis is not installed",
                 hint="pip install 'tavern-core[redis]'",
             ) from error
+        from redis.backoff import NoBackoff
+        from redis.retry import Retry
+
         self._errors = redis.exceptions.RedisError
         self._redis: Any = redis.Redis.from_url(
             address,
@@ -81,6 +84,7 @@ class RedisRecords:
             encoding_errors="surrogateescape",
             socket_timeout=5,
             socket_connect_timeout=5,
+            retry=Retry(NoBackoff(), 0),  # what is sent a second time finds what the first one has written
         )
         self._add, self._replace, self._take = map(self._redis.register_script, (_ADD, _REPLACE, _TAKE))
         self._number = 0

@@ -16,8 +16,8 @@ from tavern_core.model.result import ToolResult
 job_id: Final[ContextVar[str]] = ContextVar("tavern_job", default="")
 """The job that this code belongs to; empty: none."""
 
-has_asked: Final[ContextVar[bool]] = ContextVar("tavern_has_asked", default=False)
-"""Set for the next call with a key: its job waited for an answer when its process ended, so it is made again from its beginning."""
+has_asked: Final[ContextVar[str]] = ContextVar("tavern_has_asked", default="")
+"""The key of a job that waited for an answer when its process ended, so its call is made again from its beginning; empty: none."""
 
 
 @dataclass(frozen=True, slots=True)

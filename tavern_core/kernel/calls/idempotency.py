@@ -16,25 +16,24 @@ import json
 import secrets
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from hashlib import sha256
 from typing import Any, Final
 
 from pydantic_core import from_json, to_json
 
 from tavern_core.contract.stores import Record, RecordStore
-from tavern_core.errors import CallError, CallMisused, ConnectionLost, IdempotencyConflict, InternalError, StateDamaged
+from tavern_core.errors import CallError, CallMisused, ConnectionLost, IdempotencyConflict, StateDamaged
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.calls.background import has_asked
 from tavern_core.kernel.calls.retrying import is_harmless_again
 from tavern_core.kernel.calls.running_call import RunningCall
 from tavern_core.kernel.catalogue.call_plan import Plan
 from tavern_core.kernel.diagnostics import Diagnostics
-from tavern_core.kernel.execution.modes import Mode, TimeLimit
+from tavern_core.kernel.execution.modes import Mode, StoreSilent, TimeLimit, has_begun
 from tavern_core.kernel.limits.slots import held
 from tavern_core.kernel.settings.result_redaction import ForDisk
 from tavern_core.kernel.stores.store_offload import ask, at_once
@@ -48,6 +47,7 @@ DONE: Final = "done"
 UNKNOWN: Final = "unknown"
 _PLAIN: Final = frozenset({int, bool, str, type(None)})
 _MOST_RECENT: Final = 1_000
+_MOST_UNSURE: Final = 10_000
 _SHORT: Final = 4_096
 """Characters of an answer that is remembered besides being stored."""
 _Answer = tuple[str, str, float]
@@ -56,6 +56,8 @@ _FIRST_LOOK_S: Final = 0.005
 _LONGEST_LOOK_S: Final = 0.1
 _LEAST_WRITE_S: Final = 0.25
 """How long a caller waits at least until its answer is stored."""
+_AGAIN_S: Final = 0.25
+"""How often it is tried to store what the store did not take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,20 +89,23 @@ class Idempotency:
         self._lock = threading.Lock()
         self._running: dict[str, Claim] = {}
         self._unwritten: dict[str, tuple[ToolResult, str, Record | None]] = {}
-        """Answers that could not be written, with the digest of their arguments; None: never can be. Known while this host is open."""
+        """Answers that are not stored yet, with the digest of their arguments; None: never can be. Known while this host is open."""
         self._unsure: dict[str, Record] = {}
-        """Records of calls that do not run; the store failed, so they may stand there nevertheless."""
+        """Records of calls that do not run, by their data; the store failed, so they may stand there nevertheless."""
+        self._sent: set[str] = set()
+        """Data of records that are being written or removed in a thread."""
+        self._behind: threading.Thread | None = None
+        """Makes good what the store did not take; None: there is nothing."""
+        self._closing = threading.Event()
         self._recent: dict[str, _Answer] = {}
         self._older: dict[str, _Answer] = {}
         """Answers that were written lately, in two generations: they change no more until they expire, so none is read again."""
 
     def close(self) -> None:
+        self._closing.set()
         with suppress(StateDamaged):
-            for _, _, done in self._unwritten.values():
-                if done is not None:
-                    self._write(done)
-        if self._entered:
-            with suppress(StateDamaged):
+            self._make_good()
+            if self._entered:
                 self._records.leave(self._process)
 
     async def claim(self, plan: Plan, call: RunningCall, mode: Mode) -> Claim | ToolResult:
@@ -135,17 +140,13 @@ class Idempotency:
                 raise _conflict(plan, key)
             return _again(result_of(from_json(recent[1])), call, key, "replayed")
         if (unwritten := self._unwritten.get(name)) is not None:
-            answer, of, done = unwritten
+            answer, of, _ = unwritten
             if of != digest:
                 raise _conflict(plan, key)
-            if done is not None:
-                with suppress(InternalError, TimeLimit):
-                    await ask(mode, self._records, self._write, done, seconds=call.seconds)
-                    self._unwritten.pop(name, None)
             return _again(answer, call, key, "replayed")
-        is_resumed, pause = has_asked.get(), _FIRST_LOOK_S
-        if is_resumed:
-            has_asked.set(False)
+        pause = _FIRST_LOOK_S
+        if has_asked.get() == key:
+            has_asked.set("")
             call.is_again = True
         while True:
             known = self._running.get(name)
@@ -172,53 +173,64 @@ class Idempotency:
     ) -> Claim | ToolResult | None:
         """Write the key down, or read what stands there; None: another process runs the call."""
         records = self._records
-        if self._unsure:
-            await self._sweep(call, mode)
-        own = Record(KIND, name, owner, RUNNING, f'{{"digest":"{digest}","process":"{self._process}"}}', time.time())
+        data = f'{{"digest":"{digest}","process":"{self._process}","call":{call.number}}}'
+        own = Record(KIND, name, owner, RUNNING, data, time.time())
         if not self._entered:
             await ask(mode, records, records.enter, self._process, seconds=call.seconds)
             self._entered = True
-        try:
-            known = (
-                at_once(records.add, own)
-                if records.is_quick
-                else await ask(mode, records, records.add, own, seconds=call.seconds, undo=partial(self._release, own))
-            )
-        except (InternalError, TimeLimit, asyncio.CancelledError):
-            self._unsure[name] = own
-            raise
+        known = at_once(records.add, own) if records.is_quick else await self._asked(records.add, own, call, mode)
         if known is None:
             claim = self._running[name] = Claim(own, digest, [])
             return claim
         return await self._found(plan, call, mode, own, known, digest)
 
-    def _release(self, own: Record, known: Record | None) -> None:
-        """Give back the key of a call whose caller has gone before it could run."""
-        if known is None:
-            self._records.remove(own.kind, own.key)
+    async def _asked(self, method: Callable[[Record], Any], own: Record, call: RunningCall, mode: Mode) -> Any:
+        """Let a slow store take the key for this call. What it may yet do when nobody waits for it any more is made good."""
+        try:
+            return await ask(mode, self._records, self._in_thread, own, method, own, seconds=call.seconds)
+        except BaseException as error:
+            if error.is_asked if isinstance(error, StoreSilent) else has_begun(error):
+                self._owe(self._unsure, own.data, own)
+            raise
 
-    def _put_back(self, before: Record, is_taken: bool) -> None:
-        """The same for a key that was taken over from a process that has ended."""
-        if is_taken:
-            self._records.replace(before)
+    def _in_thread(self, record: Record, method: Callable[..., Any], *args: Any) -> Any:
+        self._sent.add(record.data)
+        try:
+            return method(*args)
+        finally:
+            self._sent.discard(record.data)
 
-    async def _sweep(self, call: RunningCall, mode: Mode) -> None:
-        """Remove what stands in the store of calls that do not run, as soon as the store works again."""
-        while self._unsure:
-            try:
-                name, record = self._unsure.popitem()
-            except KeyError:  # another thread was faster
+    def _owe(self, owed: dict[str, Any], name: str, what: Any) -> None:
+        """Make it good as soon as the store works: other processes wait for it."""
+        with self._lock:
+            if owed is self._unsure and len(owed) >= _MOST_UNSURE:
                 return
-            try:
-                await ask(mode, self._records, self._swept, record, seconds=call.seconds)
-            except BaseException:
-                self._unsure[name] = record
-                raise
+            owed[name] = what
+            if (self._behind is None or not self._behind.is_alive()) and not self._closing.is_set():
+                self._behind = threading.Thread(target=self._catch_up, name="tavern-keys", daemon=True)
+                self._behind.start()
 
-    def _swept(self, record: Record) -> None:
-        found = self._records.get(record.kind, record.key)
-        if found is not None and (found.state, found.created, found.data) == (RUNNING, record.created, record.data):
-            self._records.remove(record.kind, record.key)
+    def _catch_up(self) -> None:
+        while not self._closing.wait(_AGAIN_S):
+            with suppress(StateDamaged):
+                self._make_good()
+            with self._lock:
+                if not self._unsure and all(done is None for _, _, done in self._unwritten.values()):
+                    self._behind = None
+                    return
+
+    def _make_good(self) -> None:
+        """Write the answers that are not stored, and remove the keys of calls that do not run. Raises StateDamaged."""
+        for name, (_, _, done) in list(self._unwritten.items()):
+            if done is not None:
+                self._write(done)
+                self._unwritten.pop(name, None)
+        for data, record in list(self._unsure.items()):
+            if data not in self._sent:  # else it may yet be written, or be removed a second time, when it is another call's
+                found = self._records.get(record.kind, record.key)
+                if found is not None and (found.state, found.data) == (RUNNING, data):
+                    self._records.remove(record.kind, record.key)
+                self._unsure.pop(data, None)
 
     async def _found(
         self, plan: Plan, call: RunningCall, mode: Mode, own: Record, known: Record, digest: str
@@ -247,8 +259,11 @@ class Idempotency:
         if call.is_again or plan.spec.may_be_repeated(has_key=True) or plan.spec.finds_by_key:
             call.is_again = True
             mine = replace(known, state=RUNNING, data=own.data, expires=0.0)
-            late = partial(self._put_back, replace(known, version=known.version + 1))
-            if not await ask(mode, self._records, self._records.replace, mine, seconds=call.seconds, undo=late):
+            if not await (
+                ask(mode, self._records, self._records.replace, mine)
+                if self._records.is_quick
+                else self._asked(self._records.replace, mine, call, mode)
+            ):
                 return None  # another process was faster: look again
             claim = self._running[name] = Claim(replace(mine, version=known.version + 1), digest, [])
             return claim
@@ -281,7 +296,8 @@ class Idempotency:
             left = max(call.deadline - time.perf_counter(), _LEAST_WRITE_S)
         try:
             if is_free:
-                await ask(mode, self._records, self._records.remove, record.kind, record.key, seconds=left)
+                remove = self._records.remove
+                await ask(mode, self._records, self._in_thread, record, remove, record.kind, record.key, seconds=left)
             else:
                 text = result_text(self._disk.result(result, call.arguments, call.values))
                 until = time.time() + self._seconds
@@ -290,12 +306,12 @@ class Idempotency:
                 if self._records.is_quick:
                     self._write(done)
                 else:
-                    late = partial(self._forget_unwritten, record.key)
-                    await ask(mode, self._records, self._write, done, seconds=left, undo=late)
+                    await ask(mode, self._records, self._write, done, seconds=left)
                 if len(text) <= _SHORT:
                     self._remember(record.key, (claim.digest, text, until))
-        except (CallError, StateDamaged, ValueError, OSError, TimeLimit) as failed:
-            if not isinstance(failed, TimeLimit):  # else it is written in a moment
+        except BaseException as failed:  # a cancellation, too
+            is_late = isinstance(failed, TimeLimit | asyncio.CancelledError)  # then it is written in a moment
+            if not is_late:
                 self._diagnostics.add(
                     "ANSWER_NOT_KEPT",
                     f"{plan.id}: the result of a call with a key could not be stored: {failed}",
@@ -303,9 +319,11 @@ class Idempotency:
                     severity="error",
                 )
             if is_free:
-                self._unsure[record.key] = record
+                self._owe(self._unsure, record.data, record)
             else:
-                self._unwritten[record.key] = result, claim.digest, done
+                self._owe(self._unwritten, record.key, (result, claim.digest, done))
+            if not isinstance(failed, CallError | StateDamaged | ValueError | OSError | TimeLimit):
+                raise
         finally:
             with self._lock:
                 self._running.pop(record.key, None)
@@ -319,9 +337,6 @@ class Idempotency:
         known = self._records.add(replace(done, version=1, created=time.time()))
         if known is not None and known.state == UNKNOWN:
             self._records.replace(replace(done, version=known.version))
-
-    def _forget_unwritten(self, name: str, _: None) -> None:
-        self._unwritten.pop(name, None)
 
     def _remember(self, name: str, answer: _Answer) -> None:
         if len(self._recent) >= _MOST_RECENT // 2:

@@ -37,10 +37,11 @@ class TimeLimit(Exception):
 
 
 class StoreSilent(TimeLimit):
-    """The time was over before the store of the host answered; the tool has not begun."""
+    """The time was over before the store of the host answered; the tool has not begun. `is_asked`: the store may yet do it."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_asked: bool) -> None:
         super().__init__(stopped=True, begun=False)
+        self.is_asked = is_asked
 
 
 class LeftBehind(asyncio.CancelledError):

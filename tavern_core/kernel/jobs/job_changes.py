@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.kernel.jobs.job_records import JobRecords
+from tavern_core.kernel.jobs.job_records import JobRecords, KeptJob
 from tavern_core.kernel.log.recorder import Recorder
 from tavern_core.kernel.settings.result_redaction import ForDisk
 from tavern_core.model.event import JOB_CHANGED
@@ -22,13 +22,15 @@ class JobChanges:
     disk: ForDisk
     """Redacts secrets before storing."""
 
-    def change(self, id_: str, edit: Callable[[Job], Job], **facts: Any) -> Job | None:
-        """Change an unfinished job; None: it is finished or removed.
+    def change(
+        self, id_: str, edit: Callable[[Job], Job], when: Callable[[KeptJob], bool] | None = None, **facts: Any
+    ) -> Job | None:
+        """Change an unfinished job; None: it is finished or removed, or not as `when` wants it.
 
         Args:
             facts: what changes of its facts; see `KeptJob.facts`.
         """
-        kept = self.records.change(id_, edit, **facts)
+        kept = self.records.change(id_, edit, when, **facts)
         if kept is None:
             return None
         self.report(kept.job, str(kept.facts.get("user") or ""))

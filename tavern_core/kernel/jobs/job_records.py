@@ -79,12 +79,18 @@ class JobRecords:
         fitting = [kept for kept in found if kept is not None and (not states or kept.job.status in states)]
         return sorted(fitting, key=lambda kept: kept.job.created, reverse=True)[:most]
 
-    def change(self, id: str, edit: Callable[[Job], Job], **facts: Any) -> KeptJob | None:  # noqa: A002 - the job's
-        """Change an unfinished job, atomically; None: it is finished or removed."""
+    def change(
+        self,
+        id: str,  # noqa: A002 - the job's
+        edit: Callable[[Job], Job],
+        when: Callable[[KeptJob], bool] | None = None,
+        **facts: Any,
+    ) -> KeptJob | None:
+        """Change an unfinished job, atomically; None: it is finished or removed, or not as `when` wants it."""
         while True:
             record = self.records.get(KIND, id)
             kept = None if record is None else self._kept(record, None)
-            if record is None or kept is None or kept.job.status in ENDED:
+            if record is None or kept is None or kept.job.status in ENDED or (when is not None and not when(kept)):
                 return None
             job = replace(edit(kept.job), updated=time.time())
             expires = time.time() + (self._seconds if job.status in ENDED else _LONGEST_S)
@@ -110,7 +116,10 @@ class JobRecords:
     def answer_left(self, id: str, question: str) -> builtins.list[Any]:  # noqa: A002 - the job's
         """The answer that was left to a question; none or one."""
         record = self.records.get(ANSWER, f"{id}\x1f{question}")
-        return [] if record is None else [json.loads(record.data)["value"]]
+        try:
+            return [] if record is None else [json.loads(record.data)["value"]]
+        except (ValueError, KeyError, TypeError):  # it is corrupt
+            return []
 
     def forget_answer(self, id: str, question: str) -> None:  # noqa: A002 - the job's
         """Remove the answer that was left to a question: the job has it."""

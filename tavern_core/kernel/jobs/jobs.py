@@ -17,12 +17,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from tavern_core.errors import InputInvalid, JobNotFound, UsageError
+from tavern_core.errors import InputInvalid, JobNotFound, StateDamaged, UsageError
 from tavern_core.kernel.calls.background import Request
 from tavern_core.kernel.calls.elicitation import misfit
 from tavern_core.kernel.calls.stored_approvals import StoredApprovals
 from tavern_core.kernel.calls.untrusted_content import running_call_has_read, sources_of
-from tavern_core.kernel.execution.modes import Mode
 from tavern_core.kernel.jobs.job_records import LOST, KeptJob, ended
 from tavern_core.kernel.jobs.new_jobs import NewJobs
 from tavern_core.kernel.jobs.running_job import RunningJob, give_answer
@@ -39,12 +38,10 @@ class Jobs(Mapping[str, Job]):
 
     Args:
         running: those of this process.
-        mode: how slow stores are asked.
         new: where further ones begin.
     """
 
-    def __init__(self, running: RunningJobs, new: NewJobs, approvals: StoredApprovals, mode: Mode) -> None:
-        self._mode = mode
+    def __init__(self, running: RunningJobs, new: NewJobs, approvals: StoredApprovals) -> None:
         self._running = running
         self._new = new
         self._changes = running.changes
@@ -166,9 +163,15 @@ class Jobs(Mapping[str, Job]):
             return job, True
         approval = kept.facts.get("approval")
         return job, not all(
-            self._approvals.get(name).state != "pending" if name == approval else records.answer_left(id_, name)
+            not self._is_pending(name) if name == approval else records.answer_left(id_, name)
             for name in (str(question["id"]) for question in job.questions)
         )
+
+    def _is_pending(self, approval: str) -> bool:
+        try:
+            return self._approvals.get(approval).state == "pending"
+        except UsageError:  # it has expired, which the job sees in a moment
+            return False
 
     # Changing ------------------------------------------------------------------------------------------------------------
 
@@ -188,7 +191,7 @@ class Jobs(Mapping[str, Job]):
         """
         is_run = isinstance(tool, str) and tool.startswith("workflow:")
         request = Request(tool, arguments, context, purpose, idempotency_key, "api", is_run)
-        return await self._new.begin(request, self._mode, None)
+        return await self._new.begin(request, self._running.mode, None)
 
     def cancel(self, id: str, *, context: CallContext | None = None) -> bool:  # noqa: A002 - the job's
         """Ask a job to end, in any process; False: it is finished already. Raises as `find`."""
@@ -287,14 +290,33 @@ class Jobs(Mapping[str, Job]):
             str(kept.facts.get("door", "api")),
         )
         await self._running.aside(self._running.enter)
-        again = partial(replace, status="queued", error=None, questions=())
-        changed = await self._running.aside(self._changes.change, id, again, process=self._running.process)
-        if changed is None:
-            raise UsageError(f"{id} was taken up elsewhere", hint=f"tavern jobs show {id}")
         running = RunningJob(id, kept.record.owner, request, request.arguments, request.context, job.trace)
         running.has_asked = is_waiting and not kept.facts.get("approval")
         running.known = [(str(name), value) for name, value in kept.facts.get("answers") or ()]
-        self._running.take_up(running)
+        changed = await self._running.aside(self._taken_up, running, kept)
+        if changed is None:
+            raise UsageError(f"{id} was taken up elsewhere", hint=f"tavern jobs show {id}")
+        return changed
+
+    def _taken_up(self, running: RunningJob, found: KeptJob) -> Job | None:
+        """Let a job of another process run here; None: it is not as it was found any more."""
+        id_, process = running.id, self._running.process
+
+        def is_as_found(kept: KeptJob) -> bool:
+            return kept.record.version == found.record.version
+
+        def is_ours(kept: KeptJob) -> bool:
+            return kept.facts.get("process") == process
+
+        again = partial(replace, status="queued", error=None, questions=())
+        try:
+            changed = self._changes.change(id_, again, is_as_found, process=process)
+        except StateDamaged:  # it may stand there as ours nevertheless, and nobody runs it
+            before = partial(replace, status=found.record.state, questions=found.job.questions)
+            self._running.owe(id_, partial(self._changes.change, id_, before, is_ours, **found.facts))
+            raise
+        if changed is not None:
+            self._running.take_up(running)
         return changed
 
     def _found(self, id_: str, context: CallContext | None) -> tuple[Job, KeptJob | None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 from os import urandom
 from typing import Any, Final
@@ -25,6 +26,8 @@ from tavern_core.model.call import HOST_PRINCIPAL, CallContext, owner_of
 from tavern_core.model.job import Job
 
 _HOST: Final = CallContext(principal=HOST_PRINCIPAL)
+_MOST_TRIED: Final = 100
+"""Earlier jobs of a key among which the same call is looked for."""
 
 
 class NewJobs:
@@ -71,7 +74,16 @@ class NewJobs:
     def _withdraw(self, stored: tuple[Job, RunningJob | None]) -> None:
         """Nobody waits for the job any more, and it has not begun."""
         if stored[1] is not None:
-            self._changes.change(stored[0].id, lambda job: ended(job, "cancelled", NEVER_RAN))
+            self._cancel(stored[0])
+
+    def _cancel(self, begun: Job) -> None:
+        """End a job that nobody runs, if it is stored, as soon as the store works."""
+
+        def is_it(kept: KeptJob) -> bool:
+            return (kept.facts.get("process"), kept.job.created) == (self._running.process, begun.created)
+
+        end = partial(ended, status="cancelled", error=NEVER_RAN)
+        self._running.owe(begun.id, partial(self._changes.change, begun.id, end, when=is_it))
 
     def _stored_job(self, request: Request) -> tuple[Job, RunningJob | None]:
         """A new job and what runs it; None: the same call with the same key is a job already."""
@@ -89,12 +101,11 @@ class NewJobs:
         caller = context or _HOST
         owner, now = owner_of(caller), time.time()
         trace = trace_headers() or (traceparent_of(caller.trace_id) if caller.trace_id else {})
-        id_ = own_id = f"{'run' if request.is_run else 'job'}-{urandom(8).hex()}"
+        id_ = f"{'run' if request.is_run else 'job'}-{urandom(8).hex()}"
         arguments = request.arguments if request.has_copy else self._copied(request)
         digest = ""
         if request.key and not request.is_run and request.done is None and arguments is not None:
-            digest, whole = digest_of(arguments), f"{request.tool}\x1f{request.key}\x1f{owner}"
-            id_ = f"job-{sha256(whole.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
+            digest, id_ = digest_of(arguments), _named(f"{request.tool}\x1f{request.key}\x1f{owner}")
         job = Job(
             id_, request.tool, "queued", caller.principal, now, now, None, (), None, "", self.poll_ms, self._ttl_ms,
             self._disk.text(request.purpose) if request.purpose else "", "" if context is None else caller.request_id,
@@ -107,13 +118,14 @@ class NewJobs:
         }  # fmt: skip
         try:
             self._running.enter()
-            known = self._changes.records.add(job, owner, facts)
-            if known is not None:
-                if self._is_same(known, digest, now):
+            tried = 0
+            while (known := self._changes.records.add(job, owner, facts)) is not None:
+                if self._is_same(known, owner, digest, now):
                     return known.job, None
-                job = replace(job, id=own_id)
-                self._changes.records.add(job, owner, facts)
+                tried += 1  # the key was used before
+                job = replace(job, id=_named(job.id if tried < _MOST_TRIED else urandom(8).hex()))
         except StateDamaged as error:
+            self._cancel(job)
             raise InternalError(f"the job cannot be stored: {error.message}", hint=error.hint) from error
         self._changes.report(job, caller.user_id)
         own = request.arguments if arguments is None else arguments
@@ -131,10 +143,11 @@ class NewJobs:
             return job
         return job if kept is None else kept.job
 
-    def _is_same(self, known: KeptJob, digest: str, now: float) -> bool:
+    def _is_same(self, known: KeptJob, owner: str, digest: str, now: float) -> bool:
         """Whether a job with this key is the same call, and the key is still taken: else the call decides anew."""
         job, facts = known.job, known.facts
-        if facts.get("digest") != digest or (job.is_over and job.updated + self._key_s <= now):
+        is_old = job.is_over and job.updated + self._key_s <= now
+        if known.record.owner != owner or facts.get("digest") != digest or is_old:
             return False
         return job.error is None or not (job.error.outcome == "none" or facts.get("again"))
 
@@ -148,3 +161,7 @@ class NewJobs:
     def _stored(self, arguments: Any, key: str | None) -> Any:
         """Arguments as they are stored; None: they, or the key, hold secrets, and the job cannot be resumed."""
         return None if key and self._disk.text(key) != key else self._disk.arguments(arguments)
+
+
+def _named(whole: str) -> str:
+    return f"job-{sha256(whole.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"

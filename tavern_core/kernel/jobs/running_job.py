@@ -6,18 +6,22 @@ import asyncio
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from tavern_core.contract.tool_context import LogLevel
 from tavern_core.errors import InputInvalid, TavernError
 from tavern_core.kernel.calls.background import Request
 from tavern_core.kernel.calls.elicitation import misfit, unanswered
 from tavern_core.kernel.calls.running_call import Frame
+from tavern_core.kernel.execution.modes import Mode
 from tavern_core.kernel.jobs.job_changes import JobChanges
 from tavern_core.model.call import CallContext
 from tavern_core.model.job import Job
 from tavern_core.model.question import Question, QuestionKind
 from tavern_core.model.result import ToolResult
+
+AGAIN_S: Final = 0.2
+"""How often the store is asked again that could not be used."""
 
 
 class RunningJob:
@@ -54,6 +58,8 @@ class RunningJob:
     """Stores its progress where the store is slow."""
     is_shown = True
     """Whether its questions are stored as they are."""
+    is_elsewhere = False
+    """Its record is not this process's any more: it was cancelled or taken up elsewhere before it began."""
 
     def __init__(
         self,
@@ -85,8 +91,8 @@ class RunningJob:
 class JobConversation:
     """What the tool of a job asks stays open with the job until it is answered; see `Jobs.answer`."""
 
-    def __init__(self, changes: JobChanges, running: RunningJob) -> None:
-        self._changes, self._running = changes, running
+    def __init__(self, changes: JobChanges, running: RunningJob, mode: Mode) -> None:
+        self._changes, self._running, self._mode = changes, running, mode
 
     def can_ask(self, kind: QuestionKind) -> bool:
         return True
@@ -105,7 +111,7 @@ class JobConversation:
             asked[name], waits[key] = (question, future), (name, future)
         await self._show()
         try:
-            return {**told, **{key: await future for key, (_, future) in waits.items()}}
+            told |= {key: await future for key, (_, future) in waits.items()}
         except asyncio.CancelledError:
             if self._running.is_left:  # nothing was changed before the question, so the key of the call is free again
                 raise unanswered(questions) from None
@@ -116,6 +122,10 @@ class JobConversation:
                     del asked[name]
             if not self._running.is_left:  # else its questions stay open for whoever resumes it
                 await self._show()
+        while not self._running.is_shown:  # if its process ended now, it would seem to wait, and be made a second time
+            await asyncio.sleep(AGAIN_S)
+            await self._show()
+        return told
 
     def _known(self, name: str, question: Question) -> list[Any]:
         """The answer that another process had got to this question, which is taken out by that; none or one."""
@@ -131,7 +141,7 @@ class JobConversation:
         if self._changes.records.records.is_quick:
             show_questions(self._changes, self._running)
         else:
-            await asyncio.to_thread(show_questions, self._changes, self._running)
+            await self._mode.guarded(show_questions, self._changes, self._running, seconds=None)
 
     def log(self, level: LogLevel, message: str) -> None:
         pass  # the log of the process has it

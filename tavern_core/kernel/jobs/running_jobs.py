@@ -35,10 +35,11 @@ from tavern_core.kernel.calls.elicitation import conversation
 from tavern_core.kernel.calls.running_call import current
 from tavern_core.kernel.calls.stored_approvals import StoredApprovals
 from tavern_core.kernel.calls.untrusted_content import Starter
+from tavern_core.kernel.execution.modes import Mode
 from tavern_core.kernel.execution.portal import Portal
 from tavern_core.kernel.jobs.job_changes import JobChanges
-from tavern_core.kernel.jobs.job_records import LOST, ended
-from tavern_core.kernel.jobs.running_job import JobConversation, RunningJob, give_answer, show_questions
+from tavern_core.kernel.jobs.job_records import LOST, KeptJob, ended
+from tavern_core.kernel.jobs.running_job import AGAIN_S, JobConversation, RunningJob, give_answer, show_questions
 from tavern_core.kernel.limits.slots import Full, Slots
 from tavern_core.kernel.settings.result_redaction import ForDisk
 from tavern_core.model.call import HOST_PRINCIPAL, CallContext
@@ -72,6 +73,7 @@ class RunningJobs:
     Args:
         engines: runs calls and workflows.
         disk: redacts secrets before storing.
+        mode: how slow stores are asked.
         concurrency: jobs that run at a time; callers alternate.
     """
 
@@ -82,8 +84,10 @@ class RunningJobs:
         portal: Portal,
         engines: Engines,
         disk: ForDisk,
+        mode: Mode,
         concurrency: int,
     ) -> None:
+        self.mode = mode
         self.changes = changes
         self.engines = engines
         self.process = secrets.token_hex(8)
@@ -96,8 +100,8 @@ class RunningJobs:
         self._running: dict[str, RunningJob] = {}
         self._starting: list[RunningJob] = []
         self._watcher: asyncio.Task[None] | None = None
-        self._unwritten: dict[str, tuple[RunningJob, ToolResult, JobStatus]] = {}
-        """Ends of jobs that could not be stored yet."""
+        self._owed: dict[str, Callable[[], Any]] = {}
+        """Changes of jobs that could not be stored yet: how they ended, that they never began."""
         self._ending: set[asyncio.Task[None]] = set()
         self._entered = False
 
@@ -122,6 +126,13 @@ class RunningJobs:
         if not self._entered:
             self._records.records.enter(self.process)
             self._entered = True
+
+    def owe(self, id: str, change: Callable[[], Any]) -> None:  # noqa: A002 - the job's
+        """Make this change of a job as soon as the store works, from any thread."""
+        if len(self._owed) < _MOST_WAITING:
+            self._owed[id] = change
+        with suppress(TavernError, RuntimeError):  # the host has been closed
+            self._wake()
 
     def take_up(self, running: RunningJob) -> None:
         """Let a stored job run as soon as there is a slot."""
@@ -169,7 +180,11 @@ class RunningJobs:
             if place is not None:
                 await asyncio.wrap_future(_beside(place))
             has_place = True
-            await self._mark(running, lambda job: replace(job, status="running"))
+            # The store decides who runs it: another process may have taken this one for dead, and have it now.
+            begin = await self._mark(running, lambda job: replace(job, status="running"), when=self._is_ours)
+            running.is_elsewhere = begin is None
+            if running.is_elsewhere:
+                return
             result = await self._called(running)
             status = _status_of(result)
         except asyncio.CancelledError:
@@ -187,7 +202,7 @@ class RunningJobs:
                 self._leave(running)
             elif place is not None:
                 self._slots.give_up(running.owner, place)
-            if running.is_left and (status == "cancelled" or result.status != ("ok" if result.ok else "error")):
+            if running.is_elsewhere or running.is_left and (status == "cancelled" or result.status != ("ok" if result.ok else "error")):
                 self._gone(running, ToolResult(False, error=LOST, job=running.id))
             else:
                 result = result.replace(job=running.id)
@@ -202,17 +217,18 @@ class RunningJobs:
         """Ask the store; a slow one in a thread: the loop serves other calls."""
         if self._records.records.is_quick:
             return method(*args, **options)
-        return await asyncio.to_thread(method, *args, **options)
+        return await self.mode.guarded(partial(method, *args, **options), seconds=None)  # type: ignore[no-any-return]
 
-    async def _mark(self, running: RunningJob, edit: Callable[[Job], Job], **facts: Any) -> None:
+    async def _mark(self, running: RunningJob, edit: Callable[[Job], Job], **options: Any) -> Job | None:
         """Change a stored job before it goes on. While the store cannot be used, it waits: after a kill, the record must be right."""
         while True:
             try:
-                await self.aside(self.changes.change, running.id, edit, **facts)
+                return await self.aside(self.changes.change, running.id, edit, **options)
             except StateDamaged:
-                await asyncio.sleep(_WATCH_S)
-            else:
-                return
+                await asyncio.sleep(AGAIN_S)
+
+    def _is_ours(self, kept: KeptJob) -> bool:
+        return kept.facts.get("process") == self.process
 
     def _leave(self, running: RunningJob) -> None:
         """Give its slot back, as soon as the last thread of it has ended that could not be stopped."""
@@ -226,10 +242,10 @@ class RunningJobs:
     async def _called(self, running: RunningJob) -> ToolResult:
         """The call, repeated until no approval is missing."""
         job_id.set(running.id)
-        has_asked.set(running.has_asked and running.request.key is not None)
+        has_asked.set((running.has_asked and running.request.key) or "")
         on_progress.set(lambda progress: self._moved(running, progress))
         on_left_behind.set(running.left.append)
-        conversation.set(JobConversation(self.changes, running))
+        conversation.set(JobConversation(self.changes, running, self.mode))
         if (outer := running.outer) is not None:  # its caller does not wait for it, and still counts as one around it
             current.set((outer[0] + 1, None, running.context, "", outer[4] and Starter(outer[4])))
         while True:
@@ -297,7 +313,7 @@ class RunningJobs:
             shown = None
             while shown is not running.progress:
                 shown = running.progress
-                await asyncio.to_thread(self._save_progress, running)
+                await self.aside(self._save_progress, running)
 
         if running.saving is None or running.saving.done():
             running.saving = asyncio.ensure_future(save())
@@ -309,24 +325,24 @@ class RunningJobs:
         try:
             self._write_end(running, clean, status)
         except TavernError:
-            self._unwritten[running.id] = running, clean, status
+            self._owed[running.id] = partial(self._write_end, running, clean, status)
         self._gone(running, result)
 
     async def _over_aside(self, running: RunningJob, result: ToolResult, status: JobStatus) -> None:
         if running.saving is not None:
             await asyncio.wait([running.saving])
-        await asyncio.to_thread(self._over, running, result, status)
+        await self.aside(self._over, running, result, status)
 
     def _write_end(self, running: RunningJob, clean: ToolResult, status: JobStatus) -> None:
         with suppress(ValueError):  # it is still reported as finished; the result is known here
             self._records.put_result(running.id, running.owner, clean)
         self.changes.change(running.id, lambda job: ended(job, status, clean.error, running.call_id), approval=None)
 
-    def _write_ends(self) -> None:
-        """Store the ends that could not be stored before. Raises StateDamaged."""
-        for id_, (running, clean, status) in list(self._unwritten.items()):
-            self._write_end(running, clean, status)
-            self._unwritten.pop(id_, None)
+    def _make_good(self) -> None:
+        """Make the changes that could not be stored before. Raises StateDamaged."""
+        for id_, change in list(self._owed.items()):
+            change()
+            self._owed.pop(id_, None)
 
     def _gone(self, running: RunningJob, result: ToolResult) -> None:
         with self._lock:
@@ -350,7 +366,7 @@ class RunningJobs:
 
     async def _watch(self) -> None:
         """While jobs run here: check for requests of other processes to end one, and for their answers."""
-        while self._running or self._unwritten:
+        while self._running or self._owed:
             await asyncio.sleep(_WATCH_S)
             with suppress(TavernError):  # tried again in a moment
                 for id_ in await self.aside(self._records.asked_to_end):
@@ -359,8 +375,8 @@ class RunningJobs:
                 for running in list(self._running.values()):
                     if running.asked:
                         await self.aside(self._take_answers, running)
-                if self._unwritten:
-                    await self.aside(self._write_ends)
+                if self._owed:
+                    await self.aside(self._make_good)
 
     def _take_answers(self, running: RunningJob) -> None:
         """Hand the answers of other processes to the tool that asked."""
@@ -388,7 +404,7 @@ class RunningJobs:
             with suppress(Exception):
                 await asyncio.wait_for(asyncio.wrap_future(done), 5)  # type: ignore[arg-type]
         with suppress(StateDamaged):
-            await self.aside(self._write_ends)
+            await self.aside(self._make_good)
             if self._entered:
                 await self.aside(self._records.records.leave, self.process)
 

@@ -133,7 +133,9 @@ def connect(
             return db
         except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
             db.close()
-            if is_second or not (is_damaged(error) or "malformed" in str(error)):
+            # A message that is not UTF-8 quotes a corrupt schema.
+            is_broken = isinstance(error, UnicodeDecodeError) or is_damaged(error) or "malformed" in str(error)
+            if is_second or not is_broken:
                 raise
             if inode == inode_of(path):  # else another process was faster
                 on_damage(path, put_aside(path))

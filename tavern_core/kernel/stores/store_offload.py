@@ -74,7 +74,7 @@ async def in_time(
         for answer in early:
             take_back(answer)
         if isinstance(error, TimeLimit):
-            raise StoreSilent from None
+            raise StoreSilent(is_asked=not error.stopped) from None
         raise
 
 
