@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -18,6 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 
 from tavern_core import Budget, CallContext, Plugin, Tavern, ToolContext, tool
+from tavern_core.contract.stores import Record
 from tavern_core.errors import CallMisused, JobNotFound, PolicyDenied, ToolFailed, UsageError
 from tavern_core.model.job import Job
 from tests import programs
@@ -1037,3 +1040,65 @@ def test_a_key_that_is_free_again_is_a_new_job(tmp_path: Path) -> None:
             ends.append(host.wait(host.jobs.wait(str(job), 20)))
         assert [end.status for end in ends] == ["failed", "completed"]
         assert ends[0].id != ends[1].id
+        assert host.invoke_sync("t:once", call, job=True, idempotency_key="k").job == ends[1].id
+    assert made.runs == 2
+
+
+@pytest.mark.slow
+def test_a_job_that_several_processes_resume_at_the_same_time_runs_once(tmp_path: Path) -> None:
+    runs: list[int] = []
+
+    @tool
+    async def first() -> None:
+        await asyncio.sleep(3600)
+
+    @tool
+    async def pay(n: int) -> None:
+        runs.append(n)
+
+    def open_one() -> Tavern:
+        return Tavern.open({"jobs": {"concurrency": 1}}, home=tmp_path, plugins=[Plugin([first, pay], name="t")])
+
+    with open_one() as before:
+        before.invoke_sync("t:first", job=True)
+        jobs = [str(before.invoke_sync("t:pay", {"n": n}, job=True).job) for n in range(30)]
+    with contextlib.ExitStack() as stack:
+        hosts = [stack.enter_context(open_one()) for _ in range(4)]
+        stack.callback(sys.setswitchinterval, sys.getswitchinterval())
+        sys.setswitchinterval(1e-5)
+        for job in jobs:
+            together = threading.Barrier(len(hosts))
+
+            def resume(host: Tavern, job: str = job, together: threading.Barrier = together) -> None:
+                together.wait()
+                with contextlib.suppress(UsageError):  # another one was faster
+                    host.wait(host.jobs.resume(job))
+
+            threads = [threading.Thread(target=resume, args=(host,)) for host in hosts]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert hosts[0].wait(hosts[0].jobs.wait(job, 20)).status == "completed"
+    assert sorted(runs) == list(range(30))
+
+
+@pytest.mark.slow
+def test_a_corrupt_answer_in_the_store_keeps_no_job_from_being_cancelled_or_answered(tmp_path: Path) -> None:
+    @tool
+    async def asks(ctx: ToolContext) -> Any:
+        return await ctx.ask("How?", {"type": "object", "properties": {"how": {"type": "string"}}}, key="q")
+
+    def open_one() -> Tavern:
+        return Tavern.open({}, home=tmp_path, plugins=[Plugin([asks], name="t")])
+
+    with open_one() as host, open_one() as other:
+        jobs = [str(host.invoke_sync("t:asks", job=True).job) for _ in range(2)]
+        for job in jobs:
+            assert host.wait(host.jobs.wait(job, 20)).status == "input_required"
+            host._host.records.add(Record("job-answer", f"{job}\x1fq", "", "given", "[not JSON", time.time()))
+        other.jobs.cancel(jobs[0])
+        other.jobs.answer(jobs[1], {"how": "well"})
+        while not all(host.jobs[job].is_over for job in jobs):
+            pass
+        assert [host.jobs[job].status for job in jobs] == ["cancelled", "completed"]

@@ -254,6 +254,20 @@ def test_a_store_that_is_corrupt_anywhere_starts_or_says_so(tmp_path: Path) -> N
                 leftover.unlink()
 
 
+def test_a_store_whose_schema_is_corrupt_is_put_aside(tmp_path: Path) -> None:
+    path = tmp_path / "state.sqlite"
+    store = SqliteRecords(path)
+    store.add(record("k"))
+    store.close()
+    whole = path.read_bytes()
+    at = whole.index(b"CREATE INDEX")
+    path.write_bytes(whole[:at] + b"\xfe" * 64 + whole[at + 64 :])  # the message of SQLite quotes it, and is not UTF-8
+    fresh = SqliteRecords(path)
+    assert fresh.add(record("k")) is None
+    fresh.close()
+    assert (tmp_path / "state.sqlite.damaged").exists()
+
+
 def whole_or_told(store: SqliteRecords) -> str:
     """Reads everything; what the store says of its damage, empty where it can be used."""
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tavern_core import Budget, CallContext, Plugin, Tavern, ToolResult, tool
+from tavern_core import Budget, CallContext, Plugin, Tavern, ToolContext, ToolResult, tool
 from tavern_core.errors import StateDamaged
 from tests import programs
 from tests.governance.redis_server import Server
@@ -20,6 +21,7 @@ from tests.governance.redis_server import Server
 pytestmark = pytest.mark.slow
 
 SOON = CallContext(principal="user:ann", budget=Budget(timeout_ms=300))
+LATER = CallContext(principal="user:ann", budget=Budget(timeout_ms=20_000))
 RATE = {"limits": {"tools": {"t:rated": {"rate": "5/minute"}}}}
 
 
@@ -35,6 +37,7 @@ class Home:
 
     def __init__(self, server: Server, folder: Path) -> None:
         self.runs: list[int] = []
+        self.seen: list[str] = []
         self.during: Callable[[], None] = lambda: None
         self.gate, self.over = threading.Event(), threading.Event()
 
@@ -58,11 +61,22 @@ class Home:
             self.over.set()
             return "done"
 
+        @tool(job=True)
+        async def patient(ctx: ToolContext) -> None:
+            asyncio.get_running_loop().call_later(0.6, self.over.set)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(ctx.ask("How many?", {"type": "object", "properties": {}}), 0.5)
+            self.seen += [job.status for job in self.tavern.jobs.list(tool="t:patient")]
+
+        @tool
+        async def threaded() -> int:
+            return await asyncio.to_thread(int, "1")
+
         @tool
         async def turn() -> None:
             await asyncio.sleep(0.05)
 
-        plugins = [Plugin([pay, rated, guarded, slow, turn], name="t")]
+        plugins = [Plugin([pay, rated, guarded, slow, patient, threaded, turn], name="t")]
         self.tavern = Tavern.open({"state": {"store": server.address}, **RATE}, home=folder, plugins=plugins)
 
 
@@ -102,10 +116,81 @@ def test_a_key_whose_call_found_no_answer_is_free_when_the_server_is_back(home: 
     server.pause()
     assert not keyed(home).ok
     server.go_on()
-    again = CallContext(principal="user:ann", budget=Budget(timeout_ms=20_000))
-    assert keyed(home, again).value == 1
-    assert keyed(home, again).value == 1
+    assert keyed(home, LATER).value == 1
+    assert keyed(home, LATER).value == 1
     assert home.runs == [1]
+
+
+def test_a_key_whose_call_found_no_answer_is_free_for_other_processes(
+    home: Home, server: Server, tmp_path: Path
+) -> None:
+    home.tavern.invoke_sync("t:pay", {"n": 0}, context=LATER, idempotency_key="earlier")
+    server.pause()
+    assert not keyed(home).ok
+    server.go_on()
+    other = Home(server, tmp_path / "other")
+    with other.tavern:
+        assert keyed(other, LATER).value == 1
+    assert (home.runs, other.runs) == ([0], [1])
+
+
+def test_other_processes_get_an_answer_that_could_not_be_stored_without_asking_its_host(
+    home: Home, server: Server, tmp_path: Path
+) -> None:
+    home.during = server.kill
+    assert keyed(home).value == 1
+    server.start()
+    other = Home(server, tmp_path / "other")
+    with other.tavern:
+        assert keyed(other, LATER).value == 1
+    assert (home.runs, other.runs) == ([1], [])
+
+
+@pytest.mark.parametrize("options", [{}, {"idempotency_key": "k"}], ids=["without key", "with key"])
+def test_a_job_whose_store_call_failed_midway_does_not_stand_as_queued(
+    home: Home, server: Server, options: dict[str, Any]
+) -> None:
+    call: dict[str, Any] = {"arguments": {"n": 1}, "job": True, **options}
+    first = home.tavern.invoke_sync("t:pay", **call, context=LATER)  # connects
+    home.tavern.wait(home.tavern.jobs.wait(str(first.job), 20))
+    call["arguments"] = {"n": 2}
+    call |= {"idempotency_key": "other"} if options else {}
+    server.pause()
+    assert not home.tavern.invoke_sync("t:pay", **call, context=SOON).ok
+    server.go_on()
+    again = str(home.tavern.invoke_sync("t:pay", **call, context=LATER).job)
+    jobs = home.tavern.jobs
+    ends = [home.tavern.wait(jobs.wait(id_, 20)) for id_ in list(jobs)]
+    assert {end.status for end in ends if end.id not in (first.job, again)} <= {"cancelled"}
+    if jobs[again].status == "cancelled":  # it was asked for just before its beginning was taken back
+        again = str(home.tavern.invoke_sync("t:pay", **call, context=LATER).job)
+    assert home.tavern.wait(jobs.wait(again, 20)).status == "completed"
+    assert home.runs == [1, 2]
+
+
+def test_async_tools_have_threads_while_ends_of_jobs_wait_for_the_server(home: Home, server: Server) -> None:
+    jobs = [str(home.tavern.invoke_sync("t:slow").job) for _ in range(10)]
+    while any(home.tavern.jobs[job].status != "running" for job in jobs):
+        pass
+    server.pause()
+    home.gate.set()
+    assert home.over.wait(20)
+    for _ in range(10):
+        soon = CallContext(budget=Budget(timeout_ms=2_000))
+        assert home.tavern.invoke_sync("t:threaded", context=soon).value == 1
+    server.go_on()
+
+
+def test_a_tool_that_asked_goes_on_when_the_store_says_so(home: Home, server: Server) -> None:
+    job = str(home.tavern.invoke_sync("t:patient").job)
+    while home.tavern.jobs[job].status != "input_required":
+        pass
+    server.kill()
+    assert home.over.wait(20)
+    server.start()
+    while not home.tavern.jobs[job].is_over:
+        pass
+    assert home.seen == ["running"]
 
 
 def test_a_server_that_is_gone_is_one_clear_error_until_it_is_back(home: Home, server: Server) -> None:

@@ -226,7 +226,9 @@ class Idempotency:
                 self._write(done)
                 self._unwritten.pop(name, None)
         for data, record in list(self._unsure.items()):
-            if data not in self._sent:  # else it may yet be written, or be removed a second time, when it is another call's
+            if (
+                data not in self._sent
+            ):  # else it may yet be written, or be removed a second time, when it is another call's
                 found = self._records.get(record.kind, record.key)
                 if found is not None and (found.state, found.data) == (RUNNING, data):
                     self._records.remove(record.kind, record.key)

@@ -111,7 +111,7 @@ class JobConversation:
             asked[name], waits[key] = (question, future), (name, future)
         await self._show()
         try:
-            told |= {key: await future for key, (_, future) in waits.items()}
+            return {**told, **{key: await future for key, (_, future) in waits.items()}}
         except asyncio.CancelledError:
             if self._running.is_left:  # nothing was changed before the question, so the key of the call is free again
                 raise unanswered(questions) from None
@@ -120,12 +120,16 @@ class JobConversation:
             for name, future in waits.values():
                 if asked.get(name, (None, None))[1] is future:  # it ends unanswered
                     del asked[name]
-            if not self._running.is_left:  # else its questions stay open for whoever resumes it
-                await self._show()
-        while not self._running.is_shown:  # if its process ended now, it would seem to wait, and be made a second time
-            await asyncio.sleep(AGAIN_S)
+            await self._go_on()
+
+    async def _go_on(self) -> None:
+        """Let the tool go on when the store says that it does not wait: after a kill, what waits is made again."""
+        running = self._running
+        while not running.is_left:  # else its questions stay open for whoever resumes it
             await self._show()
-        return told
+            if running.is_shown or running.is_cancelled:
+                return
+            await asyncio.sleep(AGAIN_S)
 
     def _known(self, name: str, question: Question) -> list[Any]:
         """The answer that another process had got to this question, which is taken out by that; none or one."""

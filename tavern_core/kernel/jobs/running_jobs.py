@@ -202,7 +202,9 @@ class RunningJobs:
                 self._leave(running)
             elif place is not None:
                 self._slots.give_up(running.owner, place)
-            if running.is_elsewhere or running.is_left and (status == "cancelled" or result.status != ("ok" if result.ok else "error")):
+            if running.is_elsewhere or (
+                running.is_left and (status == "cancelled" or result.status != ("ok" if result.ok else "error"))
+            ):
                 self._gone(running, ToolResult(False, error=LOST, job=running.id))
             else:
                 result = result.replace(job=running.id)
