@@ -254,20 +254,6 @@ def test_a_store_that_is_corrupt_anywhere_starts_or_says_so(tmp_path: Path) -> N
                 leftover.unlink()
 
 
-def test_a_store_whose_schema_is_corrupt_is_put_aside(tmp_path: Path) -> None:
-    path = tmp_path / "state.sqlite"
-    store = SqliteRecords(path)
-    store.add(record("k"))
-    store.close()
-    whole = path.read_bytes()
-    at = whole.index(b"CREATE INDEX")
-    for offset in range(at - 40, at + 40, 4):  # messages of SQLite quote it, and are not UTF-8
-        path.write_bytes(whole[:offset] + b"\xfe" * 64 + whole[offset + 64 :])
-        fresh = SqliteRecords(path)
-        assert fresh.add(record(f"k{offset}")) is None
-        fresh.close()
-
-
 def whole_or_told(store: SqliteRecords) -> str:
     """Reads everything; what the store says of its damage, empty where it can be used."""
     try:
