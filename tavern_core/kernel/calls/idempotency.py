@@ -185,7 +185,9 @@ class Idempotency:
         return await self._found(plan, call, mode, own, known, digest)
 
     async def _asked(self, method: Callable[[Record], Any], own: Record, call: RunningCall, mode: Mode) -> Any:
-        """Let a slow store take the key for this call. What it may yet do when nobody waits for it any more is made good."""
+        """Let the store take the key for this call. What a slow one may do when nobody waits for it is made good."""
+        if self._records.is_quick:
+            return at_once(method, own)
         try:
             return await ask(mode, self._records, self._in_thread, own, method, own, seconds=call.seconds)
         except BaseException as error:
@@ -226,13 +228,12 @@ class Idempotency:
                 self._write(done)
                 self._unwritten.pop(name, None)
         for data, record in list(self._unsure.items()):
-            if (
-                data not in self._sent
-            ):  # else it may yet be written, or be removed a second time, when it is another call's
-                found = self._records.get(record.kind, record.key)
-                if found is not None and (found.state, found.data) == (RUNNING, data):
-                    self._records.remove(record.kind, record.key)
-                self._unsure.pop(data, None)
+            if data in self._sent:  # it may yet be written, or removed a second time, when the key is another call's
+                continue
+            found = self._records.get(record.kind, record.key)
+            if found is not None and (found.state, found.data) == (RUNNING, data):
+                self._records.remove(record.kind, record.key)
+            self._unsure.pop(data, None)
 
     async def _found(
         self, plan: Plan, call: RunningCall, mode: Mode, own: Record, known: Record, digest: str
@@ -261,11 +262,7 @@ class Idempotency:
         if call.is_again or plan.spec.may_be_repeated(has_key=True) or plan.spec.finds_by_key:
             call.is_again = True
             mine = replace(known, state=RUNNING, data=own.data, expires=0.0)
-            if not await (
-                ask(mode, self._records, self._records.replace, mine)
-                if self._records.is_quick
-                else self._asked(self._records.replace, mine, call, mode)
-            ):
+            if not await self._asked(self._records.replace, mine, call, mode):
                 return None  # another process was faster: look again
             claim = self._running[name] = Claim(replace(mine, version=known.version + 1), digest, [])
             return claim
