@@ -51,6 +51,8 @@ _WATCH_S: Final = 0.2
 """How often a process checks for cancellations and approvals of its jobs by other processes."""
 _SAVE_S: Final = 0.2
 """Progress is written so often at most."""
+_CLOSE_S: Final = 5.0
+"""How long the jobs of a host may take to end once it closes."""
 _MOST_WAITING: Final = 10_000
 _HOST: Final = CallContext(principal=HOST_PRINCIPAL)
 CANCELLED: Final = ToolError("CANCELLED", "the job was cancelled", {}, False, "unknown", None, "")
@@ -399,12 +401,12 @@ class RunningJobs:
     async def close(self) -> None:
         """End the jobs of this process. As after a kill, jobs that are not over can be resumed (`Jobs.resume`)."""
         self.leave()
-        waits = [(running, self.inline(running.id)) for running in list(self._running.values())]
-        for running, _ in waits:
+        jobs = list(self._running.values())
+        ends = [asyncio.wrap_future(done) for running in jobs if (done := self.inline(running.id)) is not None]
+        for running in jobs:
             self.end(running)
-        for _, done in waits:
-            with suppress(Exception):
-                await asyncio.wait_for(asyncio.wrap_future(done), 5)  # type: ignore[arg-type]
+        if ends:
+            await asyncio.wait(ends, timeout=_CLOSE_S)
         with suppress(StateDamaged):
             await self.aside(self._make_good)
             if self._entered:
