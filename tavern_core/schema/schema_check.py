@@ -25,7 +25,7 @@ _MOST_FINDINGS = 50
 _BASE = "https://tavern-core.invalid/checked"
 _SHAPES = ("properties", "$ref", "allOf", "anyOf", "oneOf", "patternProperties", "additionalProperties")
 _MANY = 1_000
-"""Defaults; more may be too many to fill in, which only trying tells."""
+"""Defaults; more may be too many to fill in, which only a trial shows."""
 _PLAIN = frozenset({"default", "type", "enum", "title", "description", "examples"})
 _PLAIN_TYPES: dict[str, tuple[type, ...]] = {
     "string": (str,), "boolean": (bool,), "integer": (int,), "number": (int, float),

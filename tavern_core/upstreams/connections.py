@@ -137,7 +137,7 @@ class Connections:
             raise
 
     def _without_secrets(self, error: TavernError) -> None:
-        """Take the host's secrets out of an error: an upstream may say again what it was told. Results of calls are redacted elsewhere."""
+        """Take the host's secrets out of an error: an upstream may repeat its credentials. Results of calls are redacted elsewhere."""
         mask = self._base.known_secrets.mask_text
         error.message, error.hint = mask(error.message), mask(error.hint)
         error.args = (error.message,)

@@ -87,7 +87,7 @@ def sound(
     Args:
         listing: of `well_formed`.
         config: what the operator allows.
-        mask: takes the secrets of the host out of a text: an upstream may say again what it was told.
+        mask: takes the secrets of the host out of a text: an upstream may repeat its credentials.
     """
     found: dict[str, UpstreamTool] = {}
     left_out = dict(listing.left_out)

@@ -73,10 +73,10 @@ def test_a_setting_of_a_disabled_plugin_is_not_there_and_the_error_says_why(
 ) -> None:
     tavern("plugins", "disable", "text", "--reason", "坏了")
     command, *value = words
-    told = tavern("config", command, "extensions.text.style", *value)
-    assert told.code != 0
-    assert "plugin text is disabled: disabled by the operator: 坏了" in told.err
-    assert "hint: tavern plugins enable text" in told.err.splitlines()
+    done = tavern("config", command, "extensions.text.style", *value)
+    assert done.code != 0
+    assert "plugin text is disabled: disabled by the operator: 坏了" in done.err
+    assert "hint: tavern plugins enable text" in done.err.splitlines()
 
 
 @pytest.mark.slow

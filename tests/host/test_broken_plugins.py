@@ -221,13 +221,13 @@ def test_a_broken_manifest_is_a_row_and_its_code_is_not_imported(workshop: Works
 
 
 def test_a_plugin_folder_that_was_configured_and_is_not_there_is_a_warning(tmp_path: Path) -> None:
-    def told(config: dict[str, Any]) -> str:
+    def finding(config: dict[str, Any]) -> str:
         with Tavern.open(config, home=tmp_path / "home") as host:
             return reported(host, "PLUGIN_FAILED")
 
-    assert told({}) == ""
+    assert finding({}) == ""
     missing = f"the plugin folder {tmp_path}/pluginz does not exist | create it, or correct plugins.roots"
-    assert told({"plugins": {"roots": [str(tmp_path / "pluginz"), str(tmp_path)]}}).startswith(missing)
+    assert finding({"plugins": {"roots": [str(tmp_path / "pluginz"), str(tmp_path)]}}).startswith(missing)
 
 
 @pytest.mark.parametrize(
@@ -265,9 +265,9 @@ def test_an_entry_that_names_no_plugin_permission_or_caller_is_reported(
     workshop.folder("text", TOOL, HELLO)
     host = workshop.open(config=config)
     host.tools.list()
-    [told] = reported(host, "CONFIG_INVALID").splitlines()
-    assert message in told
-    assert hint in told.partition(" | ")[2]
+    [line] = reported(host, "CONFIG_INVALID").splitlines()
+    assert message in line
+    assert hint in line.partition(" | ")[2]
 
 
 def test_entries_that_name_a_plugin_or_a_permission_are_not_reported(workshop: Workshop) -> None:

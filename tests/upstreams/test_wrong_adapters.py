@@ -186,13 +186,20 @@ def test_many_first_calls_ask_for_one_list(tmp_path: Path) -> None:
     asyncio.run(calls())
 
 
-TOLD = {"type": "object", "properties": {"x": {"type": "integer", "description": "pass-phrase-of-ann"}}}
+SECRET_SCHEMA = {"type": "object", "properties": {"x": {"type": "integer", "description": "pass-phrase-of-ann"}}}
 ECHOES: dict[str, Any] = {
     "an error": UpstreamError(
         "bad credentials: pass-phrase-of-ann", hint="not pass-phrase-of-ann", said="pass-phrase-of-ann"
     ),
     "its texts": Listing(
-        (replace(ECHO, description="for pass-phrase-of-ann", display_name="pass-phrase-of-ann", input_schema=TOLD),),
+        (
+            replace(
+                ECHO,
+                description="for pass-phrase-of-ann",
+                display_name="pass-phrase-of-ann",
+                input_schema=SECRET_SCHEMA,
+            ),
+        ),
         description="You are pass-phrase-of-ann.",
         version="pass-phrase-of-ann",
         left_out={"other": "not for pass-phrase-of-ann"},
@@ -207,13 +214,13 @@ def test_an_upstream_that_says_its_secret_again_shows_it_to_no_one(
     monkeypatch.setenv("SECRET_OF_TESTS", "pass-phrase-of-ann")
     echo = adapter(connection(list_tools=ECHOES[case], check=ECHOES["an error"]))
     with host_with(echo, tmp_path, settings={"key": {"$env": "SECRET_OF_TESTS"}}) as tavern:
-        told: list[Any] = []
+        shown: list[Any] = []
         for ask in (tavern.upstreams.refresh_sync, tavern.upstreams.check_sync):
             try:
-                told.append(ask("toy"))
+                shown.append(ask("toy"))
             except CallError as error:
-                told += [error, error.hint, error.details]
-        told += [tavern.upstreams["toy"], tavern.tool_specs(), tavern.manual()]
-    assert "***" in repr(told) and "pass-phrase" not in repr(told)
+                shown += [error, error.hint, error.details]
+        shown += [tavern.upstreams["toy"], tavern.tool_specs(), tavern.manual()]
+    assert "***" in repr(shown) and "pass-phrase" not in repr(shown)
     stored = [path.read_text() for path in (tmp_path / "cache").rglob("*") if path.is_file()]
     assert stored and not any("pass-phrase" in text for text in stored)

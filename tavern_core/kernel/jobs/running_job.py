@@ -100,18 +100,18 @@ class JobConversation:
     async def ask(self, questions: Mapping[str, Question]) -> Mapping[str, Any]:
         asked, loop = self._running.asked, asyncio.get_running_loop()
         waits: dict[str, tuple[str, asyncio.Future[Any]]] = {}
-        told = {key: answer for key, question in questions.items() for answer in self._known(key, question)}
-        if len(told) == len(questions):
-            return told
+        known = {key: answer for key, question in questions.items() for answer in self._known(key, question)}
+        if len(known) == len(questions):
+            return known
         for key, question in questions.items():
-            if key in told:
+            if key in known:
                 continue
             name = next(n for i in range(1, 1_000_000) if (n := key if i == 1 else f"{key}-{i}") not in asked)
             future: asyncio.Future[Any] = loop.create_future()
             asked[name], waits[key] = (question, future), (name, future)
         await self._show()
         try:
-            return {**told, **{key: await future for key, (_, future) in waits.items()}}
+            return {**known, **{key: await future for key, (_, future) in waits.items()}}
         except asyncio.CancelledError:
             if self._running.is_left:  # nothing was changed before the question, so the key of the call is free again
                 raise unanswered(questions) from None
@@ -125,7 +125,7 @@ class JobConversation:
     async def _go_on(self) -> None:
         """Let the tool go on when the store says that it does not wait: after a kill, what waits is made again."""
         running = self._running
-        while not running.is_left:  # else its questions stay open for whoever resumes it
+        while not running.is_left:  # else its questions stay open for the process that resumes it
             await self._show()
             if running.is_shown or running.is_cancelled:
                 return

@@ -44,7 +44,7 @@ class _Client:
         """The resources that it watches."""
         self._session = session
         self._waiting: dict[str, None] = {}
-        """What it is to be told of, each once: ``tools``, ``prompts``, ``resources``, or the address of a resource."""
+        """What it is to be notified of, each once: ``tools``, ``prompts``, ``resources``, or the address of a resource."""
         self._sender: asyncio.Task[None] | None = None
 
     def notify(self, what: str) -> None:

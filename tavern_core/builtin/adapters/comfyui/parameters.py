@@ -143,7 +143,7 @@ def _fits(schema: Mapping[str, Any], value: Any) -> bool:
         return False
     try:
         return not compile_validator(schema).problems(value)
-    except SchemaInvalid:  # of the file beside the template; whoever takes the tool says so
+    except SchemaInvalid:  # of the file beside the template; reported when the tool is taken over
         return False
 
 
