@@ -13,6 +13,7 @@ from tavern_core.contract.llm import Price
 from tavern_core.errors import UsageError
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model.agent_profile import AgentBudget
+from tavern_core.model.pydantic_errors import explain
 
 BudgetLike = AgentBudget | Mapping[str, Any] | None
 Pause = Callable[[], AbstractContextManager[object]]
@@ -178,7 +179,6 @@ def budget_of(known: AgentBudget, given: BudgetLike) -> AgentBudget:
     try:
         return AgentBudget.model_validate({**known.model_dump(), **given})
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        names = ", ".join(AgentBudget.model_fields)
-        raise UsageError(f"budget.{where}: {first['msg']}", hint=f"a budget has: {names}") from error
+        first = explain(error, given, AgentBudget)[0]
+        where, names = ".".join(map(str, first.path)), ", ".join(AgentBudget.model_fields)
+        raise UsageError(f"budget.{where}: {first.message}", hint=first.hint or f"a budget has: {names}") from error

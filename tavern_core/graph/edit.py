@@ -17,6 +17,7 @@ from tavern_core.graph.layout import COLUMN, layout
 from tavern_core.graph.problems import FlowProblem
 from tavern_core.model.naming_rules import split_id
 from tavern_core.model.nearest import did_you_mean
+from tavern_core.model.pydantic_errors import explain
 from tavern_core.model.workflow import Workflow
 
 Check = Callable[[Workflow], list[FlowProblem]]
@@ -302,8 +303,10 @@ def _plain_read(data: Mapping[str, Any], id_: str) -> Workflow:
     try:
         return Workflow.model_validate(data).model_copy(update={"id": id_, "raw": data})
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        raise WorkflowInvalid(sayable(f"{'.'.join(map(str, first['loc']))}: {first['msg']}")) from None
+        first = explain(error, data, Workflow)[0]
+        raise WorkflowInvalid(
+            sayable(f"{'.'.join(map(str, first.path))}: {first.message}"), hint=sayable(first.hint)
+        ) from None
 
 
 def _judge_id(id_: Any, *, may_be_empty: bool = False) -> None:

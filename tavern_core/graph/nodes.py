@@ -6,7 +6,6 @@ group.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping
 from dataclasses import field
 from itertools import islice
@@ -29,6 +28,7 @@ from tavern_core.graph.plan import (
 from tavern_core.graph.problems import MOST_ALLOWED, FlowProblem, Report, did_you_mean_one_of
 from tavern_core.graph.slot_compatibility import chosen, value_misfit
 from tavern_core.model.node import JSON_TYPES, NodeSpec, PassThrough, Slot
+from tavern_core.model.pydantic_errors import explain
 from tavern_core.model.workflow import EXEC_KEY, NodeExec, Workflow, WorkflowNode
 
 _KINDS: Final[Mapping[str, Kind]] = {
@@ -40,7 +40,6 @@ _KINDS: Final[Mapping[str, Kind]] = {
 }
 _ERROR_SLOT: Final = Slot(ERROR_PORT, "OBJECT", "Error", "what went wrong, when the node failed")
 _NO_EXEC: Final = NodeExec()
-_INSTANCE: Final = re.compile(r" or instance of \w+")
 
 
 @dataclass(slots=True)
@@ -162,14 +161,9 @@ class NodeReader:
         try:
             return NodeExec.model_validate(given)
         except ValidationError as error:
-            for each in error.errors(include_url=False, include_input=False):
-                place = ".".join(str(part) for part in each["loc"])
-                known = [field.alias or name for name, field in NodeExec.model_fields.items()]
-                hint = f"it knows {', '.join(known)}" if each["type"] == "extra_forbidden" else ""
-                said = _plainly(each["msg"])
-                self._say(
-                    "BAD_EXEC", f"{EXEC_KEY}{'.' if place else ''}{place} of {node.id!r}: {said}", node, hint=hint
-                )
+            for each in explain(error, given, NodeExec):
+                place = ".".join(map(str, (EXEC_KEY, *each.path)))
+                self._say("BAD_EXEC", f"{place} of {node.id!r}: {each.message}", node, hint=each.hint)
             return _NO_EXEC
 
     def _defaults(self, placed: Placed) -> None:
@@ -275,12 +269,6 @@ def slot_from_json(key: str, data: Mapping[str, Any]) -> Slot:
         data.get("lazy") is True,
         max_connections=most if isinstance(most, int) and not isinstance(most, bool) else None,
     )
-
-
-def _plainly(message: str) -> str:
-    """The message of pydantic, reworded for a file."""
-    said = _INSTANCE.sub("", message).replace("Input should be", "must be").replace("a valid dictionary", "an object")
-    return said.replace("Extra inputs are not permitted", "there is no such option")
 
 
 def _list_of(near: tuple[str, ...], known: Mapping[str, Slot]) -> str:

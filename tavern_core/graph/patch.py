@@ -22,6 +22,7 @@ from tavern_core.graph.json_patch import Allowance, Operation, apply_operation, 
 from tavern_core.graph.patch_paths import Names, named
 from tavern_core.graph.patch_problems import PatchProblem, PatchRefused
 from tavern_core.graph.patch_view import by_id, merged, show
+from tavern_core.model.pydantic_errors import explain
 from tavern_core.model.workflow import InterfaceSlot, Workflow, WorkflowEdge, WorkflowNode
 
 MODELS: Final = {"nodes": WorkflowNode, "edges": WorkflowEdge}
@@ -228,18 +229,17 @@ def _read(model: Any, item: Any, place: str, done: list[Operation] | None, probl
     try:
         return model.model_validate(item)
     except ValidationError as error:
-        for each in error.errors(include_url=False, include_input=False)[:20]:
-            where = "".join(f"/{part}" for part in each["loc"])
-            text = f"{place}{where}: {each['msg']}"
-            allowed = each.get("ctx", {}).get("expected", "")
-            problems.append(_misshapen(done, place + where, text, str(allowed)))
+        for each in explain(error, item, model)[:20]:
+            where = place + pointer([str(part) for part in each.path])
+            problems.append(_misshapen(done, where, f"{where}: {each.message}", each.hint, each.allowed))
     return None
 
 
-def _misshapen(done: list[Operation] | None, place: str, text: str, allowed: str = "") -> PatchProblem:
+def _misshapen(
+    done: list[Operation] | None, place: str, text: str, hint: str = "", allowed: tuple[str, ...] = ()
+) -> PatchProblem:
     at = done[-1].at if done else None
-    values = tuple(part.strip("' ") for part in allowed.replace(" or ", ", ").split(", ")) if allowed else ()
-    return PatchProblem("BAD_SHAPE", text, at, place, "write the value in the workflow's format", values)
+    return PatchProblem("BAD_SHAPE", text, at, place, hint or "write the value in the workflow's format", allowed)
 
 
 def revised(workflow: Workflow, rev: int) -> Workflow:

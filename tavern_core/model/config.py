@@ -410,10 +410,16 @@ class ServerConfig(_Section):
     """The same in bytes."""
 
 
+def _store(written: str) -> str:
+    if not re.fullmatch(r"sqlite|memory|rediss?://.+|unix://.+", written):
+        raise refused("is not a store", "write sqlite, memory or redis://localhost:6379/0")
+    return written
+
+
 class StateConfig(_Section):
     """Where keys, approvals, jobs and rates are stored."""
 
-    store: Annotated[str, Field(pattern=r"^(sqlite|memory|rediss?://.+|unix://.+)$")] = "sqlite"
+    store: Annotated[str, AfterValidator(_store)] = "sqlite"
     """``sqlite`` (a file of the state folder), ``memory`` (of this process), or the address of a Redis server (extra ``redis``)."""
 
 

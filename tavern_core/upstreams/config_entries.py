@@ -22,6 +22,7 @@ from tavern_core.kernel.config.yaml_edit import set_value
 from tavern_core.kernel.files.atomic_file import read_text
 from tavern_core.model.environment_variables import is_refused
 from tavern_core.model.naming_rules import is_plugin_name, is_reserved
+from tavern_core.model.pydantic_errors import explain
 from tavern_core.model.upstream import INSTALLERS, UpstreamConfig
 from tavern_core.schema.secret_names import is_secret_name
 from tavern_core.schema.secret_scanning import redact_text
@@ -221,10 +222,10 @@ def _checked(new: NewEntry) -> NewEntry:
     try:
         UpstreamConfig.model_validate(new.entry)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join(map(str, first["loc"]))
+        first = explain(error, new.entry, UpstreamConfig)[0]
+        place = ".".join(map(str, first.path))
         raise ConfigInvalid(
-            f"{new.name} cannot be an upstream: {f'{place}: ' if place else ''}{first['msg']}"
+            f"{new.name} cannot be an upstream: {f'{place}: ' if place else ''}{first.message}", hint=first.hint
         ) from None
     return new
 

@@ -178,7 +178,7 @@ WRONG = [
     (minimal("tools:\n  - {id: x, implementation: {type: script, command: 5}}\n"),
      "error plugin.yaml:4:53: tools.0.implementation.command: must be text or a list, got the number 5"),
     (minimal("tools:\n  - {id: x, timeout: -1, handler: 'a:b'}\n"),
-     "error plugin.yaml:4:22: tools.0.timeout: must be greater than 0"),
+     "error plugin.yaml:4:22: tools.0.timeout: must be greater than 0, got the number -1"),
     # versions
     (minimal('requires: {host: "^1.2"}\n'),
      "error plugin.yaml:3:18: requires.host: '^1.2' is not a version range (write \">=1.2,<2\")"),

@@ -184,7 +184,7 @@ WRONG: list[tuple[dict[str, Any] | str, str]] = [
     ({"id": 5, "handler": "a:b"}, "id: must be text, got the number 5"),
     ({"id": "x"}, "implementation: the key 'implementation' is missing"),
     ({"id": "x", "implementation": {"type": "Script"}}, "implementation.type: 'Script' must be in lower case (write script)"),
-    ({"id": "x", "implementation": {"type": "a b"}}, "implementation.type: does not fit the pattern"),
+    ({"id": "x", "implementation": {"type": "a b"}}, "implementation.type: 'a b' does not fit the pattern"),
     ({"id": "x", "implementation": SCRIPT}, "parameters: a tool of type script needs `parameters`"),
     ({"id": "x", "implementation": {"type": "service", "service": "s", "method": "m"}}, "parameters: a tool of type service"),
     ({"id": "x", "implementation": {"type": "service", "method": "m"}, "parameters": ANY}, "implementation.service: a tool"),

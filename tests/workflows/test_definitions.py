@@ -318,8 +318,8 @@ def test_an_interface_that_cannot_be_meant_is_a_warning(tmp_path: Path, name: st
 
 
 EXECS: list[tuple[Any, str]] = [
-    (None, ""), ({"retry": 2.0}, ""), ({"onError": "default", "defaults": {"text": "x"}}, ""), (5, "$exec of 'a': must be an object"), ({"retrys": 1}, "there is no such option"),
-    ({"retry": True}, "$exec.retry of 'a': must be an object"), ({"timeoutMs": 0}, "must be greater than 0"), ({"onError": "stop"}, "must be 'fail', 'skip', 'default' or 'port'"),
+    (None, ""), ({"retry": 2.0}, ""), ({"onError": "default", "defaults": {"text": "x"}}, ""), (5, "$exec of 'a': must be a mapping"), ({"retrys": 1}, "unknown key 'retrys'"),
+    ({"retry": True}, "$exec.retry of 'a': must be a"), ({"timeoutMs": 0}, "must be greater than 0"), ({"onError": "stop"}, "'stop' is none of fail, skip, default, port"),
     ({"onError": "default", "defaults": {"txt": 1}}, "$exec.defaults.txt of 'a': the node has no such output"), ({"defaults": {"text": 5}}, "$exec.defaults.text of 'a' takes STRING"),
 ]  # fmt: skip
 

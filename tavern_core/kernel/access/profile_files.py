@@ -139,8 +139,8 @@ def profile_of(given: AgentProfile | Mapping[str, Any], giver: str) -> AgentProf
         ProfileInvalid: it does not fit; `findings` has every problem (PROFILE_INVALID).
     """
     from tavern_core.kernel.access.profiles import CODE
-    from tavern_core.kernel.text.pydantic_errors import explain
     from tavern_core.model.agent_profile import AgentProfile
+    from tavern_core.model.pydantic_errors import explain
 
     if isinstance(given, AgentProfile):
         return given

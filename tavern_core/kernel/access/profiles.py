@@ -22,13 +22,13 @@ from tavern_core.contract.protocols import NamespaceResolver
 from tavern_core.errors import CallError, Finding, Location, ProfileInvalid
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.text.json_document import JsonDocument, read_json
-from tavern_core.kernel.text.pydantic_errors import Refusal, as_written, explain
 from tavern_core.model.agent_profile import AgentBudget, AgentProfile
 from tavern_core.model.capability import is_capability, known_capability
 from tavern_core.model.knowledge import KB
 from tavern_core.model.language import Language
 from tavern_core.model.naming_rules import RESERVED_NAMESPACES, split_id
 from tavern_core.model.nearest import did_you_mean, nearest
+from tavern_core.model.pydantic_errors import Refusal, as_written, explain
 from tavern_core.model.safe_text import printed
 from tavern_core.model.tool import ToolSpec
 

@@ -14,8 +14,7 @@ from __future__ import annotations
 
 import json
 import os
-import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -32,6 +31,7 @@ from tavern_core.kernel.files.atomic_file import make_private_folder
 from tavern_core.kernel.settings.secret_masking import mask_setting
 from tavern_core.model.config import AssistantConfig, HostConfig, PluginsConfig, SkillsConfig, WorkflowsConfig
 from tavern_core.model.nearest import did_you_mean
+from tavern_core.model.pydantic_errors import Refusal, explain
 
 _KEPT: Final = ("tavern.lock", "audit", "settings.json", "plugins.json", "runs.db")
 DEFAULT: Final = "default"
@@ -201,7 +201,7 @@ def show(loaded: LoadedConfig) -> list[ShownValue]:
     shown = []
     for path, value in leaves(data):
         key = ".".join(path)
-        safe = mask_setting(key, value) if path[0] in _MAY_HOLD_SECRETS else value
+        safe = _shown(path, value)
         shown.append(ShownValue(key, safe, loaded.origins.get(key, DEFAULT)))
     return sorted(shown, key=lambda row: row.key)
 
@@ -234,7 +234,12 @@ def _problems(layer: Layer) -> list[Finding]:
     try:
         _validated(layer.data)
     except ValidationError as error:
-        return [_problem(layer, details) for details in error.errors(include_url=False)]
+        if error.errors(include_url=False)[0]["type"] == "json_invalid":
+            return [
+                Finding(ConfigInvalid.code, "a text holds half a character (a lone surrogate)", "write it as UTF-8")
+            ]
+        found = explain(error, layer.data, model_for(layer.data), shown=_shown)
+        return [_finding(layer, refusal) for refusal in found]
     return []
 
 
@@ -255,37 +260,17 @@ def _as_text(value: Any) -> str | list[Any] | dict[str, Any]:
     return dict(value) if isinstance(value, Mapping) else f"<{type(value).__name__}>"
 
 
-def _problem(layer: Layer, details: Any) -> Finding:
-    path = tuple(str(part) for part in details["loc"] if part != "[key]")  # pydantic's word for the key of a mapping
-    where = layer.locate(path)
-    if details["type"] == "json_invalid":
-        return Finding(
-            ConfigInvalid.code, "a text holds half a character (a lone surrogate)", "write it as UTF-8", where
-        )
-    if details["type"] == "extra_forbidden":
+def _shown(path: Sequence[str | int], value: Any) -> Any:
+    """A wrong value as an error may quote it."""
+    return mask_setting(".".join(map(str, path)), value) if path and path[0] in _MAY_HOLD_SECRETS else value
+
+
+def _finding(layer: Layer, refusal: Refusal) -> Finding:
+    path, hint = tuple(map(str, refusal.path)), refusal.hint
+    if refusal.is_unknown_key:
         known = siblings(path)
         hint = did_you_mean(path[-1], known) or f"there are: {', '.join(known)}"
-        return Finding(ConfigInvalid.code, f"unknown key {path[-1]!r}", hint, where)
-    if details["type"] == "value_error":  # of a validator of ours: a whole sentence
-        return Finding(ConfigInvalid.code, str(details["ctx"]["error"]), "", where)
-    if details["type"] == "refused":  # the same, with its repair
-        return Finding(ConfigInvalid.code, details["msg"], details["ctx"]["hint"], where)
-    message = details["msg"].removeprefix("Input should be ")
-    given = mask_setting(".".join(path), details["input"]) if path[0] in _MAY_HOLD_SECRETS else details["input"]
-    return Finding(ConfigInvalid.code, f"must be {message}, is {given!r:.60}", _repair(details["type"], given), where)
-
-
-def _repair(expected: str, given: object) -> str:
-    """How to write a value of another type as the expected one."""
-    if expected == "string_type" and isinstance(given, int | float):
-        return "put it in quotes"
-    if expected in ("int_type", "float_type") and isinstance(given, str) and re.fullmatch(r"-?[0-9.]+", given):
-        return "write it without quotes"
-    if expected == "bool_type":
-        return "write true or false"
-    if expected in ("list_type", "tuple_type", "set_type", "frozen_set_type") and isinstance(given, str | int):
-        return f"write it as a list: [{given!s:.60}]"
-    return ""
+    return Finding(ConfigInvalid.code, refusal.message, hint, layer.locate(path))
 
 
 def _raise_all(findings: list[Finding]) -> None:

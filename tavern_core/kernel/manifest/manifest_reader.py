@@ -18,9 +18,9 @@ from tavern_core.errors import Finding, Location
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.manifest.manifest_rules import check_manifest
 from tavern_core.kernel.manifest.misspelt_keys import SHAPES
-from tavern_core.kernel.text.pydantic_errors import MOST_EXPLAINED, Path, Refusal, as_written, explain
 from tavern_core.kernel.text.yaml_reader import YamlDocument, read_yaml
 from tavern_core.model.manifest import Manifest
+from tavern_core.model.pydantic_errors import MOST_EXPLAINED, Path, Refusal, as_written, explain
 
 CODE: Final = "MANIFEST_INVALID"
 MANIFEST_FILE: Final = "plugin.yaml"

@@ -51,7 +51,7 @@ def workflow_of(data: Any, id_: str = "", document: JsonDocument | None = None) 
     """
     from pydantic import ValidationError
 
-    from tavern_core.kernel.text.pydantic_errors import explain
+    from tavern_core.model.pydantic_errors import explain
     from tavern_core.model.workflow import Workflow  # here: its models take as long to load as all of this package
 
     if document is None and isinstance(data, Mapping):

@@ -130,7 +130,7 @@ def _row(plugin: str, given: SettingItem | Mapping[str, Any], tool: str, finding
         try:
             item = SettingItem.model_validate(dict(given))
         except (ValidationError, TypeError, ValueError) as error:
-            findings.append(_finding(_named(given), f"is no setting: {_said(error)}"))
+            findings.append(_finding(_named(given), f"is no setting: {_said(error, given)}"))
             return None
     start = f"{PREFIX}{plugin}.{tool}." if tool else f"{PREFIX}{plugin}."
     if tool:
@@ -149,10 +149,13 @@ def _named(given: Any) -> str:
     return str(given.get("key", "?"))[:200] if isinstance(given, Mapping) else type(given).__name__
 
 
-def _said(error: Exception) -> str:
+def _said(error: Exception, given: Any) -> str:
+    from tavern_core.model.pydantic_errors import explain
+    from tavern_core.model.settings import SettingItem
+
     if not isinstance(error, ValidationError):
         return str(error)
-    return "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors(include_url=False)[:3])
+    return "; ".join(f"{'.'.join(map(str, r.path))}: {r.message}" for r in explain(error, given, SettingItem)[:3])
 
 
 def _finding(key: str, message: str, hint: str = "") -> Finding:

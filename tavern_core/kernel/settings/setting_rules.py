@@ -50,7 +50,7 @@ def setting_problems(item: SettingItem) -> Iterator[PathProblem]:
 
 def value_problem(item: SettingItem, value: Any) -> tuple[str, str] | None:
     """Why `value` is not allowed for this setting, as (sentence without subject, hint), or None."""
-    from tavern_core.kernel.text.pydantic_errors import got
+    from tavern_core.model.pydantic_errors import got
 
     match item.type:
         case "action-button":
@@ -69,7 +69,7 @@ def value_problem(item: SettingItem, value: Any) -> tuple[str, str] | None:
 
 
 def _number_problem(item: SettingItem, value: Any) -> tuple[str, str] | None:
-    from tavern_core.kernel.text.pydantic_errors import got
+    from tavern_core.model.pydantic_errors import got
 
     if isinstance(value, bool) or not isinstance(value, int | float):
         return f"must be a number, got {got(value)}", ""
@@ -94,7 +94,7 @@ def _on_step(value: float, start: float, step: float) -> bool:
 
 
 def _choice_problem(item: SettingItem, value: Any) -> tuple[str, str] | None:
-    from tavern_core.kernel.text.pydantic_errors import got
+    from tavern_core.model.pydantic_errors import got
 
     choices = item.choices()
     # True == 1 in Python; a person who wrote `true` did not choose 1.

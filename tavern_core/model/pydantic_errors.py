@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, Protocol, get_args
 
@@ -52,31 +52,41 @@ class Refusal:
     hint: str
     is_unknown_key: bool = False
     is_missing: bool = False
+    allowed: tuple[str, ...] = ()
+    """The values that fit, where they are few."""
 
 
 def explain(
-    error: ValidationError, data: Any, model: type[BaseModel], shapes: Mapping[str, str] | None = None
+    error: ValidationError,
+    data: Any,
+    model: type[BaseModel],
+    shapes: Mapping[str, str] | None = None,
+    shown: Callable[[Path, Any], Any] = lambda _, value: value,
 ) -> list[Refusal]:
     """Every problem of `error` once, in the order of the model, in words about `data`.
 
     Args:
         shapes: key → how it looks, for those that hold a mapping, or a list of them.
+        shown: the value at a path as it may be quoted.
     """
-    return [_shaped(refusal, shapes) if shapes else refusal for refusal in _explain(error, data, model)]
+    return [_shaped(refusal, shapes) if shapes else refusal for refusal in _explain(error, data, model, shown)]
 
 
-def _explain(error: ValidationError, data: Any, model: type[BaseModel]) -> list[Refusal]:
+def _explain(
+    error: ValidationError, data: Any, model: type[BaseModel], shown: Callable[[Path, Any], Any]
+) -> list[Refusal]:
     groups: dict[Path, list[tuple[tuple[str, ...], ErrorDetails]]] = {}
     for details in error.errors(include_url=False)[:MOST_EXPLAINED]:
         path, tags = _walk(details, data)
         groups.setdefault(path, []).append((tags, details))
     refusals: list[Refusal] = []
     for path, found in groups.items():
-        value = _at(data, path)
+        is_key = found[0][1]["loc"][-1:] == ("[key]",)  # pydantic's word for the key of a mapping
+        value = path[-1] if is_key else shown(path, _at(data, path))
         if not any(tags for tags, _ in found):
             refusals += [_refusal(path, details, value, model) for _, details in found]
             continue
-        fitting = [details for tags, details in found if not tags or _fits(tags[-1], value)]
+        fitting = [details for tags, details in found if not tags or _is_ours(details) or _fits(tags[-1], value)]
         if fitting:
             refusals += [_refusal(path, details, value, model) for details in fitting]
         elif not any(len(other) > len(path) and other[: len(path)] == path for other in groups):
@@ -137,6 +147,11 @@ def _at(data: Any, path: Path) -> Any:
     return here
 
 
+def _is_ours(details: ErrorDetails) -> bool:
+    """Whether one of the model's own validators refused the value: it had the right type."""
+    return details["type"] in ("refused", "value_error")
+
+
 def _fits(tag: str, value: Any) -> bool:
     """True when the union branch that pydantic calls `tag` is the one for values like this."""
     if tag in _SCALAR_TAGS:
@@ -160,15 +175,18 @@ def _refusal(path: Path, details: ErrorDetails, value: Any, model: type[BaseMode
         return Refusal(path, f"must be {_EXPECTED[kind]}, got {got(value)}", _type_hint(kind, value))
     if kind == "literal_error":
         expected = [part.strip().strip("'") for part in str(context["expected"]).replace(" or ", ", ").split(", ")]
-        return Refusal(path, f"{got(value)} is none of {', '.join(expected)}", did_you_mean(str(value), expected))
+        hint = did_you_mean(str(value), expected)
+        return Refusal(path, f"{got(value)} is none of {', '.join(expected)}", hint, allowed=tuple(expected))
     if kind == "refused":  # one of the model's own validators, which says how to repair it
         return Refusal(path, str(context["message"]), str(context["hint"]))
+    if kind == "value_error":  # the same, without a repair
+        return Refusal(path, str(context["error"]), "")
     if kind == "string_pattern_mismatch" and context["pattern"] == KEBAB_CASE:
         message = f"{got(value)} is not a plugin name: use words of a-z and 0-9 joined by '-'"
         return Refusal(path, message, f"write {kebab}" if (kebab := _kebab(value)) else "for example my-plugin")
     if kind == "string_pattern_mismatch" and re.match(context["pattern"], small := str(value)[:64].lower()):
         return Refusal(path, f"{got(value)} must be in lower case", f"write {small}")
-    return Refusal(path, _bound(kind, context) or details["msg"], "")
+    return Refusal(path, _bound(kind, context, value) or details["msg"], "")
 
 
 def _kebab(value: Any) -> str:
@@ -177,20 +195,20 @@ def _kebab(value: Any) -> str:
     return re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-")
 
 
-def _bound(kind: str, context: Mapping[str, Any]) -> str:
+def _bound(kind: str, context: Mapping[str, Any], value: Any) -> str:
     match kind:
         case "string_too_short":
             return "must not be empty" if context["min_length"] == 1 else f"needs {context['min_length']} characters"
         case "string_too_long":
             return f"is longer than {context['max_length']} characters"
         case "string_pattern_mismatch":
-            return f"does not fit the pattern {context['pattern']}"
+            return f"{got(value)} does not fit the pattern {context['pattern']}"
         case "greater_than":
-            return f"must be greater than {context['gt']:,}"
+            return f"must be greater than {context['gt']:,}, got {got(value)}"
         case "less_than_equal":
-            return f"must be at most {context['le']:,}"
+            return f"must be at most {context['le']:,}, got {got(value)}"
         case "greater_than_equal":
-            return f"must be at least {context['ge']:,}"
+            return f"must be at least {context['ge']:,}, got {got(value)}"
         case _:
             return ""
 
@@ -246,8 +264,10 @@ def got(value: Any) -> str:
             return f"the number {printed(value):.40}"
         case Mapping():
             return "a mapping"
-        case _:
+        case list() | tuple():
             return "a list"
+        case _:
+            return f"<{type(value).__name__}>"
 
 
 def known_keys(model: type[BaseModel], path: Sequence[str | int]) -> list[str]:
