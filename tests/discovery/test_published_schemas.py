@@ -15,10 +15,10 @@ from tavern_core.kernel.manifest.field_descriptions import TEXTS
 from tavern_core.kernel.manifest.manifest_reader import read_manifest
 from tavern_core.kernel.manifest.published_schemas import FILES, Kind, published_schema, render
 from tavern_core.kernel.manifest.workflow_schema import WORKFLOW_TEXTS
-from tavern_core.model.pydantic_errors import _models
 from tavern_core.kernel.text.yaml_reader import read_yaml
 from tavern_core.model.capability import CAPABILITIES
 from tavern_core.model.manifest import Manifest
+from tavern_core.model.pydantic_errors import _models
 from tavern_core.model.toolfile import ToolDefinition
 from tavern_core.model.ui_extension_points import COMPONENTS, OUTLETS
 from tavern_core.model.workflow import NodeExec, Retry, Workflow
