@@ -11,7 +11,7 @@ import click
 
 from tavern_core.cli import completion
 from tavern_core.cli.errors import INVALID, NOTHING_FOUND, ReportedExit, show_finding, tell_plainly
-from tavern_core.cli.session import Command, Session, json_option, pass_session
+from tavern_core.cli.session import Command, Session, command
 from tavern_core.cli.trace_check import trace_report
 from tavern_core.errors import Finding, UsageError
 from tavern_core.model.plugin_status import finding_json
@@ -31,7 +31,7 @@ class _BeforePytest(Command):
         return super().parse_args(ctx, args[:at])
 
 
-@click.command(cls=_BeforePytest, options_metavar="[OPTIONS] [-- WORDS FOR PYTEST]")
+@command(cls=_BeforePytest, options_metavar="[OPTIONS] [-- WORDS FOR PYTEST]")
 @click.argument("target", metavar="PATH|NAME", default=".", shell_complete=completion.plugins_or_folders)
 @click.option("--write", is_flag=True, help="Add the tools that the code returns to plugin.yaml.")
 @click.option(
@@ -42,8 +42,6 @@ class _BeforePytest(Command):
 )
 @click.option("--timeout-ms", type=click.IntRange(1), default=300_000, metavar="N", help="How long the tests may take.")
 @click.option("--strict", is_flag=True, help="Warnings count as errors.")
-@json_option
-@pass_session
 @click.pass_context
 def check(
     ctx: click.Context,
@@ -54,7 +52,6 @@ def check(
     tracing: bool,
     timeout_ms: int,
     strict: bool,
-    as_json: bool,
 ) -> None:
     """Check a plugin against its plugin.yaml, without running its code.
 
@@ -66,7 +63,7 @@ def check(
     from tavern_core.review.plugin_check import check_plugin
 
     if not _is_folder(target) and target in session.loaded().config.upstreams:
-        _check_upstream(session, target, as_json)
+        _check_upstream(session, target)
         return
     roots = [] if _is_folder(target) else _roots(session)
     report = check_plugin(target, roots=roots, host_version=__version__)
@@ -84,7 +81,7 @@ def check(
         report = replace(report, findings=(*report.findings, *traced.findings))
         traced.show_problem()
     is_ok = report.is_ok and not (strict and any(f.severity == "warning" for f in report.findings))
-    if as_json:
+    if session.as_json:
         session.out.json({**_as_json(report, is_ok), **({"trace": traced.to_json()} if traced is not None else {})})
     else:
         folder = Path(report.location) if report.location else None
@@ -99,14 +96,14 @@ def check(
         raise ReportedExit(NOTHING_FOUND if any(f.code == "PLUGIN_NOT_FOUND" for f in report.findings) else INVALID)
 
 
-def _check_upstream(session: Session, name: str, as_json: bool) -> None:
+def _check_upstream(session: Session, name: str) -> None:
     """Whether the entry of an upstream can be used as it is written; nothing is connected to."""
     from tavern_core.review.plugin_check import CheckReport
 
     flaw = session.host("none").upstreams.flaws().get(name)
     findings = () if flaw is None else flaw.findings or (Finding(flaw.code, flaw.message, flaw.hint),)
     report = CheckReport(name, "", findings)
-    if as_json:
+    if session.as_json:
         session.out.json(_as_json(report, report.is_ok))
     else:
         for finding in findings:

@@ -26,12 +26,9 @@ def status_of(host: Tavern, name: str) -> PluginStatus:
     raise PluginNotFound(f"there is no plugin {name!r}", hint=hint)
 
 
-def show_change(session: Session, status: PluginStatus | Skill, as_json: bool) -> None:
+def show_change(session: Session, status: PluginStatus | Skill) -> None:
     """Print the status of a plugin or skill after a change."""
-    if as_json:
-        session.out.json(status.to_json())
-    else:
-        session.out.text(f"{status.name} is {status.state}" + (f": {status.reason}" if status.reason else ""))
+    session.show(status.to_json(), f"{status.name} is {status.state}" + (f": {status.reason}" if status.reason else ""))
 
 
 def reason_of(status: PluginStatus) -> str:

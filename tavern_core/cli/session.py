@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
@@ -43,7 +43,7 @@ class Session:
         """``key=value``, overrides every file and variable."""
         self.stdout = Stdout()
         self.as_json = False
-        """The output is for a program: no messages about plugins that the command does not concern."""
+        """``--json``: the output is for a program, without messages about plugins that the command does not concern."""
         self.has_failed = False
         """The command ended with an error, which was printed."""
         self._notices = PluginNotices()
@@ -56,6 +56,27 @@ class Session:
     def out(self) -> Output:
         """The output of results."""
         return Output(self.stdout.stream, self.no_color)
+
+    def show(self, data: Any, text: str) -> None:
+        """Print a result: `data` with ``--json``, else `text`."""
+        if self.as_json:
+            self.out.json(data)
+        else:
+            self.out.text(text)
+
+    def show_list(
+        self, found: Iterable[Any], columns: Sequence[str], row: Callable[[Any], Sequence[Any]], *, empty: str = ""
+    ) -> None:
+        """Print values (JSON, or with a method `to_json`): as JSON with ``--json``, else as a table.
+
+        Args:
+            row: the cells of a value.
+            empty: the message on stderr instead of a table without rows.
+        """
+        if self.as_json:
+            self.out.json([one if isinstance(one, dict) else one.to_json() for one in found])
+        else:
+            self.out.table(columns, [row(one) for one in found], empty=empty)
 
     def loaded(self) -> LoadedConfig:
         """The configuration, without a host.
@@ -238,12 +259,25 @@ class Command(click.Command):
                 self.params.append(option)
 
     def invoke(self, ctx: click.Context) -> Any:
-        session = ctx.ensure_object(Session)
-        session.start_logging()  # the last option was read
-        session.as_json = bool(ctx.params.get("as_json"))
+        ctx.ensure_object(Session).start_logging()  # the last option was read
         return super().invoke(ctx)
 
 
-def json_option(command: F) -> F:
-    """Decorator: ``--json``, passed as `as_json`."""
-    return click.option("--json", "as_json", is_flag=True, help="The result as JSON on stdout.")(command)
+def command(
+    name: str | None = None, *, cls: type[Command] = Command, **settings: Any
+) -> Callable[[Callable[..., Any]], click.Command]:
+    """Decorator: a command with ``--json`` and the global options; its function gets the session first."""
+
+    def decorate(function: Callable[..., Any]) -> click.Command:
+        # click's list of parameters is in reverse order: this one comes last.
+        function.__dict__.setdefault("__click_params__", []).insert(0, _json_option())
+        made: click.Command = click.command(name, cls, **settings)(pass_session(function))
+        return made
+
+    return decorate
+
+
+def _json_option() -> click.Option:
+    return click.Option(
+        ["--json", "as_json"], help="The result as JSON on stdout.", is_flag=True, expose_value=False, callback=_keep
+    )
