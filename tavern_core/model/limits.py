@@ -11,10 +11,12 @@ breaker: {failures: 5, restMs: 30000}
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any, Final
 
 from tavern_core.errors import UsageError
 from tavern_core.frozen_dataclass import dataclass
+from tavern_core.model.naming_rules import camel
 
 MOST_RATE: Final = 1_000_000
 MOST_RETRIES: Final = 20
@@ -99,37 +101,17 @@ class ToolLimits:
 
     def over(self, below: ToolLimits) -> ToolLimits:
         """These limits, completed by those of `below`."""
-        return ToolLimits(
-            *(
-                mine if (mine := getattr(self, name)) is not None else getattr(below, name)
-                for name in (
-                    "rate",
-                    "concurrency",
-                    "queue",
-                    "retries",
-                    "cache_ms",
-                    "breaker",
-                    "inline_ms",
-                    "attempt_ms",
-                    "idle_ms",
-                )
-            )
-        )
+        own = {name: value for name in LIMIT_NAMES if (value := getattr(self, name)) is not None}
+        return replace(below, **own)
 
     def to_json(self) -> dict[str, Any]:
         """The limits that are set, camelCase."""
         data: dict[str, Any] = {
-            "rate": self.rate,
-            "concurrency": self.concurrency,
-            "queue": self.queue,
-            "retries": self.retries,
-            "cacheMs": self.cache_ms,
-            "inlineMs": self.inline_ms,
-            "attemptMs": self.attempt_ms,
-            "idleMs": self.idle_ms,
-            "breaker": self.breaker and {"failures": self.breaker.failures, "restMs": self.breaker.rest_ms},
+            camel(name): value for name in LIMIT_NAMES if (value := getattr(self, name)) is not None
         }
-        return {key: value for key, value in data.items() if value is not None}
+        if self.breaker is not None:
+            data["breaker"] = {"failures": self.breaker.failures, "restMs": self.breaker.rest_ms}
+        return data
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> ToolLimits:
@@ -138,12 +120,10 @@ class ToolLimits:
         Raises:
             UsageError: unknown or wrong (USAGE).
         """
-        names = {"rate": "rate", "concurrency": "concurrency", "queue": "queue", "retries": "retries",
-                 "cacheMs": "cache_ms", "cache_ms": "cache_ms", "inlineMs": "inline_ms", "inline_ms": "inline_ms", "attemptMs": "attempt_ms", "attempt_ms": "attempt_ms",
-                 "idleMs": "idle_ms", "idle_ms": "idle_ms", "breaker": "breaker"}  # fmt: skip
+        names = {spelling: name for name in LIMIT_NAMES for spelling in (name, camel(name))}
         if not isinstance(data, dict) or (unknown := [key for key in data if key not in names]):
             what = f"{unknown[0]!r:.60} is not a limit" if isinstance(data, dict) else f"got {type(data).__name__}"
-            raise UsageError(f"limits: {what}", hint=f"there are: {', '.join(sorted(set(names.values())))}")
+            raise UsageError(f"limits: {what}", hint=f"there are: {', '.join(sorted(LIMIT_NAMES))}")
         values = {names[key]: value for key, value in data.items()}
         if isinstance(breaker := values.get("breaker"), dict):
             known = {"failures": "failures", "restMs": "rest_ms", "rest_ms": "rest_ms"}
@@ -165,4 +145,5 @@ _NUMBERS: Final = (
     ("attempt_ms", 1, 86_400_000),
     ("idle_ms", 1, 86_400_000),
 )
+LIMIT_NAMES: Final = ("rate", *(name for name, _, _ in _NUMBERS), "breaker")
 NO_LIMITS: Final = ToolLimits()
