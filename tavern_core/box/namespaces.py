@@ -39,11 +39,7 @@ def apply(flags: int) -> None:
 
 
 def map_user(user: int, group: int) -> None:
-    """Map the same user into a new user namespace, and no one else.
-
-    Raises:
-        OSError: not available.
-    """
+    """Map the same user into a new user namespace, and no one else. Raises OSError: not available."""
     # The files of an undumpable process belong to root, and a process that changed its user is undumpable.
     prctl(_SET_DUMPABLE, 1)
     write("/proc/self/setgroups", "deny")
@@ -52,11 +48,7 @@ def map_user(user: int, group: int) -> None:
 
 
 def write(path: str, text: str) -> None:
-    """Write a file of /proc in one call.
-
-    Raises:
-        OSError: refused.
-    """
+    """Write a file of /proc in one call. Raises OSError: refused."""
     file = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.write(file, text.encode())

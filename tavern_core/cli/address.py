@@ -16,11 +16,7 @@ class Address:
 
 
 def address(ctx: click.Context, param: click.Parameter, value: str | None) -> Address | None:
-    """Callback of an option: its value as an address.
-
-    Raises:
-        BadParameter: it is none.
-    """
+    """Callback of an option: its value as an address. Raises BadParameter: it is none."""
     return None if value is None else address_of(value)
 
 

@@ -105,11 +105,7 @@ def call(
 
 
 def named(words: tuple[str, ...]) -> dict[str, str]:
-    """``name=value`` words as a mapping.
-
-    Raises:
-        UsageError: a word without ``=``, or a name given twice (USAGE).
-    """
+    """``name=value`` words as a mapping. Raises UsageError: a word without ``=``, or a name given twice (USAGE)."""
     found: dict[str, str] = {}
     for word in words:
         name, equals, text = word.partition("=")
@@ -211,11 +207,7 @@ def read_file(name: str) -> str:
 
 
 def read_stdin() -> str:
-    """Everything on stdin.
-
-    Raises:
-        UsageError: too large, or not UTF-8 (USAGE).
-    """
+    """Everything on stdin. Raises UsageError: too large, or not UTF-8 (USAGE)."""
     if sys.stdin is None:
         return ""
     if sys.stdin.isatty():

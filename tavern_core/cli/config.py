@@ -247,11 +247,7 @@ def _files(session: Session) -> ConfigFiles:
 
 
 def _target(session: Session, to_user: bool) -> Path:
-    """The file to change.
-
-    Raises:
-        UsageError: it is a pyproject.toml, which is not edited (USAGE).
-    """
+    """The file to change. Raises UsageError: it is a pyproject.toml, which is not edited (USAGE)."""
     files = _files(session)
     file = files.user if to_user or files.project is None else files.project
     if file.suffix == ".toml":

@@ -40,11 +40,7 @@ def new(session: Session, name: str, output_dir: Path, no_input: bool) -> None:
 
 
 def plugin_name(written: str) -> str:
-    """The name of the new plugin.
-
-    Raises:
-        UsageError: it is invalid; the hint names a valid one (USAGE).
-    """
+    """The name of the new plugin. Raises UsageError: it is invalid; the hint names a valid one (USAGE)."""
     name = written.removeprefix("tavern-plugin-")
     if is_reserved(name):
         raise UsageError(f"the name {name!r} is reserved for the host", hint=f"for example my-{name}")
@@ -58,11 +54,7 @@ def plugin_name(written: str) -> str:
 
 
 def template_folder() -> Path:
-    """The template: in the package in a wheel, next to it in a checkout.
-
-    Raises:
-        UsageError: it is missing (USAGE).
-    """
+    """The template: in the package in a wheel, next to it in a checkout. Raises UsageError: it is missing (USAGE)."""
     for folder in (package_location.FOLDER / "plugin_template", package_location.FOLDER.parent / "plugin_template"):
         if (folder / "cookiecutter.json").is_file():
             return folder

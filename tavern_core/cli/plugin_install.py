@@ -78,11 +78,7 @@ def _checkout(distribution: str) -> str | None:
 
 
 def _distribution(status: PluginStatus) -> str:
-    """The name of a plugin for pip.
-
-    Raises:
-        UsageError: pip did not install it (USAGE).
-    """
+    """The name of a plugin for pip. Raises UsageError: pip did not install it (USAGE)."""
     if status.distribution:
         return status.distribution
     if status.source == "builtin":
@@ -91,11 +87,7 @@ def _distribution(status: PluginStatus) -> str:
 
 
 def _parsed(written: str) -> tuple[str, str]:
-    """Name, and extras with version, of a requirement.
-
-    Raises:
-        UsageError: it is invalid (USAGE).
-    """
+    """Name, and extras with version, of a requirement. Raises UsageError: it is invalid (USAGE)."""
     from packaging.requirements import InvalidRequirement, Requirement
 
     try:

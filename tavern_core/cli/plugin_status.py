@@ -15,11 +15,7 @@ if TYPE_CHECKING:
 
 
 def status_of(host: Tavern, name: str) -> PluginStatus:
-    """The status of a plugin.
-
-    Raises:
-        PluginNotFound: there is none; names the closest (PLUGIN_NOT_FOUND).
-    """
+    """The status of a plugin. Raises PluginNotFound: there is none; names the closest (PLUGIN_NOT_FOUND)."""
     if (status := host.plugins.get(name)) is not None:
         return status
     hint = did_you_mean(name, host.plugins) or "`tavern plugins list` shows the names"

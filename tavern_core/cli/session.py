@@ -79,11 +79,7 @@ class Session:
             self.out.table(columns, [row(one) for one in found], empty=empty)
 
     def loaded(self) -> LoadedConfig:
-        """The configuration, without a host.
-
-        Raises:
-            ConfigInvalid: a source of it is wrong (CONFIG_INVALID).
-        """
+        """The configuration, without a host. Raises ConfigInvalid: a source of it is wrong (CONFIG_INVALID)."""
         if self._loaded is None:
             from tavern_core.kernel.config import configuration
 

@@ -220,11 +220,7 @@ def owner_name(principal: str, user_id: str) -> str:
 
 
 def _scopes(written: Any) -> FrozenDict[str, tuple[str, ...]]:
-    """Scopes of a caller.
-
-    Raises:
-        UsageError: anything but a mapping of names to lists of texts (USAGE).
-    """
+    """Scopes of a caller. Raises UsageError: anything but a mapping of names to lists of texts (USAGE)."""
     lists = isinstance(written, Mapping) and all(
         isinstance(scope, list | tuple) and all(isinstance(entry, str) for entry in scope) for scope in written.values()
     )

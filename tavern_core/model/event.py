@@ -64,11 +64,7 @@ EVENT_TYPES: Final = (
 
 
 def event_types(written: Iterable[object]) -> frozenset[str]:
-    """`written` as types of events.
-
-    Raises:
-        UsageError: one is not a type of event; names the closest (USAGE).
-    """
+    """`written` as types of events. Raises UsageError: one is not a type of event; names the closest (USAGE)."""
     types = set()
     for type_ in written:
         if not isinstance(type_, str) or type_ not in EVENT_TYPES:

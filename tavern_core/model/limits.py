@@ -37,11 +37,7 @@ _RATE: Final = re.compile(r"([0-9]{1,7})\s*/\s*([0-9]{0,4})\s*([a-z]+)", re.ASCI
 
 
 def parse_rate(text: str) -> tuple[int, float]:
-    """``10/minute`` as (most, seconds).
-
-    Raises:
-        ValueError: it is not a rate.
-    """
+    """``10/minute`` as (most, seconds). Raises ValueError: it is not a rate."""
     found = _RATE.fullmatch(text.strip().lower()) if isinstance(text, str) and len(text) < 40 else None
     unit = found and (_UNITS.get(found[3]) or _UNITS.get(found[3].removesuffix("s")))
     if found is None or not unit or not (0 < int(found[1]) <= MOST_RATE) or found[2] == "0":
@@ -115,11 +111,7 @@ class ToolLimits:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> ToolLimits:
-        """The inverse of `to_json`.
-
-        Raises:
-            UsageError: unknown or wrong (USAGE).
-        """
+        """The inverse of `to_json`. Raises UsageError: unknown or wrong (USAGE)."""
         names = {spelling: name for name in LIMIT_NAMES for spelling in (name, camel(name))}
         if not isinstance(data, dict) or (unknown := [key for key in data if key not in names]):
             what = f"{unknown[0]!r:.60} is not a limit" if isinstance(data, dict) else f"got {type(data).__name__}"

@@ -91,11 +91,7 @@ def _asking(host_client: HostClient, service: str, method: str, is_async: bool) 
 
 
 def packed_arguments(service: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The call of a service's method for the other side.
-
-    Raises:
-        CannotCross: one of them is not JSON.
-    """
+    """The call of a service's method for the other side. Raises CannotCross: one of them is not JSON."""
     given = crossing(f"an argument of {service}.{method}", {"args": list(args), "kwargs": kwargs})
     return {"name": service, "method": method, **given}
 

@@ -62,11 +62,7 @@ class WorkerPlugin:
     # Import and inspection ---------------------------------------------------------------------------------------------
 
     def start(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Import the plugin; returns its hooks.
-
-        Raises:
-            PluginError: any error; names the place in the plugin's code.
-        """
+        """Import the plugin; returns its hooks. Raises PluginError: any error; names the place in the plugin's code."""
         self._setup = setup = Setup.from_json(given)
         self._facilities = WorkerFacilities(self._host_client, Path(setup.data_dir))
         self._folder = Path(setup.folder) if setup.folder else None

@@ -35,11 +35,7 @@ class Language:
 
 
 def find_language(name: str) -> Language:
-    """How to run `name` on this machine.
-
-    Raises:
-        ToolFailed: its program is not installed (TOOL_ERROR).
-    """
+    """How to run `name` on this machine. Raises ToolFailed: its program is not installed (TOOL_ERROR)."""
     if name == "python":
         if sys.executable:
             options = ("-I", "-B", "-X", "utf8")
