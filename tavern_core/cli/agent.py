@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from tavern_core.cli import completion
-from tavern_core.cli.call import caller, json_or_text, named, read_stdin
+from tavern_core.cli.call import caller
 from tavern_core.cli.errors import FAILED, INTERRUPTED, ReportedExit, exit_code_of, tell, tell_plainly
+from tavern_core.cli.inputs import json_or_text, named, read_stdin
 from tavern_core.cli.lazy_groups import Group
 from tavern_core.cli.output import json_text, one_line, shorten, visible
 from tavern_core.cli.session import Session

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
-from tavern_core.cli.call import read_stdin
 from tavern_core.cli.errors import NOTHING_FOUND, ReportedExit, tell, tell_plainly
+from tavern_core.cli.inputs import read_stdin
 from tavern_core.cli.lazy_groups import Group
 from tavern_core.cli.output import json_text
 from tavern_core.cli.session import Session

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
-from tavern_core.cli.call import json_or_text
 from tavern_core.cli.errors import ReportedExit, exit_code_of, show_call_error, tell_plainly
+from tavern_core.cli.inputs import json_or_text
 from tavern_core.cli.lazy_groups import Group
 from tavern_core.cli.output import json_text
 from tavern_core.cli.session import Session

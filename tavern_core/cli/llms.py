@@ -7,8 +7,8 @@ from typing import Any, Final
 import click
 
 from tavern_core.cli import completion
-from tavern_core.cli.call import json_arguments, read_stdin
 from tavern_core.cli.errors import ReportedExit, exit_code_of, show_call_error
+from tavern_core.cli.inputs import json_arguments, read_stdin
 from tavern_core.cli.lazy_groups import Group
 from tavern_core.cli.output import json_text
 from tavern_core.cli.session import Session

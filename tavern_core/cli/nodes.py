@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tavern_core.cli import completion
-from tavern_core.cli.call import caller, json_arguments, named
+from tavern_core.cli.call import caller
 from tavern_core.cli.errors import NOTHING_FOUND, ReportedExit, tell_plainly
+from tavern_core.cli.inputs import json_arguments, named
 from tavern_core.cli.lazy_groups import Group
 from tavern_core.cli.output import shorten
 from tavern_core.cli.run_display import finished, through, typed_inputs

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tavern_core.cli.call import caller, read_file, read_stdin
+from tavern_core.cli.call import caller
 from tavern_core.cli.errors import ReportedExit, exit_code_of
+from tavern_core.cli.inputs import read_file, read_stdin
 from tavern_core.cli.output import json_text, shorten
 from tavern_core.cli.session import Session, command
 

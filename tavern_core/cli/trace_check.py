@@ -77,8 +77,8 @@ def trace_report(report: CheckReport, words: Sequence[str], seconds: float) -> T
         UsageError: it is not a folder, or pytest is missing (USAGE).
     """
     from tavern_core.errors import UsageError
+    from tavern_core.review.trace_findings import verdict
     from tavern_core.review.trace_run import trace
-    from tavern_core.review.trace_verdict import verdict
 
     folder = Path(report.location)
     if not folder.is_dir():

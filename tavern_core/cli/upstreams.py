@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from tavern_core.cli import completion
-from tavern_core.cli.errors import FAILED
+from tavern_core.cli.errors import FAILED, ReportedExit
 from tavern_core.cli.lazy_groups import Group
 from tavern_core.cli.output import json_text
 from tavern_core.cli.session import Session
@@ -64,8 +64,7 @@ def show(session: Session, upstream: str) -> None:
 
 @upstreams.command()
 @click.argument("upstream", metavar="NAME", required=False, shell_complete=completion.upstreams)
-@click.pass_context
-def check(ctx: click.Context, session: Session, upstream: str | None) -> None:
+def check(session: Session, upstream: str | None) -> None:
     """Check now whether an upstream answers.
 
     Without NAME, all upstreams are checked. Exit code 1 if one does not answer.
@@ -77,7 +76,7 @@ def check(ctx: click.Context, session: Session, upstream: str | None) -> None:
     failed = host.wait(_failed(host))
     session.show_list(host.upstreams.values(), _COLUMNS, _row, empty=_NONE)
     if failed:
-        ctx.exit(FAILED)
+        raise ReportedExit(FAILED)
 
 
 async def _failed(host: Tavern) -> bool:
@@ -92,8 +91,7 @@ async def _failed(host: Tavern) -> bool:
 
 @upstreams.command()
 @click.argument("upstream", metavar="NAME", required=False, shell_complete=completion.upstreams)
-@click.pass_context
-def refresh(ctx: click.Context, session: Session, upstream: str | None) -> None:
+def refresh(session: Session, upstream: str | None) -> None:
     """Read the list of tools again and show what changed.
 
     Without NAME, of all upstreams.
@@ -112,7 +110,7 @@ def refresh(ctx: click.Context, session: Session, upstream: str | None) -> None:
         rows += [(name, "", "", "", error) for name, error in failed.items()]
         session.out.table(("upstream", "new", "gone", "changed", "error"), rows, empty=_NONE)
     if failed:
-        ctx.exit(FAILED)
+        raise ReportedExit(FAILED)
 
 
 @upstreams.command()
@@ -161,8 +159,7 @@ def add(session: Session, kind: str, words: tuple[str, ...], name: str) -> None:
 
 @upstreams.command("import")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
-@click.pass_context
-def import_(ctx: click.Context, session: Session, file: str) -> None:
+def import_(session: Session, file: str) -> None:
     """Add the servers of another MCP client to tavern.yaml.
 
     FILE is its configuration (`mcpServers`). No secret is copied, and nothing is granted.
@@ -173,7 +170,7 @@ def import_(ctx: click.Context, session: Session, file: str) -> None:
     entries, left_out = entries_of_json(read_servers(Path(file)), file, written_names(written))
     _write(session, written, entries, left_out)
     if left_out:
-        ctx.exit(FAILED)
+        raise ReportedExit(FAILED)
 
 
 def _file(session: Session) -> Path:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tavern_core.cli import completion
-from tavern_core.cli.call import json_of, read_file, read_stdin
 from tavern_core.cli.errors import ReportedExit, tell
+from tavern_core.cli.inputs import json_of, read_file, read_stdin
 from tavern_core.cli.session import Session, command
 from tavern_core.errors import ERROR_CODES
 

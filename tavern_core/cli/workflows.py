@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tavern_core.cli import completion
-from tavern_core.cli.call import caller, json_arguments, named
+from tavern_core.cli.call import caller
 from tavern_core.cli.errors import FAILED, ReportedExit, exit_code_of, tell
+from tavern_core.cli.inputs import json_arguments, named
 from tavern_core.cli.lazy_groups import Group, Lazy
 from tavern_core.cli.output import shorten
 from tavern_core.cli.prompts import alone, answered, has_person, typed

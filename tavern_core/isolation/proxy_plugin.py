@@ -8,11 +8,13 @@ thread they wait; so they never block a loop and need none.
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Callable, Coroutine, Mapping
 from types import CodeType, FunctionType
 from typing import Any, Final
 
 from tavern_core.contract.context import PluginContext
+from tavern_core.contract.effects import MUTATES
 from tavern_core.contract.hookspecs import HOOKS, hookimpl
 from tavern_core.contract.protocols import Command, Contribution, Prompt, Resource, Service
 from tavern_core.contract.tools import ToolFactory
@@ -21,10 +23,11 @@ from tavern_core.isolation.codec import pack_context, pack_tool
 from tavern_core.isolation.connections import Kind
 from tavern_core.isolation.node_codec import HOOK_VALUES
 from tavern_core.isolation.proxy_nodes import proxy_node
-from tavern_core.isolation.proxy_services import proxy_service
 from tavern_core.isolation.proxy_tools import Made, RemoteTool, reported_tool, unpacked
 from tavern_core.isolation.supervisor import Supervisor
 from tavern_core.isolation.transport import judged
+from tavern_core.isolation.worker.facilities import packed_arguments
+from tavern_core.isolation.worker.service_methods import LONGEST_DOC
 from tavern_core.kernel.plugins.remote_plugin import RemotePlugin
 from tavern_core.model.call import CallContext
 from tavern_core.model.node import NodeSpec
@@ -294,3 +297,45 @@ def proxy_command(name: str, text: str, run: Callable[[list[str]], Any]) -> Any:
         context.exit(int(done["code"]))
 
     return command
+
+
+def proxy_service(supervisor: Supervisor, service: str, doc: str, facts: Mapping[str, Any]) -> Any:
+    """An object whose methods call the worker."""
+    body: dict[str, Any] = {"__slots__": (), "__doc__": doc}
+    for name, described in facts.items():
+        if str(name).isidentifier() and not name.startswith("_"):
+            body[name] = _method(supervisor, service, name, described)
+    return type(service if service.isidentifier() else "Service", (), body)()
+
+
+def _method(supervisor: Supervisor, service: str, name: str, described: Mapping[str, Any]) -> Callable[..., Any]:
+    def given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        return packed_arguments(service, name, args, kwargs)
+
+    if described["async"] is True:
+
+        async def ask_later(self: object, *args: Any, **kwargs: Any) -> Any:
+            return judged(await supervisor.ask_later("service", given(args, kwargs), "loop", f"{service}.{name}"))
+
+        return _dressed(ask_later, name, described)
+
+    def ask(self: object, *args: Any, **kwargs: Any) -> Any:
+        return judged(supervisor.ask("service", given(args, kwargs)))
+
+    return _dressed(ask, name, described)
+
+
+def _dressed(method: Any, name: str, described: Mapping[str, Any]) -> Callable[..., Any]:
+    """`method` with the name, the docstring, the mark and the parameters of the original."""
+    method.__name__ = method.__qualname__ = name
+    method.__doc__ = sayable(str(described["doc"]), LONGEST_DOC)
+    if type(described["mutates"]) is bool:
+        setattr(method, MUTATES, described["mutates"])
+    if described["parameters"] is not None:
+        empty = inspect.Parameter.empty
+        parameters = [
+            inspect.Parameter(str(n), inspect._ParameterKind(kind), default=... if optional is True else empty)
+            for n, kind, optional in described["parameters"]
+        ]
+        method.__signature__ = inspect.Signature(parameters)
+    return method  # type: ignore[no-any-return]
