@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from tavern_core.assistant.draft_graph import DraftGraph
 from tavern_core.assistant.model_answers import Needs
-from tavern_core.assistant.suggestions import add_edge, add_node, add_slot, connect, free_names, listed
+from tavern_core.assistant.needs_check import add_edge, add_node, add_slot, connect, free_names, listed
 from tavern_core.graph.patch import patched
 from tavern_core.graph.patch_problems import PatchProblem, PatchRefused
 from tavern_core.graph.plan import GROUP_INPUT, GROUP_OUTPUT

@@ -26,8 +26,7 @@ from tavern_core.isolation.proxy_nodes import proxy_node
 from tavern_core.isolation.proxy_tools import Made, RemoteTool, reported_tool, unpacked
 from tavern_core.isolation.supervisor import Supervisor
 from tavern_core.isolation.transport import judged
-from tavern_core.isolation.worker.facilities import packed_arguments
-from tavern_core.isolation.worker.service_methods import LONGEST_DOC
+from tavern_core.isolation.worker.facilities import LONGEST_DOC, packed_arguments
 from tavern_core.kernel.plugins.remote_plugin import RemotePlugin
 from tavern_core.model.call import CallContext
 from tavern_core.model.node import NodeSpec

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import logging
 import threading
@@ -10,7 +11,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from tavern_core.contract.context import PluginContext, Runtime
-from tavern_core.contract.publishing import view_members
+from tavern_core.contract.effects import MUTATES, function_of
+from tavern_core.contract.protocols import Service
+from tavern_core.contract.publishing import published, view_members
 from tavern_core.isolation.codec import crossing
 from tavern_core.isolation.worker.host_client import HostClient
 from tavern_core.schema.limits import json_or
@@ -147,3 +150,30 @@ class LinesToHost(logging.Handler):
             self._busy.now = False
         text = text.encode("utf-8", "backslashreplace").decode()[:LONGEST_LINE]
         self._host_client.tell("log", level=record.levelno, logger=record.name[:200], text=text)
+
+
+LONGEST_DOC: Final = 4_000
+"""Transferred characters of one docstring."""
+
+
+def method_facts(service: Service) -> dict[str, Any]:
+    """Published method → its description."""
+    return {name: _facts(service, name, member) for name, member in published(service).items()}
+
+
+def _facts(service: Service, name: str, member: object) -> dict[str, Any]:
+    function: Any = function_of(member)
+    try:
+        found = list(inspect.signature(function).parameters.values())
+        if isinstance(member, staticmethod):
+            found.insert(0, inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY))
+        parameters = [[p.name, int(p.kind), p.default is not p.empty] for p in found]
+    except (TypeError, ValueError):
+        parameters = None
+    bound = getattr(service.object, name, None)
+    return {
+        "async": inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(bound),
+        "mutates": getattr(function, MUTATES, None),
+        "doc": (inspect.getdoc(function) or "")[:LONGEST_DOC],
+        "parameters": parameters,
+    }

@@ -27,11 +27,10 @@ from tavern_core.errors import ActivationFailed, ToolFailed
 from tavern_core.isolation.codec import CannotCross, crossing, unpack_tool
 from tavern_core.isolation.node_codec import HOOK_VALUES
 from tavern_core.isolation.transport import longest
-from tavern_core.isolation.worker.facilities import WorkerFacilities, context_of
+from tavern_core.isolation.worker.facilities import WorkerFacilities, context_of, method_facts
 from tavern_core.isolation.worker.host_client import HostClient
 from tavern_core.isolation.worker.nodes import WorkerNodes
 from tavern_core.isolation.worker.running_call import WorkerCalls
-from tavern_core.isolation.worker.service_methods import method_facts
 from tavern_core.isolation.worker.tools import WorkerTools
 from tavern_core.isolation.worker_setup import Setup
 from tavern_core.kernel.hooks.table import Implementation, read_implementations, unmarked_lookalikes

@@ -22,7 +22,7 @@ from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.catalogue.descriptions import export_for_model
 from tavern_core.model.naming_rules import SEARCH_TOOLS
 from tavern_core.model.tool import ToolSpec
-from tavern_core.schema.wire_names import wire_name
+from tavern_core.schema.dialects import wire_name
 from tavern_core.server.request_access import tools_stamp
 
 if TYPE_CHECKING:
