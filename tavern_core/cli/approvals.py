@@ -47,11 +47,9 @@ def list_(session: Session, everything: bool) -> None:
 def show(session: Session, approval: str) -> None:
     """Show one request: the call with its arguments, its caller, and why it needs approval."""
     found = session.host().approvals.get(approval)
-    if session.as_json:
-        session.out.json(found.to_json())
-        return
     asked = found.request
-    session.out.facts(
+    session.show_facts(
+        found.to_json(),
         [
             ("id", found.id),
             ("state", found.state),
@@ -66,7 +64,7 @@ def show(session: Session, approval: str) -> None:
             ("ends", found.to_json()["expiresAt"]),
             ("decided by", found.decided_by),
             ("reason", found.reason),
-        ]
+        ],
     )
 
 

@@ -45,10 +45,7 @@ def list_(session: Session, last: int) -> None:
 def show(session: Session, artifact: str) -> None:
     """Show one artifact."""
     found = session.host().artifacts.get(artifact).to_json()
-    if session.as_json:
-        session.out.json(found)
-    else:
-        session.out.facts(list(found.items()))
+    session.show_facts(found, found.items())
 
 
 @artifacts.command()

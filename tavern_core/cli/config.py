@@ -123,10 +123,8 @@ def path(session: Session) -> None:
         "settings": home / "settings.json",
         "lock": lock_path(session.loaded()),
     }
-    if session.as_json:
-        session.out.json({name: str(place) if place is not None else None for name, place in places.items()})
-    else:
-        session.out.facts(places.items())
+    written = {name: str(place) if place is not None else None for name, place in places.items()}
+    session.show_facts(written, places.items())
 
 
 # Reading ---------------------------------------------------------------------------------------------------------------

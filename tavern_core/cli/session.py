@@ -64,6 +64,13 @@ class Session:
         else:
             self.out.text(text)
 
+    def show_facts(self, data: Any, pairs: Iterable[tuple[str, Any]]) -> None:
+        """Print a result: `data` with ``--json``, else names and values, one pair a line."""
+        if self.as_json:
+            self.out.json(data)
+        else:
+            self.out.facts(pairs)
+
     def show_list(
         self, found: Iterable[Any], columns: Sequence[str], row: Callable[[Any], Sequence[Any]], *, empty: str = ""
     ) -> None:

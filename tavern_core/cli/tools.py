@@ -157,11 +157,8 @@ def why(session: Session, tool: str, profile: str | None, permissions: str | Non
     """Say why a tool can or cannot be seen and called; exit code 5 if there is none with this id."""
     known = session.host().tools
     answer = known.why(tool, profile=profile, context=None if permissions is None else caller(permissions, profile))
-    if session.as_json:
-        session.out.json(answer.to_json())
-    else:
-        pairs = [("tool", answer.id), ("visible", answer.visible), ("reason", answer.reason), ("fix", answer.fix)]
-        session.out.facts([*pairs, ("plugin", answer.plugin)])
+    pairs = [("tool", answer.id), ("visible", answer.visible), ("reason", answer.reason), ("fix", answer.fix)]
+    session.show_facts(answer.to_json(), [*pairs, ("plugin", answer.plugin)])
     if not answer.visible and answer.id not in known.known_ids():
         raise ReportedExit(NOTHING_FOUND)
 

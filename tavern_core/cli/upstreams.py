@@ -201,10 +201,7 @@ def _write(session: Session, file: Path, entries: Sequence[NewEntry], left_out: 
 
 
 def _print(session: Session, found: UpstreamStatus) -> None:
-    if session.as_json:
-        session.out.json(found.to_json())
-    else:
-        session.out.facts(_facts(found))
+    session.show_facts(found.to_json(), _facts(found))
 
 
 def _row(one: UpstreamStatus) -> tuple[Any, ...]:
