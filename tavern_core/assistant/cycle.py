@@ -143,6 +143,9 @@ def _written(answer: LLMAnswer) -> str:
     return "" if answer.data is None else json.dumps(answer.data, ensure_ascii=False, default=str)
 
 
+# Problem report -------------------------------------------------------------------------------------------------------
+# What is wrong with the answer of a model, in terms that the model knows: its operations, its names, the allowed values.
+
 ANSWER_CODES: Final[Mapping[str, str]] = {
     "NO_PATCH": "The answer has no JSON.",
     "BAD_JSON": "The JSON of the answer cannot be read.",

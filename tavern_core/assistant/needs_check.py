@@ -229,6 +229,9 @@ def _warning(code: str, message: str, fix: str, pointer: str, near: tuple[str, .
     return PatchProblem(code, message, pointer=pointer, fix=fix, nearest=near, severity="warning")
 
 
+# Suggestions ----------------------------------------------------------------------------------------------------------
+# Operations that a report suggests, as the model would write them.
+
 _MOST_SHOWN: Final = 5
 
 

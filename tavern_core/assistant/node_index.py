@@ -19,37 +19,6 @@ from tavern_core.kernel.catalogue.tokenizer import query_words, words_of
 from tavern_core.model.node import NodeMatch, NodeSpec, Slot
 from tavern_core.model.workflow import Workflow
 
-_DAMPING: Final = 20
-"""How little the first places differ; chosen on the development part of the benchmark, like the weights."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ranking:
-    """One order of node types."""
-
-    weight: float
-    reasons: Mapping[str, str]
-    """Node type → why, best first."""
-
-
-def fused(evidence: Iterable[Ranking], limit: int) -> list[NodeMatch]:
-    """The best `limit` node types by all evidence; equal scores by type.
-
-    >>> [m.type for m in fused([Ranking(1.0, {"a": "x", "b": "x"}), Ranking(1.0, {"b": "y"})], 2)]
-    ['b', 'a']
-    """
-    scores: dict[str, list[tuple[float, str]]] = {}
-    for one in evidence:
-        for place, (type_, why) in enumerate(one.reasons.items(), 1):
-            scores.setdefault(type_, []).append((one.weight / (_DAMPING + place), why))
-    totals = {type_: sum(sorted(score for score, _ in found)) for type_, found in scores.items()}
-    best = sorted(totals, key=lambda type_: (-totals[type_], type_))[: max(limit, 0)]
-    return [NodeMatch(type_, totals[type_], _why(scores[type_])) for type_ in best]
-
-
-def _why(found: list[tuple[float, str]]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(why for _, why in sorted(found, key=lambda item: -item[0])))
-
 
 NEAREST: Final = 20
 """How many example workflows count; the nearer, the more."""
@@ -209,6 +178,11 @@ def _changes(known: Mapping[str, object], wanted: Mapping[str, object]) -> tuple
     return [key for key in known if key not in wanted] + [key for key in fresh if key in known], fresh
 
 
+# Port matching --------------------------------------------------------------------------------------------------------
+# Which node types give what an input needs, and take what an output gives.
+#
+# Only ports that say something count: everything fits a WILDCARD, and nearly every node has a STRING.
+
 _TELLING: Final = frozenset({"OBJECT", "BINARY", "ARRAY"})
 _Form = tuple[str, tuple[str, ...], bool, bool]
 """What decides whether two slots fit: type, categories, stream, multi."""
@@ -270,3 +244,38 @@ def _by_form(sides: Iterable[tuple[str, Mapping[str, Slot]]]) -> _Types:
             if is_telling(slot):
                 found.setdefault(_form(slot), (slot, {}))[1][type_] = None
     return {form: (slot, tuple(types)) for form, (slot, types) in found.items()}
+
+
+# Rank fusion ----------------------------------------------------------------------------------------------------------
+# Several orders of the same things become one: reciprocal rank fusion (Cormack, Clarke and Büttcher 2009), with weights.
+
+_DAMPING: Final = 20
+"""How little the first places differ; chosen on the development part of the benchmark, like the weights."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """One order of node types."""
+
+    weight: float
+    reasons: Mapping[str, str]
+    """Node type → why, best first."""
+
+
+def fused(evidence: Iterable[Ranking], limit: int) -> list[NodeMatch]:
+    """The best `limit` node types by all evidence; equal scores by type.
+
+    >>> [m.type for m in fused([Ranking(1.0, {"a": "x", "b": "x"}), Ranking(1.0, {"b": "y"})], 2)]
+    ['b', 'a']
+    """
+    scores: dict[str, list[tuple[float, str]]] = {}
+    for one in evidence:
+        for place, (type_, why) in enumerate(one.reasons.items(), 1):
+            scores.setdefault(type_, []).append((one.weight / (_DAMPING + place), why))
+    totals = {type_: sum(sorted(score for score, _ in found)) for type_, found in scores.items()}
+    best = sorted(totals, key=lambda type_: (-totals[type_], type_))[: max(limit, 0)]
+    return [NodeMatch(type_, totals[type_], _why(scores[type_])) for type_ in best]
+
+
+def _why(found: list[tuple[float, str]]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(why for _, why in sorted(found, key=lambda item: -item[0])))

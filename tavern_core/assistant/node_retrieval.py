@@ -215,6 +215,10 @@ def _is_open(slot: Slot) -> bool:
     return slot.required is True and slot.default is ABSENT
 
 
+# Example folder -------------------------------------------------------------------------------------------------------
+# A folder with example workflows: looked at for every request, and only read where something changed.
+
+
 class ExampleFolder:
     """One folder of `assistant.examples`. Used by one thread at a time."""
 

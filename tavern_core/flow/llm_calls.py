@@ -303,6 +303,9 @@ class _Pending:
     began: float = field(default_factory=time.perf_counter)
 
 
+# Governed llm ---------------------------------------------------------------------------------------------------------
+# A language model as nodes and plugins get it: each request goes through `Models.ask`.
+
 Ask = Callable[[Sequence[Message], Mapping[str, Any], Callable[[str], object] | None], Awaitable[LLMAnswer]]
 """(messages, options, receiver of the pieces of the text)"""
 

@@ -298,6 +298,10 @@ def proxy_command(name: str, text: str, run: Callable[[list[str]], Any]) -> Any:
     return command
 
 
+# Proxy services -------------------------------------------------------------------------------------------------------
+# The methods of a service in a worker, built from its description and equal to the originals on inspection.
+
+
 def proxy_service(supervisor: Supervisor, service: str, doc: str, facts: Mapping[str, Any]) -> Any:
     """An object whose methods call the worker."""
     body: dict[str, Any] = {"__slots__": (), "__doc__": doc}

@@ -126,6 +126,12 @@ def known_instead(key: str, known: Sequence[str]) -> str:
     return did_you_mean(key, known) or (f"there are: {', '.join(known)}" if 0 < len(known) < _FEW else "delete it")
 
 
+# Edit distance --------------------------------------------------------------------------------------------------------
+# The number of typing errors between two words: a character missing, added, wrong, or two swapped.
+#
+# The optimal string alignment distance, abandoned above a maximum.
+
+
 def slips(one: str, other: str, most: int) -> int:
     """The number of typing errors between two words; `most` + 1 if there are more than `most`.
 

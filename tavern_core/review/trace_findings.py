@@ -249,6 +249,10 @@ def _details(group: Sequence[Use], permission: str = "") -> dict[str, object]:
     return {"permission": permission, "uses": [{"kind": use.kind, "target": use.target} for use in group]}
 
 
+# Trace verdict --------------------------------------------------------------------------------------------------------
+# A traced run compared with everything that is known about the plugin: findings, and the permissions to request.
+
+
 def verdict(report: CheckReport, traced: Traced) -> tuple[tuple[Finding, ...], str]:
     """The findings, and the `permissions:` block as YAML; no block if plugin.yaml is unreadable."""
     reading = report.reading

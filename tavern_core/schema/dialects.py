@@ -159,6 +159,14 @@ def _flattened(node: Any, refs: Refs, seen: set[int]) -> tuple[dict[str, Any], s
     return properties, required
 
 
+# Wire names -----------------------------------------------------------------------------------------------------------
+# Tool ids in the form that the APIs of model providers allow: at most 64 of `A-Z a-z 0-9 _ -`, a letter or `_` first.
+#
+#     text:count  ->  text__count          reversible by itself: a plugin's name has no `_`, so the first `__` is the colon
+#     a_b:c       ->  a_b__c_5f1e6d2a90    anything lost or ambiguous gets a prefix of the SHA-256 of the id
+#
+# A name depends only on the id: it does not change when other tools are added or removed.
+
 LONGEST = 64
 _DIGEST = 10
 _CLEAN = re.compile(r"[A-Za-z][A-Za-z0-9-]*(?::[A-Za-z0-9_-]+)?\Z")

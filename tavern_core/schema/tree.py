@@ -161,6 +161,10 @@ def at(path: tuple[object, ...]) -> str:
     return pointer(path)
 
 
+# Normalise ------------------------------------------------------------------------------------------------------------
+# One spelling for keywords that other documents spell differently: `defaultValue` (plugin.yaml examples) is `default`.
+
+
 def normalise_schema(schema: Any) -> Any:
     """A copy in which `defaultValue` is `default`; if both exist, `default` wins.
 

@@ -84,7 +84,7 @@ class Tracing:
             self._write({"done": done})
 
     def _look_at_host(self) -> None:
-        from tavern_core.review.audit.host_changes import host_changes
+        from tavern_core.review.audit.patches import host_changes
 
         for name, (file, line) in host_changes(self._stack):
             if name not in self._changed:

@@ -152,6 +152,9 @@ class LinesToHost(logging.Handler):
         self._host_client.tell("log", level=record.levelno, logger=record.name[:200], text=text)
 
 
+# Service methods ------------------------------------------------------------------------------------------------------
+# The description of a service's methods: enough to create equal ones.
+
 LONGEST_DOC: Final = 4_000
 """Transferred characters of one docstring."""
 

@@ -301,6 +301,10 @@ def _bounded(written: io.StringIO, limit: int) -> str:
     return text if len(text) <= limit else text[:limit] + SHORTENED
 
 
+# Plugin import --------------------------------------------------------------------------------------------------------
+# The plugin's package, imported in its worker from any kind of installation.
+
+
 def imported(setup: Setup) -> ModuleType:
     """The plugin's package. Errors of its code are raised.
 

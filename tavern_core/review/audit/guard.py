@@ -199,6 +199,9 @@ def _nothing(args: tuple[Any, ...]) -> Any:
     return ()
 
 
+# Dns lookups ----------------------------------------------------------------------------------------------------------
+# Connections use addresses, grants use names: which name was resolved to an address?
+
 _WEB: Final = (80, 443)
 
 

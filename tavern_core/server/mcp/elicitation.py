@@ -201,6 +201,13 @@ class Live(_Talk):
         return answer
 
 
+# Forms ----------------------------------------------------------------------------------------------------------------
+# Questions as forms: clients show only flat objects of text, numbers, booleans and choices, and questions may want anything.
+#
+# {type: object, properties: {name: {type: string}}}     as it is
+# {type: integer}                                        one field, `value`
+# anything else                                          one field of text, in which the person writes JSON
+
 Form = Literal["fields", "value", "json"]
 _FIELD_TYPES: Final = frozenset({"string", "number", "integer", "boolean"})
 VALUE: Final = "value"
