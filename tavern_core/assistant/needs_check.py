@@ -54,9 +54,7 @@ def _given_outputs(workflow: Workflow) -> set[str]:
 
 
 def _inputs(before: Workflow, after: Workflow, needs: Needs, read: set[str]) -> Iterator[PatchProblem]:
-    for key in needs.inputs:
-        if key not in after.interface_inputs:
-            yield _absent("NEED_INPUT", "interfaceInputs", key, after.interface_inputs, needs.inputs)
+    yield from _absent("NEED_INPUT", "interfaceInputs", after.interface_inputs, needs.inputs)
     for key in after.interface_inputs:
         if key not in read and (key in needs.inputs or key not in before.interface_inputs):
             text = f"nothing reads input {key!r} of the workflow"
@@ -65,9 +63,7 @@ def _inputs(before: Workflow, after: Workflow, needs: Needs, read: set[str]) -> 
 
 
 def _outputs(before: Workflow, after: Workflow, needs: Needs, given: set[str]) -> Iterator[PatchProblem]:
-    for key in needs.outputs:
-        if key not in after.interface_outputs:
-            yield _absent("NEED_OUTPUT", "interfaceOutputs", key, after.interface_outputs, needs.outputs)
+    yield from _absent("NEED_OUTPUT", "interfaceOutputs", after.interface_outputs, needs.outputs)
     for key in after.interface_outputs:
         if key not in given and (key in needs.outputs or key not in before.interface_outputs):
             text = f"nothing gives output {key!r} of the workflow"
@@ -75,14 +71,14 @@ def _outputs(before: Workflow, after: Workflow, needs: Needs, given: set[str]) -
             yield _warning("NEED_OUTPUT", text, fix, f"/interfaceOutputs/{key}")
 
 
-def _absent(code: str, section: str, key: str, known: Mapping[str, Any], needed: Sequence[str]) -> PatchProblem:
-    type_ = GROUP_INPUT if section == "interfaceInputs" else GROUP_OUTPUT
-    side = "input" if section == "interfaceInputs" else "output"
-    near = did_you_mean(key, [name for name in known if name not in needed])
-    fix = f'add it: {{"op": "add", "path": "/{section}/{key}", "value": {{"dataFlowType": "STRING"}}}}, and connect it at a {type_} node'
-    return _warning(
-        code, f"the request needs {side} {key!r}, which is not in {section}", near or fix, f"/{section}/{key}"
-    )
+def _absent(code: str, section: str, known: Mapping[str, Any], needed: Sequence[str]) -> Iterator[PatchProblem]:
+    type_, side = (GROUP_INPUT, "input") if section == "interfaceInputs" else (GROUP_OUTPUT, "output")
+    for key in needed:
+        if key not in known:
+            near = did_you_mean(key, [name for name in known if name not in needed])
+            fix = f"add it: {add_slot(section, key, None)}, and connect it at a {type_} node"
+            text = f"the request needs {side} {key!r}, which is not in {section}"
+            yield _warning(code, text, near or fix, f"/{section}/{key}")
 
 
 def _types(after: Workflow, needs: Needs) -> Iterator[PatchProblem]:

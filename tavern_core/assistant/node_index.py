@@ -19,7 +19,6 @@ from tavern_core.kernel.catalogue.tokenizer import query_words, words_of
 from tavern_core.model.node import NodeMatch, NodeSpec, Slot
 from tavern_core.model.workflow import Workflow
 
-
 NEAREST: Final = 20
 """How many example workflows count; the nearer, the more."""
 _NEARNESS: Final = 3

@@ -291,50 +291,32 @@ def shortfall(
     """
     wanted = tuple(wanted)
     if lacking := missing(rights.plugin, wanted):
-        return Shortfall(
-            "plugin",
-            tuple(lacking),
-            f"plugin {plugin} was not granted {', '.join(lacking)}",
-            grant_fix(plugin, lacking, rights.asked),
-        )
+        return _lack("plugin", lacking, f"plugin {plugin} was not granted", grant_fix(plugin, lacking, rights.asked))
     if rights.host_denied and (lacking := sorted(c for c in wanted if forbids(rights.host_denied, c))):
-        return Shortfall(
-            "host",
-            tuple(lacking),
-            f"this host denies {', '.join(lacking)}",
-            "take it out of capabilities.deny in tavern.yaml",
-        )
+        return _lack("host", lacking, "this host denies", "take it out of capabilities.deny in tavern.yaml")
     if rights.host is not None and (lacking := missing(rights.host, wanted)):
-        return Shortfall(
-            "host",
-            tuple(lacking),
-            f"this host allows no {', '.join(lacking)}",
-            f"add {_quoted(lacking)} to capabilities.allow in tavern.yaml",
-        )
+        fix = f"add {_quoted(lacking)} to capabilities.allow in tavern.yaml"
+        return _lack("host", lacking, "this host allows no", fix)
     if rights.profile is not None and (lacking := missing(rights.profile, wanted)):
         name = context.profile
-        return Shortfall(
-            "profile",
-            tuple(lacking),
-            f"profile {name!r} allows no {', '.join(lacking)}",
-            f"add {_quoted(lacking)} to capabilities of the profile {name!r}",
-        )
+        fix = f"add {_quoted(lacking)} to capabilities of the profile {name!r}"
+        return _lack("profile", lacking, f"profile {name!r} allows no", fix)
     if lacking := missing(rights.caller, wanted):
-        who = context.principal
-        fix = (
-            f"--permissions {','.join(lacking)}"
-            if door == "cli"
-            else f"pass CallContext(permissions={{{', '.join(map(repr, lacking))}}})"
-        )
-        if who == HOST_PRINCIPAL:
+        fix = f"pass CallContext(permissions={{{', '.join(map(repr, lacking))}}})"
+        if door == "cli":
+            fix = f"--permissions {','.join(lacking)}"
+        if context.principal == HOST_PRINCIPAL:
             fix += "; without a context the host itself calls, which never has danger:*"
-        return Shortfall("caller", tuple(lacking), f"{who} may not use {', '.join(lacking)}", fix)
+        return _lack("caller", lacking, f"{context.principal} may not use", fix)
     if context.scopes and (lacking := [c for c in sorted(wanted) if context.scopes.get(c) == ()]):
         reason = f"{context.principal} does not allow {', '.join(lacking)}: its scope is empty"
-        return Shortfall(
-            "caller", tuple(lacking), reason, "name what it may reach in CallContext.scopes, or leave the scope out"
-        )
+        fix = "name what it may reach in CallContext.scopes, or leave the scope out"
+        return Shortfall("caller", tuple(lacking), reason, fix)
     return None
+
+
+def _lack(side: str, lacking: list[str], reason: str, fix: str) -> Shortfall:
+    return Shortfall(side, tuple(lacking), f"{reason} {', '.join(lacking)}", fix)
 
 
 def grant_fix(plugin: str, names: Iterable[str], asked: Collection[str] | None) -> str:

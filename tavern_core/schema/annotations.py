@@ -22,7 +22,6 @@ from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model import depths
 from tavern_core.model.guard import MARK, Guard
 
-
 _SCALARS: Mapping[Any, Mapping[str, Any]] = {
     int: {"type": "integer"},
     str: {"type": "string"},

@@ -24,7 +24,6 @@ from tavern_core.model.call import Rights, ToolCall
 from tavern_core.model.capability_scope import common, folders
 from tavern_core.schema.limits import measure
 
-
 TOOL: Final = "CodeInterpreter:execute"
 _ENVIRONMENT: Final = {
     "PATH": "/usr/local/bin:/usr/bin:/bin",
