@@ -26,7 +26,7 @@ from tavern_core.isolation.proxy_nodes import proxy_node
 from tavern_core.isolation.proxy_tools import Made, RemoteTool, reported_tool, unpacked
 from tavern_core.isolation.supervisor import Supervisor
 from tavern_core.isolation.transport import judged
-from tavern_core.isolation.worker.facilities import LONGEST_DOC, packed_arguments
+from tavern_core.isolation.worker.facilities import LONGEST_DOC, remote_method
 from tavern_core.kernel.plugins.remote_plugin import RemotePlugin
 from tavern_core.model.call import CallContext
 from tavern_core.model.node import NodeSpec
@@ -312,25 +312,17 @@ def proxy_service(supervisor: Supervisor, service: str, doc: str, facts: Mapping
 
 
 def _method(supervisor: Supervisor, service: str, name: str, described: Mapping[str, Any]) -> Callable[..., Any]:
-    def given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        return packed_arguments(service, name, args, kwargs)
+    def ask(given: dict[str, Any]) -> Any:
+        return judged(supervisor.ask("service", given))
 
-    if described["async"] is True:
+    async def ask_later(given: dict[str, Any]) -> Any:
+        return judged(await supervisor.ask_later("service", given, "loop", f"{service}.{name}"))
 
-        async def ask_later(self: object, *args: Any, **kwargs: Any) -> Any:
-            return judged(await supervisor.ask_later("service", given(args, kwargs), "loop", f"{service}.{name}"))
-
-        return _dressed(ask_later, name, described)
-
-    def ask(self: object, *args: Any, **kwargs: Any) -> Any:
-        return judged(supervisor.ask("service", given(args, kwargs)))
-
-    return _dressed(ask, name, described)
+    return _dressed(remote_method(service, name, described["async"] is True, ask, ask_later), described)
 
 
-def _dressed(method: Any, name: str, described: Mapping[str, Any]) -> Callable[..., Any]:
-    """`method` with the name, the docstring, the mark and the parameters of the original."""
-    method.__name__ = method.__qualname__ = name
+def _dressed(method: Any, described: Mapping[str, Any]) -> Callable[..., Any]:
+    """`method` with the docstring, the mark and the parameters of the original."""
     method.__doc__ = sayable(str(described["doc"]), LONGEST_DOC)
     if type(described["mutates"]) is bool:
         setattr(method, MUTATES, described["mutates"])

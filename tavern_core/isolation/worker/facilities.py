@@ -6,7 +6,7 @@ import inspect
 import itertools
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -67,30 +67,32 @@ def _view(host_client: HostClient, name: str, methods: Mapping[str, bool], descr
     Args:
         methods: name → whether it is async.
     """
-    body: dict[str, Any] = {
-        method: _asking(host_client, name, method, is_async) for method, is_async in methods.items()
-    }
+
+    def ask(given: dict[str, Any]) -> Any:
+        return host_client.ask("call_service", **given)
+
+    def ask_later(given: dict[str, Any]) -> Awaitable[Any]:
+        return host_client.ask_later("call_service", **given)
+
+    body = {method: remote_method(name, method, is_async, ask, ask_later) for method, is_async in methods.items()}
     body |= view_members(name, methods, description)
     return type(f"{name}View", (), body)()
 
 
-def _asking(host_client: HostClient, service: str, method: str, is_async: bool) -> Callable[..., Any]:
-    def given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        return packed_arguments(service, method, args, kwargs)
+def remote_method(
+    service: str, name: str, is_async: bool, ask: Callable[[Any], Any], ask_later: Callable[[Any], Awaitable[Any]]
+) -> Any:
+    """A method of a service that sends its arguments to the other side, and returns the answer."""
 
-    if is_async:
+    async def later(self: object, *args: Any, **kwargs: Any) -> Any:
+        return await ask_later(packed_arguments(service, name, args, kwargs))
 
-        async def ask_later(self: object, *args: Any, **kwargs: Any) -> Any:
-            return await host_client.ask_later("call_service", **given(args, kwargs))
+    def now(self: object, *args: Any, **kwargs: Any) -> Any:
+        return ask(packed_arguments(service, name, args, kwargs))
 
-        ask_later.__name__ = method
-        return ask_later
-
-    def ask(self: object, *args: Any, **kwargs: Any) -> Any:
-        return host_client.ask("call_service", **given(args, kwargs))
-
-    ask.__name__ = method
-    return ask
+    method: Any = later if is_async else now
+    method.__name__ = method.__qualname__ = name
+    return method
 
 
 def packed_arguments(service: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
