@@ -37,17 +37,6 @@ from tavern_core.model.token_estimate import tokens_of
 
 T = TypeVar("T")
 Message = Mapping[str, Any]
-CONFUSED_AT: Final = {
-    "empty": 2,
-    "thought": 2,
-    "repeats": 2,
-    "too_long": 2,
-    "too_many": 2,
-    "blocks": 3,
-    "not_native": 3,
-    "not_tam": 3,
-}
-"""Kind of an answer that leads nowhere → how often it may come before the next call until the run stops."""
 STUCK: Final = "AGENT_STUCK"
 """Code of a run that stopped because its model goes round in circles, or writes nothing that can be used."""
 LONGEST_PAUSE_S: Final = 10.0
@@ -323,8 +312,9 @@ class AgentLoop:
     ) -> AgentOutcome | None:
         """Nothing ran: tell the model why; stop when that has not helped before."""
         count = self._repetition.problem(kind)
-        if count >= CONFUSED_AT[kind]:
-            return self._ended("stopped", _CONFUSED[kind])
+        most, stop = _CONFUSED[kind]
+        if count >= most:
+            return self._ended("stopped", stop)
         messages = list(native or ())
         if kind == "too_many" or (answer.calls and not messages and self._written.calling != "tam"):
             messages = self._calls.refusals(answer.calls[:_KEPT_CALLS], kind, most=MOST_CALLS)
@@ -455,12 +445,17 @@ def _stuck(reason: str, fix: str) -> Stop:
 
 _SHOW: Final = "see `tavern agent show`; a larger model or a clearer prompt may help"
 _CONFUSED: Final = {
-    "empty": _stuck("the model answered with nothing, twice", _SHOW),
-    "thought": _stuck("the model writes its calls into thoughts, where nothing runs", _SHOW),
-    "repeats": _stuck("the model repeats the same passage endlessly", _SHOW),
-    "too_long": _stuck("the model's answers are too long to be read", "set model_options.max_tokens in the profile"),
-    "too_many": _stuck("the model makes more calls in one answer than are allowed", _SHOW),
-    "blocks": _stuck("the model wrote calls that cannot be read, three times", _SHOW),
-    "not_native": _stuck("the model makes native calls, but the profile calls tools by TAM", 'set "calling": "both"'),
-    "not_tam": _stuck("the model writes TAM, but the profile makes native calls", 'set "calling": "both"'),
-}
+    "empty": (2, _stuck("the model answered with nothing, twice", _SHOW)),
+    "thought": (2, _stuck("the model writes its calls into thoughts, where nothing runs", _SHOW)),
+    "repeats": (2, _stuck("the model repeats the same passage endlessly", _SHOW)),
+    "too_long": (
+        2, _stuck("the model's answers are too long to be read", "set model_options.max_tokens in the profile"),
+    ),
+    "too_many": (2, _stuck("the model makes more calls in one answer than are allowed", _SHOW)),
+    "blocks": (3, _stuck("the model wrote calls that cannot be read, three times", _SHOW)),
+    "not_native": (
+        3, _stuck("the model makes native calls, but the profile calls tools by TAM", 'set "calling": "both"'),
+    ),
+    "not_tam": (3, _stuck("the model writes TAM, but the profile makes native calls", 'set "calling": "both"')),
+}  # fmt: skip
+"""Kind of an answer that leads nowhere → how often it may come before the next call until the run stops, and why it stops then."""

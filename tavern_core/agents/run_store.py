@@ -71,11 +71,7 @@ class AgentRuns:
             self.tidy()
 
     def take_up(self, kept: StoredAgentRun) -> None:
-        """Acquire a run to resume it.
-
-        Raises:
-            UsageError: another process has it (USAGE).
-        """
+        """Acquire a run to resume it. Raises UsageError: another process has it (USAGE)."""
         run = kept.record.run_id
         if kept.record.state == "running":
             raise UsageError(f"{run} is still running", hint="wait for its end, or cancel it where it runs")

@@ -5,16 +5,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import json
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 from tavern_core.assistant.draft_graph import DraftGraph, End
 from tavern_core.assistant.model_answers import Needs
-from tavern_core.assistant.suggestions import add_edge, add_node, add_slot, connect, free_names, listed
 from tavern_core.graph.patch_problems import PatchProblem
 from tavern_core.graph.plan import GROUP_INPUT, GROUP_OUTPUT
-from tavern_core.model.nearest import did_you_mean, nearest
+from tavern_core.model.naming_rules import split_id
+from tavern_core.model.nearest import did_you_mean, fold, nearest
 from tavern_core.model.node import NodeSpec, Slot
 from tavern_core.model.workflow import Workflow
 
@@ -53,9 +54,7 @@ def _given_outputs(workflow: Workflow) -> set[str]:
 
 
 def _inputs(before: Workflow, after: Workflow, needs: Needs, read: set[str]) -> Iterator[PatchProblem]:
-    for key in needs.inputs:
-        if key not in after.interface_inputs:
-            yield _absent("NEED_INPUT", "interfaceInputs", key, after.interface_inputs, needs.inputs)
+    yield from _absent("NEED_INPUT", "interfaceInputs", after.interface_inputs, needs.inputs)
     for key in after.interface_inputs:
         if key not in read and (key in needs.inputs or key not in before.interface_inputs):
             text = f"nothing reads input {key!r} of the workflow"
@@ -64,9 +63,7 @@ def _inputs(before: Workflow, after: Workflow, needs: Needs, read: set[str]) -> 
 
 
 def _outputs(before: Workflow, after: Workflow, needs: Needs, given: set[str]) -> Iterator[PatchProblem]:
-    for key in needs.outputs:
-        if key not in after.interface_outputs:
-            yield _absent("NEED_OUTPUT", "interfaceOutputs", key, after.interface_outputs, needs.outputs)
+    yield from _absent("NEED_OUTPUT", "interfaceOutputs", after.interface_outputs, needs.outputs)
     for key in after.interface_outputs:
         if key not in given and (key in needs.outputs or key not in before.interface_outputs):
             text = f"nothing gives output {key!r} of the workflow"
@@ -74,14 +71,14 @@ def _outputs(before: Workflow, after: Workflow, needs: Needs, given: set[str]) -
             yield _warning("NEED_OUTPUT", text, fix, f"/interfaceOutputs/{key}")
 
 
-def _absent(code: str, section: str, key: str, known: Mapping[str, Any], needed: Sequence[str]) -> PatchProblem:
-    type_ = GROUP_INPUT if section == "interfaceInputs" else GROUP_OUTPUT
-    side = "input" if section == "interfaceInputs" else "output"
-    near = did_you_mean(key, [name for name in known if name not in needed])
-    fix = f'add it: {{"op": "add", "path": "/{section}/{key}", "value": {{"dataFlowType": "STRING"}}}}, and connect it at a {type_} node'
-    return _warning(
-        code, f"the request needs {side} {key!r}, which is not in {section}", near or fix, f"/{section}/{key}"
-    )
+def _absent(code: str, section: str, known: Mapping[str, Any], needed: Sequence[str]) -> Iterator[PatchProblem]:
+    type_, side = (GROUP_INPUT, "input") if section == "interfaceInputs" else (GROUP_OUTPUT, "output")
+    for key in needed:
+        if key not in known:
+            near = did_you_mean(key, [name for name in known if name not in needed])
+            fix = f"add it: {add_slot(section, key, None)}, and connect it at a {type_} node"
+            text = f"the request needs {side} {key!r}, which is not in {section}"
+            yield _warning(code, text, near or fix, f"/{section}/{key}")
 
 
 def _types(after: Workflow, needs: Needs) -> Iterator[PatchProblem]:
@@ -226,3 +223,51 @@ def _last(pointer: str) -> str:
 
 def _warning(code: str, message: str, fix: str, pointer: str, near: tuple[str, ...] = ()) -> PatchProblem:
     return PatchProblem(code, message, pointer=pointer, fix=fix, nearest=near, severity="warning")
+
+
+# Suggestions ----------------------------------------------------------------------------------------------------------
+# Operations that a report suggests, as the model would write them.
+
+_MOST_SHOWN: Final = 5
+
+
+def connect(graph: DraftGraph, node: str, slot: Slot) -> str:
+    """How an input gets a value; empty if no output fits."""
+    found = graph.fitting(node, slot)
+    return f"connect an output that fits ({listed(found)}): {add_edge(found[0], (node, slot.key))}" if found else ""
+
+
+def listed(ends: Sequence[End]) -> str:
+    """A few ends: ``a.text, b.text``."""
+    return ", ".join(f"{node}.{key}" for node, key in ends[:_MOST_SHOWN])
+
+
+def add_node(name: str, type_: str) -> str:
+    """The operation that adds a node."""
+    return _json({"op": "add", "path": f"/nodes/{name}", "value": {"type": type_}})
+
+
+def add_slot(section: str, key: str, other: Slot | None) -> str:
+    """The operation that adds an input or output of the workflow, of the type at the other end."""
+    type_ = "STRING" if other is None or other.type in ("CONVERTIBLE_ANY", "WILDCARD") else other.type
+    return _json({"op": "add", "path": f"/{section}/{key}", "value": {"dataFlowType": type_}})
+
+
+def add_edge(source: End, target: End, name: str = "") -> str:
+    """The operation that adds an edge, or writes an edge of the patch anew."""
+    value = {"source": source[0], "sourceHandle": source[1], "target": target[0], "targetHandle": target[1]}
+    return _json({"op": "add", "path": f"/edges/{name or '-'.join((*source, *target))}", "value": value})
+
+
+def free_names(types: Iterable[str], taken: Collection[str]) -> dict[str, str]:
+    """New names for nodes: name → type."""
+    found: dict[str, str] = {}
+    for type_ in types:
+        stem = fold(split_id(type_)[1]) or "node"
+        names = (stem, *(f"{stem}{number}" for number in range(2, 1_000)))
+        found[next(name for name in names if name not in taken and name not in found)] = type_
+    return found
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)

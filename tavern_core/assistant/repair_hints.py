@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from tavern_core.assistant.draft_graph import DraftGraph
 from tavern_core.assistant.model_answers import Needs
-from tavern_core.assistant.suggestions import add_edge, add_node, add_slot, connect, free_names, listed
+from tavern_core.assistant.needs_check import add_edge, add_node, add_slot, connect, free_names, listed
 from tavern_core.graph.patch import patched
 from tavern_core.graph.patch_problems import PatchProblem, PatchRefused
 from tavern_core.graph.plan import GROUP_INPUT, GROUP_OUTPUT
@@ -46,19 +46,18 @@ def advised(
         draft = patched(before, list(patch)).workflow
     except PatchRefused:
         return [_of_operation(problem, before, patch, needs) for problem in problems]
-    return _Advice(problems, before, draft, needs, spec).all()
+    return _Advice(problems, draft, needs, spec).all()
 
 
 class _Advice:
     def __init__(
         self,
         problems: Sequence[PatchProblem],
-        before: Workflow,
         draft: Workflow,
         needs: Needs,
         spec: Callable[[str], NodeSpec | None],
     ) -> None:
-        self._problems, self._before, self._draft, self._needs = problems, before, draft, needs
+        self._problems, self._draft, self._needs = problems, draft, needs
         meant = {name for problem in problems if problem.code == "UNKNOWN_TYPE" for name in problem.nearest}
         present = {node.type for node in draft.nodes} | meant
         self._absent = [type_ for type_ in needs.nodes if type_ not in present and spec(type_) is not None]

@@ -125,11 +125,7 @@ def close_others(keep: Iterable[int]) -> None:
 
 
 def require_one_thread() -> None:
-    """Refuse a process with several threads.
-
-    Raises:
-        BoxUnavailable: the other threads would stay outside of the box.
-    """
+    """Refuse a process with several threads. Raises BoxUnavailable: the other threads would stay outside of the box."""
     try:
         threads = len(os.listdir("/proc/self/task"))  # noqa: PTH208 - pathlib is not loaded here
     except OSError:  # no /proc: the caller has just been forked

@@ -54,11 +54,7 @@ class _Beneath(ctypes.Structure):
 
 
 def version() -> int:
-    """The ABI of this kernel's Landlock.
-
-    Raises:
-        OSError: there is none, or it is disabled.
-    """
+    """The ABI of this kernel's Landlock. Raises OSError: there is none, or it is disabled."""
     return syscall(_CREATE, 0, 0, _VERSION_FLAG)
 
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from tavern_core.box import landlock, namespaces, privileges, rlimits, seccomp
 from tavern_core.box.confine import apply_layers, close_others, require_one_thread
-from tavern_core.box.own_places import own_places
+from tavern_core.box.namespaces import own_places
 from tavern_core.box.policy import (
     LANDLOCK,
     LIMITS,

@@ -134,11 +134,7 @@ def apply(policy: BoxPolicy, *, is_program: bool = False, asks: bool = False) ->
 
 
 def install(code: bytes, *, asks: bool = False) -> int:
-    """Install a filter; returns as `apply`.
-
-    Raises:
-        OSError: the kernel has no filters, or refuses this one.
-    """
+    """Install a filter; returns as `apply`. Raises OSError: the kernel has no filters, or refuses this one."""
     program = _Program(len(code) // 8, code)
     prctl(38, 1)  # PR_SET_NO_NEW_PRIVS
     call = MACHINES[MACHINE][2], 1  # SECCOMP_SET_MODE_FILTER

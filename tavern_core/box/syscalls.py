@@ -22,11 +22,7 @@ KERNEL: Final = tuple(int(word) for word in os.uname().release.replace("-", ".")
 
 
 def syscall(number: int, *arguments: Any) -> int:
-    """Call the kernel. Integers are passed as longs.
-
-    Raises:
-        OSError: the error of the kernel.
-    """
+    """Call the kernel. Integers are passed as longs. Raises OSError: the error of the kernel."""
     return prepared(number, *arguments)()
 
 
@@ -37,11 +33,7 @@ def prepared(number: int, *arguments: Any) -> Callable[[], int]:
 
 
 def prctl(option: int, *values: int) -> int:
-    """``prctl(2)``; missing arguments are 0.
-
-    Raises:
-        OSError: the error of the kernel.
-    """
+    """``prctl(2)``; missing arguments are 0. Raises OSError: the error of the kernel."""
     return _checked(_LIBC.prctl(option, *(*values, 0, 0, 0, 0)[:4]))
 
 
@@ -55,11 +47,7 @@ def prctl_each(option: int, values: Iterable[int]) -> int:
 
 
 def unshare(flags: int) -> None:
-    """``unshare(2)``.
-
-    Raises:
-        OSError: the error of the kernel.
-    """
+    """``unshare(2)``. Raises OSError: the error of the kernel."""
     _checked(int(_LIBC.unshare(ctypes.c_int(flags))))
 
 
@@ -81,11 +69,7 @@ def fork_into(flags: int) -> int:
 
 
 def mount(source: str, target: str, kind: str, flags: int, options: str = "") -> None:
-    """``mount(2)``.
-
-    Raises:
-        OSError: the error of the kernel.
-    """
+    """``mount(2)``. Raises OSError: the error of the kernel."""
     words = [ctypes.c_char_p(os.fsencode(word)) for word in (source, target, kind, options)]
     _checked(int(_LIBC.mount(*words[:3], ctypes.c_ulong(flags), words[3])))
 

@@ -5,22 +5,17 @@ from __future__ import annotations
 import click
 
 from tavern_core.cli.completion import SHELLS, shell_completion
-from tavern_core.cli.session import Command, Session, json_option, pass_session
+from tavern_core.cli.session import Command, Session, command, pass_session
 
 
-@click.command(cls=Command)
-@json_option
-@pass_session
-def version(session: Session, as_json: bool) -> None:
+@command()
+def version(session: Session) -> None:
     """Print the versions of tavern-core and Python."""
     import platform
 
     from tavern_core import __version__
 
-    if as_json:
-        session.out.json({"tavernCore": __version__, "python": platform.python_version()})
-    else:
-        session.out.text(version_line())
+    session.show({"tavernCore": __version__, "python": platform.python_version()}, version_line())
 
 
 def version_line() -> str:

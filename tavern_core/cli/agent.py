@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Coroutine
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from tavern_core.cli import completion
-from tavern_core.cli.call import caller, named, read_stdin
+from tavern_core.cli.call import caller
 from tavern_core.cli.errors import FAILED, INTERRUPTED, ReportedExit, exit_code_of, tell, tell_plainly
+from tavern_core.cli.inputs import json_or_text, named, read_stdin
 from tavern_core.cli.lazy_groups import Group
-from tavern_core.cli.output import as_json as json_text
-from tavern_core.cli.output import one_line, shorten, visible
-from tavern_core.cli.session import Command, Session, json_option, pass_session
+from tavern_core.cli.output import json_text, one_line, shorten, visible
+from tavern_core.cli.session import Session
 from tavern_core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -37,17 +35,13 @@ def agent() -> None:
     """Give tasks to agents; show, resume and replay their runs."""
 
 
-@agent.command(cls=Command)
+@agent.command()
 @click.argument("profile", metavar="PROFILE", shell_complete=completion.profiles)
 @click.argument("task", metavar="TASK|-")
 @click.option("--model", metavar="NAME", help="The language model, instead of the profile's.")
 @_budget
 @click.option("--permissions", metavar="A,B", help="Run with at most these capabilities.")
-@json_option
-@pass_session
-def run(
-    session: Session, profile: str, task: str, model: str | None, budget: str, permissions: str | None, as_json: bool
-) -> None:
+def run(session: Session, profile: str, task: str, model: str | None, budget: str, permissions: str | None) -> None:
     """Give a task to an agent: `tavern agent run writer "Count the words of README.md"`.
 
     PROFILE is a name or the path of an agent_profile.json. For -, the task is read from stdin. Steps are printed to stderr,
@@ -59,50 +53,43 @@ def run(
     host = session.host()
     context = caller(permissions, None)
     begun = host.agents.start(profile, text, context=context, model=model, budget=limits)
-    _finished(session, host.wait(_followed(session, begun, quiet=as_json)), as_json=as_json)
+    _finished(session, host.wait(_followed(session, begun, quiet=session.as_json)))
 
 
-@agent.command(cls=Command)
+@agent.command()
 @click.argument("run_id", metavar="RUN", shell_complete=completion.agent_runs)
 @click.option("--answer", multiple=True, metavar="ID=VALUE", help="The answer to a question; JSON, or text.")
 @click.option("--model", metavar="NAME", help="The language model from now on, instead of the run's.")
 @_budget
-@json_option
-@pass_session
-def resume(
-    session: Session, run_id: str, answer: tuple[str, ...], model: str | None, budget: str, as_json: bool
-) -> None:
+def resume(session: Session, run_id: str, answer: tuple[str, ...], model: str | None, budget: str) -> None:
     """Resume a run that waits, or that ended before its task was done.
 
     The model is not asked again what it has answered, and no call is made twice.
     """
     host = session.host()
-    answers = {name: _value(text) for name, text in named(answer).items()}
+    answers = {name: json_or_text(text) for name, text in named(answer).items()}
     begun = host.agents.take_up(run_id, answers, model=model, budget=_limits(budget))
-    _finished(session, host.wait(_followed(session, begun, quiet=as_json)), as_json=as_json)
+    _finished(session, host.wait(_followed(session, begun, quiet=session.as_json)))
 
 
-@agent.command(cls=Command)
+@agent.command()
 @click.option("--last", type=click.IntRange(1), default=50, show_default=True, metavar="N", help="The newest N.")
-@json_option
-@pass_session
-def runs(session: Session, last: int, as_json: bool) -> None:
+def runs(session: Session, last: int) -> None:
     """List the runs of agents, newest first."""
     found = session.host().agents.runs(most=last)
-    if as_json:
-        session.out.json([_row_json(record) for record in found])
+    if session.as_json:
+        rows = [record.to_json() for record in found]
+        session.out.json([{key: row[key] for key in row if key != "events"} for row in rows])
     else:
         session.out.table(_COLUMNS, [_row(record) for record in found], empty="no runs of agents")
 
 
-@agent.command(cls=Command)
+@agent.command()
 @click.argument("run_id", metavar="RUN", shell_complete=completion.agent_runs)
-@json_option
-@pass_session
-def show(session: Session, run_id: str, as_json: bool) -> None:
+def show(session: Session, run_id: str) -> None:
     """Show a run: every message, every call with its result, and what it cost."""
     record = session.host().agents.get(run_id)
-    if as_json:
+    if session.as_json:
         session.out.json(record.to_json())
         return
     for event in record.events:
@@ -110,17 +97,15 @@ def show(session: Session, run_id: str, as_json: bool) -> None:
             session.out.text(line)
 
 
-@agent.command(cls=Command)
+@agent.command()
 @click.argument("run_id", metavar="RUN", shell_complete=completion.agent_runs)
-@json_option
-@pass_session
-def replay(session: Session, run_id: str, as_json: bool) -> None:
+def replay(session: Session, run_id: str) -> None:
     """Run the loop over the record of a run, without model and tools.
 
     Reports where the host would answer the model differently now; the exit code is 1 then.
     """
     found = session.host().agents.replay_sync(run_id)
-    if as_json:
+    if session.as_json:
         session.out.json(found.to_json())
     else:
         for line in found.differences:
@@ -131,15 +116,13 @@ def replay(session: Session, run_id: str, as_json: bool) -> None:
         raise ReportedExit(FAILED)
 
 
-@agent.command(cls=Command)
+@agent.command()
 @click.argument("profile", metavar="PROFILE", shell_complete=completion.profiles)
 @click.argument("task", metavar="TASK", default="")
-@json_option
-@pass_session
-def prompt(session: Session, profile: str, task: str, as_json: bool) -> None:
+def prompt(session: Session, profile: str, task: str) -> None:
     """Print the system prompt with which an agent would begin."""
     found = session.host().agents.prompt_sync(profile, task)
-    if as_json:
+    if session.as_json:
         session.out.json(found.to_json())
         return
     session.out.data(found.system)
@@ -164,13 +147,13 @@ async def _followed(session: Session, begun: Coroutine[Any, Any, AgentHandle], *
         raise
 
 
-def _finished(session: Session, outcome: AgentOutcome, *, as_json: bool) -> None:
+def _finished(session: Session, outcome: AgentOutcome) -> None:
     """Print the outcome; the exit code says how the run ended."""
-    if as_json:
+    if session.as_json:
         session.out.json(outcome.to_json())
     elif outcome.answer:
         session.out.data(outcome.answer)
-    if not as_json:
+    if not session.as_json:
         for warning in outcome.warnings:
             tell("warning", "AGENT", warning)
         cost = "" if outcome.cost is None else f", {outcome.cost:.4f} {outcome.currency}"
@@ -181,7 +164,7 @@ def _finished(session: Session, outcome: AgentOutcome, *, as_json: bool) -> None
             )
     if outcome.ok:
         return
-    if not as_json:
+    if not session.as_json:
         severity = "note" if outcome.state == "waiting" else "error"
         hint = outcome.fix
         if outcome.state == "waiting":
@@ -254,23 +237,11 @@ def _row(record: AgentRecord) -> tuple[Any, ...]:
     )
 
 
-def _row_json(record: AgentRecord) -> dict[str, Any]:
-    shown = record.to_json()
-    del shown["events"]
-    return shown
-
-
 def _limits(text: str) -> dict[str, Any] | None:
     """``steps=5,money=0.1`` as a mapping; None for nothing."""
     words = tuple(filter(None, (word.strip() for word in text.split(","))))
-    found = {name: _value(value) for name, value in named(words).items()}
+    found = {name: json_or_text(value) for name, value in named(words).items()}
     known = ("steps", "calls", "tokens", "seconds", "money", "currency")
     if unknown := sorted(found.keys() - set(known)):
         raise UsageError(f"--budget has no {unknown[0]!r}", hint=f"it has: {', '.join(known)}")
     return found or None
-
-
-def _value(text: str) -> Any:
-    with suppress(ValueError):
-        return json.loads(text)
-    return text

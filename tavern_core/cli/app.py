@@ -45,7 +45,7 @@ COMMANDS: Final = {
     "approvals": Lazy(f"{_HERE}.approvals", "approvals", "Show the calls that wait for approval, and decide them."),
     "tokens": Lazy(f"{_HERE}.tokens", "tokens", "Create, list and revoke tokens for callers from other processes."),
     "serve": Lazy(f"{_HERE}.serve", "serve", "Serve the host over HTTP: nodes, tools, calls, jobs, events, MCP."),
-    "mcp": Lazy(f"{_HERE}.mcp", "mcp", "Serve the host's tools to MCP clients."),
+    "mcp": Lazy(f"{_HERE}.serve", "mcp", "Serve the host's tools to MCP clients."),
     "limits": Lazy(
         f"{_HERE}.limits",
         "limits",

@@ -7,7 +7,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Final
 
-from tavern_core.cli.output import as_json, one_line, visible, write
+from tavern_core.cli.output import json_text, one_line, visible, write
 from tavern_core.cli.prompts import alone, has_person, read_line
 
 if TYPE_CHECKING:
@@ -26,12 +26,12 @@ def ask(request: ApprovalRequest) -> Approval:
     with alone():
         write(sys.stderr, _shown(request))
         said = (read_line("Let it run? Type yes to approve, anything else refuses: ") or "").strip().lower()
-    by = f"user:{_user()}"
+    by = f"user:{user_name()}"
     return request.approve(by=by) if said in ("y", "yes") else request.reject("refused at the terminal", by=by)
 
 
 def _shown(request: ApprovalRequest) -> str:
-    arguments = visible(as_json(dict(request.arguments), indent=2))
+    arguments = visible(json_text(dict(request.arguments), indent=2))
     if len(arguments) > _LONGEST:
         arguments = arguments[:_LONGEST] + f"\n… ({len(arguments):,} characters)"
     rows = [
@@ -46,7 +46,8 @@ def _shown(request: ApprovalRequest) -> str:
     return "\n".join(rows) + "\n"
 
 
-def _user() -> str:
+def user_name() -> str:
+    """The user of the operating system who runs this command."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a container without an entry for its user

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import getpass
-import os
 import time
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from tavern_core.cli.approval_prompt import user_name
 from tavern_core.cli.errors import NOTHING_FOUND, ReportedExit
 from tavern_core.cli.lazy_groups import Group
-from tavern_core.cli.output import as_json as json_text
-from tavern_core.cli.session import Command, Session, json_option, pass_session
+from tavern_core.cli.output import json_text
+from tavern_core.cli.session import Session
 
 if TYPE_CHECKING:
-    from tavern_core.kernel.calls.stored_approvals import StoredApproval
+    from tavern_core.kernel.calls.stored_approvals import ApprovalRule, StoredApproval
     from tavern_core.model.call import CallContext
 
 _COLUMNS: Final = ("id", "state", "tool", "caller", "risk", "ends in", "why")
@@ -35,31 +34,22 @@ def approvals() -> None:
     """
 
 
-@approvals.command("list", cls=Command)
+@approvals.command("list")
 @click.option("--all", "everything", is_flag=True, help="Also those that were decided or expired.")
-@json_option
-@pass_session
-def list_(session: Session, everything: bool, as_json: bool) -> None:
+def list_(session: Session, everything: bool) -> None:
     """List the calls that wait, newest first."""
     found = session.host().approvals.list(None if everything else "pending")
-    if as_json:
-        session.out.json([one.to_json() for one in found])
-        return
-    session.out.table(_COLUMNS, [_row(one) for one in found], empty="no call waits for approval")
+    session.show_list(found, _COLUMNS, _row, empty="no call waits for approval")
 
 
-@approvals.command(cls=Command)
+@approvals.command()
 @click.argument("approval", metavar="ID")
-@json_option
-@pass_session
-def show(session: Session, approval: str, as_json: bool) -> None:
+def show(session: Session, approval: str) -> None:
     """Show one request: the call with its arguments, its caller, and why it needs approval."""
     found = session.host().approvals.get(approval)
-    if as_json:
-        session.out.json(found.to_json())
-        return
     asked = found.request
-    session.out.facts(
+    session.show_facts(
+        found.to_json(),
         [
             ("id", found.id),
             ("state", found.state),
@@ -74,66 +64,52 @@ def show(session: Session, approval: str, as_json: bool) -> None:
             ("ends", found.to_json()["expiresAt"]),
             ("decided by", found.decided_by),
             ("reason", found.reason),
-        ]
+        ],
     )
 
 
-@approvals.command(cls=Command)
+@approvals.command()
 @click.argument("approval", metavar="ID")
 @_reason
 @_remember
-@json_option
-@pass_session
-def approve(session: Session, approval: str, reason: str, remember: str | None, as_json: bool) -> None:
+def approve(session: Session, approval: str, reason: str, remember: str | None) -> None:
     """Let a call run once, when its caller repeats it."""
-    _decide(session, approval, True, reason, remember, as_json)
+    _decide(session, approval, True, reason, remember)
 
 
-@approvals.command(cls=Command)
+@approvals.command()
 @click.argument("approval", metavar="ID")
 @_reason
 @_remember
-@json_option
-@pass_session
-def reject(session: Session, approval: str, reason: str, remember: str | None, as_json: bool) -> None:
+def reject(session: Session, approval: str, reason: str, remember: str | None) -> None:
     """Refuse a call."""
-    _decide(session, approval, False, reason, remember, as_json)
+    _decide(session, approval, False, reason, remember)
 
 
-@approvals.command(cls=Command)
-@json_option
-@pass_session
-def rules(session: Session, as_json: bool) -> None:
+@approvals.command()
+def rules(session: Session) -> None:
     """List the rules that answer later requests."""
-    found = session.host().approvals.rules()
-    if as_json:
-        session.out.json([rule.to_json() for rule in found])
-        return
-    rows = [
-        (rule.id, "approve" if rule.approved else "reject", rule.scope, rule.tool, rule.principal, rule.by)
-        for rule in found
-    ]
-    session.out.table(("id", "answer", "for each", "tool", "caller", "made by"), rows, empty="no rules")
+
+    def row(rule: ApprovalRule) -> tuple[str, ...]:
+        return rule.id, "approve" if rule.approved else "reject", rule.scope, rule.tool, rule.principal, rule.by
+
+    columns = ("id", "answer", "for each", "tool", "caller", "made by")
+    session.show_list(session.host().approvals.rules(), columns, row, empty="no rules")
 
 
-@approvals.command(cls=Command)
+@approvals.command()
 @click.argument("rule", metavar="RULE")
-@json_option
-@pass_session
-def forget(session: Session, rule: str, as_json: bool) -> None:
+def forget(session: Session, rule: str) -> None:
     """Remove a rule; its calls need approval again."""
     session.host().approvals.forget(rule)
-    if as_json:
-        session.out.json({"forgotten": rule})
-        return
-    session.out.text(f"{rule} is forgotten")
+    session.show({"forgotten": rule}, f"{rule} is forgotten")
 
 
-def _decide(session: Session, approval: str, approved: bool, reason: str, remember: Any, as_json: bool) -> None:
+def _decide(session: Session, approval: str, approved: bool, reason: str, remember: Any) -> None:
     store = session.host().approvals
     decide = store.approve if approved else store.reject
     found = decide(approval, by=person(), reason=reason, remember=remember or "")
-    if as_json:
+    if session.as_json:
         session.out.json(found.to_json())
     elif approved:
         session.out.text(f"approved: {found.tool} runs when {found.principal} makes the same call again")
@@ -147,10 +123,7 @@ def person() -> CallContext:
     """The user of this home's command line may approve, as the user of the operating system."""
     from tavern_core.model.call import CallContext
 
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a container without an entry for its user
-        user = str(os.getuid())
+    user = user_name()
     return CallContext(principal=f"user:{user}", user_id=user, roles=frozenset({"approver"}))
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from tavern_core.cli.lazy_groups import Group
-from tavern_core.cli.session import Command, Session, json_option, pass_session
+from tavern_core.cli.session import Session
 from tavern_core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -29,41 +29,29 @@ def artifacts() -> None:
     """
 
 
-@artifacts.command("list", cls=Command)
+@artifacts.command("list")
 @click.option("--last", type=click.IntRange(1), default=50, show_default=True, metavar="N", help="The newest N.")
-@json_option
-@pass_session
-def list_(session: Session, last: int, as_json: bool) -> None:
+def list_(session: Session, last: int) -> None:
     """List artifacts, newest first."""
-    found = [one.to_json() for one in session.host().artifacts.list(most=last)]
-    if as_json:
-        session.out.json(found)
-        return
-    rows = [
-        (one["id"], one["size"], one["mediaType"], one["name"], one["principal"], one["expiresAt"]) for one in found
-    ]
-    session.out.table(_COLUMNS, rows, empty="no artifacts")
+
+    def row(one: Artifact) -> tuple[Any, ...]:
+        return one.id, one.size, one.media_type, one.name, one.principal, one.to_json()["expiresAt"]
+
+    session.show_list(session.host().artifacts.list(most=last), _COLUMNS, row, empty="no artifacts")
 
 
-@artifacts.command(cls=Command)
+@artifacts.command()
 @click.argument("artifact", metavar="ID")
-@json_option
-@pass_session
-def show(session: Session, artifact: str, as_json: bool) -> None:
+def show(session: Session, artifact: str) -> None:
     """Show one artifact."""
     found = session.host().artifacts.get(artifact).to_json()
-    if as_json:
-        session.out.json(found)
-    else:
-        session.out.facts(list(found.items()))
+    session.show_facts(found, found.items())
 
 
-@artifacts.command(cls=Command)
+@artifacts.command()
 @click.argument("artifact", metavar="ID")
 @click.option("--output", "-o", type=click.Path(path_type=Path), metavar="FILE", help="Write to FILE; default: stdout.")
-@json_option
-@pass_session
-def get(session: Session, artifact: str, output: Path | None, as_json: bool) -> None:
+def get(session: Session, artifact: str, output: Path | None) -> None:
     """Write the bytes of an artifact to stdout or a file."""
     store = session.host().artifacts
     known = store.get(artifact)
@@ -81,27 +69,22 @@ def get(session: Session, artifact: str, output: Path | None, as_json: bool) -> 
                 shutil.copyfileobj(source, target)
         except OSError as error:
             raise UsageError(f"{output} cannot be written: {error.strerror or error}") from error
-    if as_json:
-        session.out.json({**known.to_json(), "file": str(output)})
-    else:
-        session.out.text(f"{output}: {known.size:,} bytes")
+    session.show({**known.to_json(), "file": str(output)}, f"{output}: {known.size:,} bytes")
 
 
-@artifacts.command(cls=Command)
+@artifacts.command()
 @click.argument("file", metavar="FILE", type=click.Path(path_type=Path, allow_dash=True))
 @click.option(
     "--type", "media_type", metavar="TYPE", help="Media type, such as image/png; default: from the name of FILE."
 )
 @click.option("--name", metavar="NAME", help="Its name; default: that of FILE.")
-@json_option
-@pass_session
-def put(session: Session, file: Path, media_type: str | None, name: str | None, as_json: bool) -> None:
+def put(session: Session, file: Path, media_type: str | None, name: str | None) -> None:
     """Store FILE, or stdin for -, as an artifact, and print its address.
 
     Tools take the address; `tavern tools call ID NAME=@FILE` does both at once.
     """
     made = put_file(session.host(), file, None, media_type=media_type, name=name)
-    if as_json:
+    if session.as_json:
         session.out.json(made.to_json())
     else:
         session.out.data(made.uri)
@@ -128,14 +111,9 @@ def put_file(
     return host.artifacts.put(data, kind, name=label, context=context)
 
 
-@artifacts.command(cls=Command)
+@artifacts.command()
 @click.argument("artifact", metavar="ID")
-@json_option
-@pass_session
-def remove(session: Session, artifact: str, as_json: bool) -> None:
+def remove(session: Session, artifact: str) -> None:
     """Delete an artifact before it expires."""
     session.host().artifacts.remove(artifact)
-    if as_json:
-        session.out.json({"removed": artifact})
-    else:
-        session.out.text(f"{artifact} was deleted")
+    session.show({"removed": artifact}, f"{artifact} was deleted")

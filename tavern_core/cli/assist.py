@@ -13,7 +13,7 @@ from tavern_core.cli.errors import FAILED, INVALID, ReportedExit, tell
 from tavern_core.cli.output import write
 from tavern_core.cli.previous_versions import PreviousVersions
 from tavern_core.cli.prompts import alone, has_person, read_line
-from tavern_core.cli.session import Command, Session, json_option, pass_session
+from tavern_core.cli.session import Session, command
 from tavern_core.errors import StateDamaged, UsageError
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _YES: Final = ("y", "yes", "是")
 
 
-@click.command(cls=Command)
+@command()
 @click.argument("words", metavar="[REQUEST] FILE|ID", nargs=-1, required=True)
 @click.option("--model", default="", metavar="MODEL", help="The language model; default: the only one.")
 @click.option("--plan", is_flag=True, help="Let the model plan the steps first.")
@@ -40,9 +40,7 @@ _YES: Final = ("y", "yes", "是")
 @click.option("--dry-run", is_flag=True, help="Only show the change.")
 @click.option("--output", "-o", metavar="FILE", help="Write the changed workflow there; leave FILE as it is.")
 @click.option("--undo", is_flag=True, help="Undo the last change of FILE: `tavern assist --undo FILE`.")
-@json_option
-@pass_session
-def assist(session: Session, /, words: tuple[str, ...], as_json: bool, undo: bool, **options: Any) -> None:
+def assist(session: Session, /, words: tuple[str, ...], undo: bool, **options: Any) -> None:
     """Change a workflow in your own words, with a language model.
 
     `tavern assist "summarize the text first" flow.json` checks the change, shows it, and applies it after your consent. A file that does not
@@ -52,7 +50,7 @@ def assist(session: Session, /, words: tuple[str, ...], as_json: bool, undo: boo
     if undo:
         if request or options["yes"] or options["dry_run"] or options["output"]:
             raise UsageError("--undo takes nothing but a FILE", hint="tavern assist --undo flow.json")
-        _undo(session, file, as_json=as_json)
+        _undo(session, file)
         return
     if len(request) != 1:
         raise UsageError(
@@ -60,10 +58,10 @@ def assist(session: Session, /, words: tuple[str, ...], as_json: bool, undo: boo
         )
     if options["yes"] and options["dry_run"]:
         raise UsageError("--yes and --dry-run exclude each other", hint="leave one of them out")
-    _propose(session, request[0], file, options, as_json=as_json)
+    _propose(session, request[0], file, options)
 
 
-def _propose(session: Session, request: str, file: str, options: Mapping[str, Any], *, as_json: bool) -> None:
+def _propose(session: Session, request: str, file: str, options: Mapping[str, Any]) -> None:
     """Show a change, and write it if the person agrees."""
     host = session.host()
     path = _path(host, file)
@@ -72,14 +70,14 @@ def _propose(session: Session, request: str, file: str, options: Mapping[str, An
     proposal = host.wait(host.assistant.propose(request, current, dry_run=options["tries"], **how))
     target = Path(options["output"]).absolute() if options["output"] else path
     if not proposal.ok:
-        _refused(session, proposal, as_json=as_json)
-    if not as_json:
+        _refused(session, proposal)
+    if not session.as_json:
         _show(session, proposal)
     is_shown_only = options["dry_run"]
     applied = not is_shown_only and (options["yes"] or (options["output"] and not target.exists()) or _consents(target))
     if applied:
         _apply(session, host, proposal, target, is_same=target == path)
-    if as_json:
+    if session.as_json:
         session.out.json({**proposal.to_json(), "file": str(target), "applied": applied})
     elif applied:
         write(sys.stderr, f"written: {target}\n")
@@ -122,9 +120,9 @@ def _show(session: Session, proposal: Proposal) -> None:
         write(sys.stderr, f"{spent.requests} request(s), {spent.input} + {spent.output} tokens{cost}\n")
 
 
-def _refused(session: Session, proposal: Proposal, *, as_json: bool) -> None:
+def _refused(session: Session, proposal: Proposal) -> None:
     """Report a proposal without a valid change. Raises ReportedExit."""
-    if as_json:
+    if session.as_json:
         session.out.json({**proposal.to_json(), "file": None, "applied": False})
     elif proposal.declined:
         tell("error", "TOOL_ERROR", f"the model changed nothing: {proposal.declined}", "ask in other words")
@@ -164,12 +162,12 @@ def _apply(session: Session, host: Tavern, proposal: Proposal, target: Path, *, 
         tell("warning", error.code, f"{target} is written, but cannot be taken back: {error.message}", error.hint)
 
 
-def _undo(session: Session, file: str, *, as_json: bool) -> None:
+def _undo(session: Session, file: str) -> None:
     path = Path(file)
     if not path.exists():
         path = _path(session.host(), file)
     existed = PreviousVersions(session.loaded().home, path).restore()
-    if as_json:
-        session.out.json({"file": str(path.absolute()), "restored": existed, "deleted": not existed})
-    else:
-        session.out.text(f"restored: {path}" if existed else f"deleted: {path}, which did not exist before")
+    session.show(
+        {"file": str(path.absolute()), "restored": existed, "deleted": not existed},
+        f"restored: {path}" if existed else f"deleted: {path}, which did not exist before",
+    )

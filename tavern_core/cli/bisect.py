@@ -14,7 +14,7 @@ import click
 from tavern_core.cli import completion
 from tavern_core.cli.errors import FAILED, ReportedExit, tell_plainly
 from tavern_core.cli.output import visible
-from tavern_core.cli.session import Command, Session, json_option, pass_session
+from tavern_core.cli.session import Session, command
 from tavern_core.errors import UsageError
 
 VARIABLE: Final = "TAVERN_DISABLE_PLUGINS"
@@ -22,7 +22,7 @@ _NO_REST: Final = {"TAVERN_LIMITS__HOOK_FAILURES": "0"}
 """A hook that was quarantined by earlier attempts would look innocent in the next one."""
 
 
-@click.command(cls=Command, context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.argument("words", nargs=-1, metavar="[COMMAND...|TOOL_ID ARGUMENTS...]", shell_complete=completion.first_tool)
 @click.option(
     "--timeout",
@@ -30,9 +30,7 @@ _NO_REST: Final = {"TAVERN_LIMITS__HOOK_FAILURES": "0"}
     metavar="SECONDS",
     help="Count a longer attempt as failed.",
 )
-@json_option
-@pass_session
-def bisect(session: Session, words: tuple[str, ...], timeout: float | None, as_json: bool) -> None:
+def bisect(session: Session, words: tuple[str, ...], timeout: float | None) -> None:
     """Find the plugin that makes a command or a tool call fail.
 
     The command is run several times with different plugins disabled, keeping dependencies; exit code 0 means that it
@@ -62,7 +60,7 @@ def bisect(session: Session, words: tuple[str, ...], timeout: float | None, as_j
 
     own = words[0].partition(":")[0] if is_tool else ""
     guilty = find_guilty(depends_on, fails, [own] if own in depends_on else [])
-    if as_json:
+    if session.as_json:
         session.out.json({"guilty": list(guilty.plugins), "reason": guilty.why_not or None, "tries": tries})
     elif not guilty.plugins:
         session.out.text(f"no plugin is guilty: {guilty.why_not}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -12,9 +11,10 @@ import click
 from tavern_core.cli import completion
 from tavern_core.cli.artifacts import put_file
 from tavern_core.cli.errors import ReportedExit, exit_code_of, show_call_error, tell_plainly
-from tavern_core.cli.output import as_json as json_text
+from tavern_core.cli.inputs import json_arguments, named
+from tavern_core.cli.output import json_text
 from tavern_core.cli.run_display import tell_questions
-from tavern_core.cli.session import Command, Session, json_option, pass_session
+from tavern_core.cli.session import Session, command
 from tavern_core.errors import CallError, PluginError, UsageError
 
 if TYPE_CHECKING:
@@ -23,11 +23,9 @@ if TYPE_CHECKING:
     from tavern_core.model.result import ToolResult
 
 DOOR: Final = "cli"
-LARGEST_INPUT: Final = 64_000_000
-"""Bytes read from a file or stdin; the host's own limits are far below."""
 
 
-@click.command(cls=Command)
+@command()
 @click.argument("tool", metavar="ID", shell_complete=completion.tools)
 @click.argument("words", metavar="[NAME=VALUE]...", nargs=-1)
 @click.option(
@@ -42,8 +40,6 @@ LARGEST_INPUT: Final = 64_000_000
 @click.option("--trace", is_flag=True, help="Show each step of the call and how long it took, on stderr.")
 @click.option("--key", metavar="KEY", help="Idempotency key: equal calls with it run once.")
 @click.option("--purpose", default="", metavar="TEXT", help="The reason, for the audit log.")
-@json_option
-@pass_session
 def call(
     session: Session,
     tool: str,
@@ -58,7 +54,6 @@ def call(
     trace: bool,
     key: str | None,
     purpose: str,
-    as_json: bool,
 ) -> None:
     """Call a tool: `tavern tools call text:count text="one two" unit=words`.
 
@@ -69,7 +64,7 @@ def call(
         other = "--dry-run" if dry_run else "--trace" if trace else "--timeout-ms"
         raise UsageError(f"--commit and {other} do not go together", hint=f"give {other} to the call without --commit")
     texts = named((*words, *given))
-    whole = json_arguments(json_args) if json_args is not None else {}
+    whole = json_arguments(json_args)
     if both := sorted(texts.keys() & whole.keys()):
         raise UsageError(f"{both[0]!r} is given twice: by name and in --json-args", hint="give it once")
     host = session.host()
@@ -92,58 +87,18 @@ def call(
             dry_run=dry_run,
             trace=trace,
         )
-    if trace and not as_json:
+    if trace and not session.as_json:
         for step in result.meta.get("trace", ()):
             tell_plainly(f"{step['ms']:>10.3f} ms  {step['step']}")
     if result.job is not None and result.status == "job" and not _questions(result):  # it would end with this process
-        result = _followed(session, result.job, as_json)
-    if as_json:
+        result = _followed(session, result.job)
+    if session.as_json:
         session.out.json(result.to_json())
     elif result.ok:
         _show_value(session, result)
     if result.error is not None:
-        code = exit_code_of(result.error.kind) if as_json else show_call_error(result.error.to_json())
+        code = exit_code_of(result.error.kind) if session.as_json else show_call_error(result.error.to_json())
         raise ReportedExit(code)
-
-
-def named(words: tuple[str, ...]) -> dict[str, str]:
-    """``name=value`` words as a mapping.
-
-    Raises:
-        UsageError: a word without ``=``, or a name given twice (USAGE).
-    """
-    found: dict[str, str] = {}
-    for word in words:
-        name, equals, text = word.partition("=")
-        if not equals or not name:
-            raise UsageError(f"{word[:200]!r} is not name=value", hint="for example text='one two'")
-        if name in found:
-            raise UsageError(f"{name!r} is given twice", hint=f"for a list write {name}='[1, 2]'")
-        found[name] = text
-    return found
-
-
-def json_arguments(source: str) -> dict[str, Any]:
-    """The object of ``--json-args``: the text itself, ``@file`` or ``-``.
-
-    Raises:
-        UsageError: there is no such file, or it is not a JSON object (USAGE).
-    """
-    from tavern_core.kernel.text.json_document import read_json
-
-    name, text = "--json-args", source
-    if source == "-":
-        name, text = "stdin", read_stdin()
-    elif source.startswith("@"):
-        name, text = source[1:], read_file(source[1:])
-    document = read_json(text, name, code=UsageError.code, largest=LARGEST_INPUT, most_values=1_000_000)
-    if document.findings:
-        first = document.findings[0]
-        raise UsageError(f"{name}: {first.message}", hint=first.hint, findings=document.findings)
-    value = document.data
-    if not isinstance(value, dict):
-        raise UsageError(f"{name} must hold a JSON object, not {type(value).__name__}", hint='{"name": value}')
-    return value
 
 
 def typed(host: Tavern, tool: str, texts: Mapping[str, str], context: CallContext | None = None) -> dict[str, Any]:
@@ -175,67 +130,22 @@ def caller(permissions: str | None, profile: str | None) -> CallContext | None:
     """The caller that the options describe; None: the host itself."""
     if permissions is None and profile is None:
         return None
-    import getpass
-
+    from tavern_core.cli.approval_prompt import user_name
     from tavern_core.model.call import CallContext
 
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a container without an entry for its user
-        user = "unknown"
+    user = user_name()
     names = frozenset(filter(None, (name.strip() for name in (permissions or "").split(","))))
     return CallContext(permissions=names, principal=f"user:{user}", user_id=user, profile=profile)
 
 
-def read_file(name: str) -> str:
-    """The text of a file that the command line names.
-
-    Raises:
-        UsageError: it cannot be read, is too large or not UTF-8 (USAGE).
-    """
-    try:
-        with Path(name).open("rb") as file:
-            content = file.read(LARGEST_INPUT + 1)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{name} cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    return _decoded(content, name)
-
-
-def read_stdin() -> str:
-    """Everything on stdin.
-
-    Raises:
-        UsageError: too large, or not UTF-8 (USAGE).
-    """
-    if sys.stdin is None:
-        return ""
-    if sys.stdin.isatty():
-        tell_plainly("reading from the terminal; end with Ctrl-D")
-    buffer = getattr(sys.stdin, "buffer", None)
-    if buffer is None:  # replaced by a program that embeds the command line
-        return sys.stdin.read(LARGEST_INPUT)
-    return _decoded(buffer.read(LARGEST_INPUT + 1), "stdin")
-
-
-def _decoded(content: bytes, name: str) -> str:
-    """Line ends are kept, because they may be part of a value."""
-    if len(content) > LARGEST_INPUT:
-        raise UsageError(f"{name} holds more than {LARGEST_INPUT:,} bytes")
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise UsageError(f"{name} is not UTF-8 text (line {line})", hint="save it as UTF-8") from error
-
-
-def _followed(session: Session, job: str, as_json: bool) -> ToolResult:
+def _followed(session: Session, job: str) -> ToolResult:
     """What a call that became a job came to. One that asks something ends the command, and can be resumed."""
     from tavern_core.cli.jobs import waits_for_an_answer, watched
 
-    say = None if as_json else tell_plainly
+    say = None if session.as_json else tell_plainly
     found = watched(session, job, say)
     if not found.is_over:
-        if as_json:
+        if session.as_json:
             session.out.json(session.host().jobs.result(job).to_json())
         waits_for_an_answer(found, say)
     return session.host().jobs.result(job)

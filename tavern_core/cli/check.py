@@ -5,19 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from tavern_core.cli import completion
 from tavern_core.cli.errors import INVALID, NOTHING_FOUND, ReportedExit, show_finding, tell_plainly
-from tavern_core.cli.session import Command, Session, json_option, pass_session
-from tavern_core.cli.trace_check import trace_report
+from tavern_core.cli.session import Command, Session, command
 from tavern_core.errors import Finding, UsageError
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model.plugin_status import finding_json
 
 if TYPE_CHECKING:
+    from tavern_core.cli.output import Output
+    from tavern_core.errors import Finding
     from tavern_core.review.plugin_check import CheckReport
+    from tavern_core.review.trace_record import Traced
+
 
 _WORDS: Final = "tavern_core.pytest"
 
@@ -31,7 +35,7 @@ class _BeforePytest(Command):
         return super().parse_args(ctx, args[:at])
 
 
-@click.command(cls=_BeforePytest, options_metavar="[OPTIONS] [-- WORDS FOR PYTEST]")
+@command(cls=_BeforePytest, options_metavar="[OPTIONS] [-- WORDS FOR PYTEST]")
 @click.argument("target", metavar="PATH|NAME", default=".", shell_complete=completion.plugins_or_folders)
 @click.option("--write", is_flag=True, help="Add the tools that the code returns to plugin.yaml.")
 @click.option(
@@ -42,8 +46,6 @@ class _BeforePytest(Command):
 )
 @click.option("--timeout-ms", type=click.IntRange(1), default=300_000, metavar="N", help="How long the tests may take.")
 @click.option("--strict", is_flag=True, help="Warnings count as errors.")
-@json_option
-@pass_session
 @click.pass_context
 def check(
     ctx: click.Context,
@@ -54,7 +56,6 @@ def check(
     tracing: bool,
     timeout_ms: int,
     strict: bool,
-    as_json: bool,
 ) -> None:
     """Check a plugin against its plugin.yaml, without running its code.
 
@@ -66,7 +67,7 @@ def check(
     from tavern_core.review.plugin_check import check_plugin
 
     if not _is_folder(target) and target in session.loaded().config.upstreams:
-        _check_upstream(session, target, as_json)
+        _check_upstream(session, target)
         return
     roots = [] if _is_folder(target) else _roots(session)
     report = check_plugin(target, roots=roots, host_version=__version__)
@@ -84,7 +85,7 @@ def check(
         report = replace(report, findings=(*report.findings, *traced.findings))
         traced.show_problem()
     is_ok = report.is_ok and not (strict and any(f.severity == "warning" for f in report.findings))
-    if as_json:
+    if session.as_json:
         session.out.json({**_as_json(report, is_ok), **({"trace": traced.to_json()} if traced is not None else {})})
     else:
         folder = Path(report.location) if report.location else None
@@ -99,14 +100,14 @@ def check(
         raise ReportedExit(NOTHING_FOUND if any(f.code == "PLUGIN_NOT_FOUND" for f in report.findings) else INVALID)
 
 
-def _check_upstream(session: Session, name: str, as_json: bool) -> None:
+def _check_upstream(session: Session, name: str) -> None:
     """Whether the entry of an upstream can be used as it is written; nothing is connected to."""
     from tavern_core.review.plugin_check import CheckReport
 
     flaw = session.host("none").upstreams.flaws().get(name)
     findings = () if flaw is None else flaw.findings or (Finding(flaw.code, flaw.message, flaw.hint),)
     report = CheckReport(name, "", findings)
-    if as_json:
+    if session.as_json:
         session.out.json(_as_json(report, report.is_ok))
     else:
         for finding in findings:
@@ -178,3 +179,83 @@ def _as_json(report: CheckReport, is_ok: bool) -> dict[str, object]:
         "tools": [tool.name for tool in report.tools_found],
         "undeclaredTools": list(report.undeclared_tools),
     }
+
+
+# Trace check ----------------------------------------------------------------------------------------------------------
+# ``tavern plugins check --trace``: what a plugin used while its tests ran, and the permissions for that.
+
+_LAST_LINES: Final = 30
+
+
+@dataclass(frozen=True, slots=True)
+class TraceReport:
+    """The result of a trace."""
+
+    traced: Traced
+    findings: tuple[Finding, ...]
+    block: str
+    """The smallest `permissions:` for the observed uses; empty if plugin.yaml is unreadable."""
+
+    def show_problem(self) -> None:
+        """Print the end of pytest's output on stderr if the tests did not pass."""
+        if not self.traced.is_complete and self.traced.said:
+            tell_plainly("\n".join(self.traced.said.splitlines()[-_LAST_LINES:]))
+
+    def show(self, out: Output) -> None:
+        """Print the uses as a table; then the block to paste."""
+        if rows := self._rows():
+            out.table(("what its code does", "where"), rows)
+            out.text()
+        if self.block:
+            out.text("# The smallest permissions for what was seen; for plugin.yaml:")
+            out.text(self.block)
+
+    def _rows(self) -> list[tuple[str, str]]:
+        """One row for each line of the plugin with its uses."""
+        rows: dict[tuple[str, str], list[str]] = {}
+        for use in self.traced.uses:
+            if use.kind != "thread":
+                rows.setdefault((use.kind, f"{use.file}:{use.line}"), []).append(use.said)
+        return [
+            (sent[0] + (f" and {len(sent) - 1:,} more" if sent[1:] else ""), where) for (_, where), sent in rows.items()
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """For --json."""
+        traced = self.traced
+        return {
+            "complete": traced.is_complete,
+            "tests": {"collected": traced.collected, "failed": traced.failed, "ended": traced.ended},
+            "uses": [use.to_json() for use in traced.uses],
+            "atImport": [use.to_json() for use in traced.at_import],
+            "permissions": self.block,
+        }
+
+
+def trace_report(report: CheckReport, words: Sequence[str], seconds: float) -> TraceReport | None:
+    """Trace a checked plugin.
+
+    Args:
+        words: arguments of pytest.
+        seconds: how long its tests may take.
+
+    Returns:
+        None for a plugin with an invalid plugin.yaml.
+
+    Raises:
+        UsageError: it is not a folder, or pytest is missing (USAGE).
+    """
+    from tavern_core.errors import UsageError
+    from tavern_core.review.trace_findings import verdict
+    from tavern_core.review.trace_run import trace
+
+    folder = Path(report.location)
+    if not folder.is_dir():
+        raise UsageError(
+            f"{report.location} is not a folder whose tests could be run", hint="check the plugin's source folder"
+        )
+    manifest = report.reading.manifest if report.reading is not None else None
+    if manifest is None:
+        return None  # its problems are already reported; no host would accept it
+    traced = trace(report.name, manifest.version, module=report.module, folder=folder, words=words, seconds=seconds)
+    return TraceReport(traced, *verdict(report, traced))

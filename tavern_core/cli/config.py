@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
-from tavern_core.cli.call import read_stdin
 from tavern_core.cli.errors import NOTHING_FOUND, ReportedExit, tell, tell_plainly
+from tavern_core.cli.inputs import read_stdin
 from tavern_core.cli.lazy_groups import Group
-from tavern_core.cli.output import as_json as json_text
-from tavern_core.cli.session import Command, Session, json_option, pass_session
+from tavern_core.cli.output import json_text
+from tavern_core.cli.session import Session
 from tavern_core.errors import ConfigInvalid, SettingsInvalid, UsageError
 
 if TYPE_CHECKING:
@@ -34,15 +34,13 @@ def config() -> None:
     """Show and change configuration and settings."""
 
 
-@config.command(cls=Command)
+@config.command()
 @click.argument("prefix", default="")
 @click.option("--origin", is_flag=True, help="Show where each value comes from.")
-@json_option
-@pass_session
-def show(session: Session, prefix: str, origin: bool, as_json: bool) -> None:
+def show(session: Session, prefix: str, origin: bool) -> None:
     """Show every value whose key starts with PREFIX, secrets masked."""
     rows = [row for row in _all(session) if _is_below(row["key"], prefix)]
-    if as_json:
+    if session.as_json:
         session.out.json(rows)
     else:
         columns = ("key", "value", "origin") if origin else ("key", "value")
@@ -54,15 +52,13 @@ def show(session: Session, prefix: str, origin: bool, as_json: bool) -> None:
         _unknown(session, prefix)
 
 
-@config.command(cls=Command)
+@config.command()
 @click.argument("key")
 @click.option("--origin", is_flag=True, help="Show where the value comes from.")
-@json_option
-@pass_session
-def get(session: Session, key: str, origin: bool, as_json: bool) -> None:
+def get(session: Session, key: str, origin: bool) -> None:
     """Print one value, or a whole section as JSON; exit code 5 if there is no such key."""
     row = _find(session, key)
-    if as_json:
+    if session.as_json:
         session.out.json(row)
     elif origin:
         session.out.text(f"{_written(row['value'])}  ({row['origin']})")
@@ -70,32 +66,25 @@ def get(session: Session, key: str, origin: bool, as_json: bool) -> None:
         session.out.data(_written(row["value"]))
 
 
-@config.command("set", cls=Command, context_settings=_TEXT)
+@config.command("set", context_settings=_TEXT)
 @click.argument("key")
 @click.argument("value", required=False)
 @click.option("--user", "to_user", is_flag=True, help="Write to the user's config.yaml, not to the project's file.")
-@json_option
-@pass_session
-def set_(session: Session, key: str, value: str | None, to_user: bool, as_json: bool) -> None:
+def set_(session: Session, key: str, value: str | None, to_user: bool) -> None:
     """Set one value. VALUE - reads from stdin; without VALUE, the command asks for it, hidden for a secret."""
     if key.startswith(SETTINGS):
         row = _set_setting(session, key, value)
     else:
         row = _set_config(session, key, _text(value, key, hide=False), to_user)
-    if as_json:
-        session.out.json(row)
-    else:
-        session.out.text(f"{row['key']} = {_written(row['value'])}  ({row['origin']})")
+    session.show(row, f"{row['key']} = {_written(row['value'])}  ({row['origin']})")
 
 
-@config.command(cls=Command)
+@config.command()
 @click.argument("key")
 @click.option(
     "--user", "to_user", is_flag=True, help="Remove it from the user's config.yaml, not from the project's file."
 )
-@json_option
-@pass_session
-def unset(session: Session, key: str, to_user: bool, as_json: bool) -> None:
+def unset(session: Session, key: str, to_user: bool) -> None:
     """Remove one value, so that the value of the layer below applies; exit code 5 if there was none."""
     if key.startswith(SETTINGS):
         host = session.host()
@@ -113,7 +102,7 @@ def unset(session: Session, key: str, to_user: bool, as_json: bool) -> None:
         name = ".".join(key_path(key))
         shown = configuration.show(configuration.load(session.config, home=session.home))
         rows = [_row(value) for value in shown if value.key == name]
-    if as_json:
+    if session.as_json:
         now = rows[0] if rows else {"key": key, "value": None, "origin": ""}
         session.out.json({"wasSet": was_set, **{name: now[name] for name in ("key", "value", "origin")}})
     if not was_set:
@@ -121,10 +110,8 @@ def unset(session: Session, key: str, to_user: bool, as_json: bool) -> None:
         raise ReportedExit(NOTHING_FOUND)
 
 
-@config.command(cls=Command)
-@json_option
-@pass_session
-def path(session: Session, as_json: bool) -> None:
+@config.command()
+def path(session: Session) -> None:
     """Print the places of configuration, settings and state."""
     from tavern_core.kernel.plugins.lock_check import lock_path
 
@@ -136,10 +123,8 @@ def path(session: Session, as_json: bool) -> None:
         "settings": home / "settings.json",
         "lock": lock_path(session.loaded()),
     }
-    if as_json:
-        session.out.json({name: str(place) if place is not None else None for name, place in places.items()})
-    else:
-        session.out.facts(places.items())
+    written = {name: str(place) if place is not None else None for name, place in places.items()}
+    session.show_facts(written, places.items())
 
 
 # Reading ---------------------------------------------------------------------------------------------------------------
@@ -260,11 +245,7 @@ def _files(session: Session) -> ConfigFiles:
 
 
 def _target(session: Session, to_user: bool) -> Path:
-    """The file to change.
-
-    Raises:
-        UsageError: it is a pyproject.toml, which is not edited (USAGE).
-    """
+    """The file to change. Raises UsageError: it is a pyproject.toml, which is not edited (USAGE)."""
     files = _files(session)
     file = files.user if to_user or files.project is None else files.project
     if file.suffix == ".toml":

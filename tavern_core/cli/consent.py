@@ -14,18 +14,16 @@ from tavern_core.cli import completion
 from tavern_core.cli.errors import DENIED, ReportedExit, tell, tell_plainly
 from tavern_core.cli.plugin_status import status_of
 from tavern_core.cli.review import HEADINGS, nothing_asked, request_rows, sentence_of
-from tavern_core.cli.session import Command, Session, json_option, pass_session
+from tavern_core.cli.session import Session, command
 
 if TYPE_CHECKING:
     from tavern_core.host import Tavern
 
 
-@click.command(cls=Command)
+@command()
 @click.argument("name", shell_complete=completion.plugins)
 @click.argument("permissions", nargs=-1, shell_complete=completion.permissions)
-@json_option
-@pass_session
-def grant(session: Session, name: str, permissions: tuple[str, ...], as_json: bool) -> None:
+def grant(session: Session, name: str, permissions: tuple[str, ...]) -> None:
     """Grant what a plugin requests.
 
     Shows the requests by risk. Without PERMISSIONS, it asks about each on a terminal, and refuses (exit code 3) elsewhere.
@@ -33,14 +31,14 @@ def grant(session: Session, name: str, permissions: tuple[str, ...], as_json: bo
     """
     host = session.host("none", deciding=True)
     status = status_of(host, name)
-    if not as_json:
+    if not session.as_json:
         session.out.table(HEADINGS, request_rows(host.review(name)), empty=nothing_asked(status))
     if permissions:
         host.grant(name, *permissions)
     elif status.requested or host.review(name).waits:
         _ask(host, name)
     status = host.plugins[name]
-    if as_json:
+    if session.as_json:
         session.out.json(status.to_json())
     else:
         session.out.text(f"{name} may use: {', '.join(sorted(status.granted)) or 'nothing'}")
@@ -48,21 +46,16 @@ def grant(session: Session, name: str, permissions: tuple[str, ...], as_json: bo
             session.out.text(f"{name} is {status.state}: {status.reason}")
 
 
-@click.command(cls=Command)
+@command()
 @click.argument("name", shell_complete=completion.plugins)
 @click.argument("permissions", nargs=-1, shell_complete=completion.permissions)
-@json_option
-@pass_session
-def revoke(session: Session, name: str, permissions: tuple[str, ...], as_json: bool) -> None:
+def revoke(session: Session, name: str, permissions: tuple[str, ...]) -> None:
     """Revoke grants, all of them if none is named; they are refused from now on."""
     host = session.host("none", deciding=True)
     status_of(host, name)
     host.revoke(name, *permissions)
     status = host.plugins[name]
-    if as_json:
-        session.out.json(status.to_json())
-    else:
-        session.out.text(f"{name} may use: {', '.join(sorted(status.granted)) or 'nothing'}")
+    session.show(status.to_json(), f"{name} may use: {', '.join(sorted(status.granted)) or 'nothing'}")
 
 
 def _ask(host: Tavern, name: str) -> None:

@@ -11,11 +11,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-import click
-
 from tavern_core.cli.errors import FAILED, INVALID, ReportedExit
 from tavern_core.cli.output import shorten
-from tavern_core.cli.session import Command, Session, json_option, pass_session
+from tavern_core.cli.session import Session, command
 from tavern_core.errors import ERROR_CODES, ProfileInvalid, StateDamaged, TavernError
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model.plugin_status import Diagnostic
@@ -60,10 +58,8 @@ class Examination:
         return {"what": self.what, "verdict": self.verdict, "found": self.found, "fix": self.fix or None}
 
 
-@click.command(cls=Command)
-@json_option
-@pass_session
-def doctor(session: Session, as_json: bool) -> None:
+@command()
+def doctor(session: Session) -> None:
     """Report problems and their repairs.
 
     Checks the host, every plugin and the audit log. Exit code 4 if a plugin failed or a file of one is wrong, 1 if something else is broken.
@@ -75,7 +71,7 @@ def doctor(session: Session, as_json: bool) -> None:
     hidden = [host.tools.why(tool) for tool in _hidden(host)]
     reports = (*host.diagnostics, *_found(host, known), *_undeclared(known), *_resting(known), *_probed(known))
     wrong = any(s.state == "failed" for s in known) or any(d.severity == "error" and d.plugin for d in reports)
-    if as_json:
+    if session.as_json:
         session.out.json(
             {
                 "ok": not wrong and all(e.verdict != "error" for e in looked),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tavern_core.cli import completion
-from tavern_core.cli.session import Command, Session, json_option, pass_session
+from tavern_core.cli.session import Session, command
 from tavern_core.errors import UsageError
 from tavern_core.model.nearest import did_you_mean
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tavern_core.model.plugin_status import PluginStatus
 
 
-@click.command(cls=Command)
+@command()
 @click.argument("name", metavar="[HOOK]", required=False, shell_complete=completion.hooks)
 @click.option(
     "--plugin",
@@ -25,9 +25,7 @@ if TYPE_CHECKING:
     help="Only hooks that this plugin implements or requests.",
     shell_complete=completion.plugins,
 )
-@json_option
-@pass_session
-def hooks(session: Session, name: str | None, plugin: str | None, as_json: bool) -> None:
+def hooks(session: Session, name: str | None, plugin: str | None) -> None:
     """List the hooks and who implements them, in the order in which they run.
 
     Plugins that request a hook and do not run it are listed last, with the reason. The contributions of an inactive plugin
@@ -46,7 +44,7 @@ def hooks(session: Session, name: str | None, plugin: str | None, as_json: bool)
     rows = [_row(host, hook, order.get(hook.name, ())) for hook in wanted]
     if plugin is not None:
         rows = [row for row in rows if any(each["plugin"] == plugin for each in row["plugins"])]
-    if as_json:
+    if session.as_json:
         session.out.json(rows)
         return
     if name is not None:

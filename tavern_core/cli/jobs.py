@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -12,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import click
 
 from tavern_core.cli.errors import ReportedExit, exit_code_of, show_call_error, tell_plainly
+from tavern_core.cli.inputs import json_or_text
 from tavern_core.cli.lazy_groups import Group
-from tavern_core.cli.output import as_json as json_text
-from tavern_core.cli.session import Command, Session, json_option, pass_session
+from tavern_core.cli.output import json_text
+from tavern_core.cli.session import Session
 from tavern_core.model.job import JOB_STATUSES
 
 if TYPE_CHECKING:
@@ -32,35 +32,29 @@ def jobs() -> None:
     """
 
 
-@jobs.command("list", cls=Command)
+@jobs.command("list")
 @click.option("--status", type=click.Choice(JOB_STATUSES), multiple=True, help="Only in this status; may be repeated.")
 @click.option("--tool", default="", metavar="ID", help="Only calls of this tool.")
 @click.option("--last", type=click.IntRange(1), default=50, show_default=True, metavar="N", help="The newest N.")
-@json_option
-@pass_session
-def list_(session: Session, status: tuple[str, ...], tool: str, last: int, as_json: bool) -> None:
+def list_(session: Session, status: tuple[str, ...], tool: str, last: int) -> None:
     """List jobs and runs of workflows, newest first."""
     found = session.host().jobs.list(status=status, tool=tool, most=last)
-    if as_json:
-        session.out.json([job.to_json() for job in found])
-        return
     now = time.time()
-    rows = [
-        (job.id, job.status, job.tool, job.principal, _progress(job.progress), _age(now - job.created)) for job in found
-    ]
-    session.out.table(_COLUMNS, rows, empty="no jobs")
+
+    def row(job: Job) -> tuple[str, ...]:
+        return job.id, job.status, job.tool, job.principal, _progress(job.progress), _age(now - job.created)
+
+    session.show_list(found, _COLUMNS, row, empty="no jobs")
 
 
-@jobs.command(cls=Command)
+@jobs.command()
 @click.argument("job", metavar="ID")
-@json_option
-@pass_session
-def show(session: Session, job: str, as_json: bool) -> None:
+def show(session: Session, job: str) -> None:
     """Show one job and its result."""
     store = session.host().jobs
     found = store.find(job)
     result = store.result(job).to_json() if found.is_over else None
-    if as_json:
+    if session.as_json:
         session.out.json({**found.to_json(), "result": result})
         return
     reported = found.to_json()
@@ -84,37 +78,27 @@ def show(session: Session, job: str, as_json: bool) -> None:
     session.out.facts(facts)
 
 
-@jobs.command(cls=Command)
+@jobs.command()
 @click.argument("job", metavar="ID")
-@json_option
-@pass_session
-def cancel(session: Session, job: str, as_json: bool) -> None:
+def cancel(session: Session, job: str) -> None:
     """Cancel a job, in whichever process it runs."""
     asked = session.host().jobs.cancel(job)
-    if as_json:
-        session.out.json({"jobId": job, "cancelled": asked})
-    else:
-        session.out.text(f"{job} was asked to end" if asked else f"{job} has ended already")
+    session.show({"jobId": job, "cancelled": asked}, f"{job} was asked to end" if asked else f"{job} has ended already")
 
 
-@jobs.command(cls=Command)
+@jobs.command()
 @click.argument("job", metavar="ID")
 @click.argument("value", metavar="VALUE")
 @click.option("--question", default="", metavar="ID", help="Which question, if there are several.")
-@json_option
-@pass_session
-def answer(session: Session, job: str, value: str, question: str, as_json: bool) -> None:
+def answer(session: Session, job: str, value: str, question: str) -> None:
     """Answer the question of a job: `tavern jobs answer job-… true`.
 
     VALUE is JSON, or text.
     """
     from tavern_core.cli.approvals import person
 
-    given: Any = value
-    with contextlib.suppress(ValueError):
-        given = json.loads(value)
-    taken = session.host().jobs.answer(job, given, question, context=person())
-    if as_json:
+    taken = session.host().jobs.answer(job, json_or_text(value), question, context=person())
+    if session.as_json:
         session.out.json({"jobId": job, "answered": taken})
     else:
         session.out.text(f"{job} has the answer" if taken else f"{job} has no question")
@@ -123,35 +107,31 @@ def answer(session: Session, job: str, value: str, question: str, as_json: bool)
             tell_plainly(f"if no process runs it any more: tavern {kind} resume {job}")
 
 
-@jobs.command(cls=Command)
+@jobs.command()
 @click.argument("job", metavar="ID")
-@json_option
-@pass_session
-def watch(session: Session, job: str, as_json: bool) -> None:
+def watch(session: Session, job: str) -> None:
     """Follow a job until it is over or asks a question; the exit code is that of its error."""
-    _follow(session, job, as_json)
+    _follow(session, job)
 
 
-@jobs.command(cls=Command)
+@jobs.command()
 @click.argument("job", metavar="ID")
-@json_option
-@pass_session
-def resume(session: Session, job: str, as_json: bool) -> None:
+def resume(session: Session, job: str) -> None:
     """Resume a job whose process has ended, and follow it.
 
     Possible for a job that had not begun, that waits for approval or an answer, or that may safely run twice.
     """
     host = session.host()
     host.wait(host.jobs.resume(job))
-    _follow(session, job, as_json)
+    _follow(session, job)
 
 
-def _follow(session: Session, job: str, as_json: bool) -> None:
+def _follow(session: Session, job: str) -> None:
     store = session.host().jobs
-    say = None if as_json else tell_plainly
+    say = None if session.as_json else tell_plainly
     found = watched(session, job, say)
     result = store.result(job) if found.is_over else None
-    if as_json:
+    if session.as_json:
         session.out.json({**found.to_json(), "result": None if result is None else result.to_json()})
     elif result is not None and result.ok and result.value is not None:
         session.out.data(result.value if isinstance(result.value, str) else json_text(result.value, indent=2))
@@ -159,7 +139,7 @@ def _follow(session: Session, job: str, as_json: bool) -> None:
         waits_for_an_answer(found, say)
     if result is not None and result.error is not None:
         kind = result.error.kind
-        raise ReportedExit(exit_code_of(kind) if as_json else show_call_error(result.error.to_json()))
+        raise ReportedExit(exit_code_of(kind) if session.as_json else show_call_error(result.error.to_json()))
 
 
 def watched(session: Session, job: str, say: Callable[[str], None] | None) -> Job:

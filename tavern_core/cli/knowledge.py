@@ -7,7 +7,7 @@ import click
 from tavern_core.cli.errors import show_finding
 from tavern_core.cli.lazy_groups import Group
 from tavern_core.cli.output import shorten, visible
-from tavern_core.cli.session import Command, Session, json_option, pass_session
+from tavern_core.cli.session import Session
 
 
 @click.group(cls=Group, default="list")
@@ -18,13 +18,11 @@ def knowledge() -> None:
     """
 
 
-@knowledge.command("list", cls=Command)
-@json_option
-@pass_session
-def list_(session: Session, as_json: bool) -> None:
+@knowledge.command("list")
+def list_(session: Session) -> None:
     """List the knowledge bases with their size, and what in them cannot be read."""
     found = session.host("none").knowledge.list()
-    if as_json:
+    if session.as_json:
         session.out.json([state.to_json() for state in found])
         return
     for state in found:
@@ -45,19 +43,17 @@ def list_(session: Session, as_json: bool) -> None:
     session.out.table(columns, rows, empty="no knowledge bases; name their folders under `knowledge:` in tavern.yaml")
 
 
-@knowledge.command(cls=Command)
+@knowledge.command()
 @click.argument("query")
 @click.option("--base", "-b", "bases", multiple=True, help="Search only this knowledge base; may be repeated.")
 @click.option(
     "--limit", "-n", type=click.IntRange(1, 50), default=5, show_default=True, help="Maximum number of passages."
 )
-@json_option
-@pass_session
-def search(session: Session, query: str, bases: tuple[str, ...], limit: int, as_json: bool) -> None:
+def search(session: Session, query: str, bases: tuple[str, ...], limit: int) -> None:
     """Find passages with words, or print the section that a citation (kb:...) names."""
     known = session.host("none").knowledge
     found = known.read(query) if query.startswith("kb:") else known.search(query, bases or None, limit)
-    if as_json:
+    if session.as_json:
         session.out.json([passage.to_json() for passage in found])
         return
     for passage in found:

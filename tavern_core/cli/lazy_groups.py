@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import click
 
+from tavern_core.cli.session import command
 from tavern_core.model.nearest import did_you_mean
 
 
@@ -35,6 +36,18 @@ class Group(click.Group):
         super().__init__(*args, **kwargs)
         self.lazy = dict(lazy or {})
         self.default = default
+
+    def command(  # type: ignore[override]  # click's own may also be used without parentheses
+        self, name: str | None = None, **settings: Any
+    ) -> Callable[[Callable[..., Any]], click.Command]:
+        """Decorator: a command of this group; see `session.command`."""
+
+        def decorate(function: Callable[..., Any]) -> click.Command:
+            made = command(name, **settings)(function)
+            self.add_command(made)
+            return made
+
+        return decorate
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted({*super().list_commands(ctx), *self.lazy})

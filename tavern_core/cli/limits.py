@@ -4,23 +4,16 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import click
-
-from tavern_core.cli.session import Command, Session, json_option, pass_session
+from tavern_core.cli.session import Session, command
 
 _COLUMNS: Final = ("limit", "rate", "used", "at a time", "retries", "cache", "breaker")
 
 
-@click.command(cls=Command)
-@json_option
-@pass_session
-def limits(session: Session, as_json: bool) -> None:
+@command()
+def limits(session: Session) -> None:
     """Show every limit of tavern.yaml and of tools, and how much of each rate is used."""
-    found = session.host().limits.list()
-    if as_json:
-        session.out.json([one.to_json() for one in found])
-        return
-    session.out.table(_COLUMNS, [_row(one.to_json()) for one in found], empty="no limits; see limits in tavern.yaml")
+    found = [one.to_json() for one in session.host().limits.list()]
+    session.show_list(found, _COLUMNS, _row, empty="no limits; see limits in tavern.yaml")
 
 
 def _row(limit: dict[str, Any]) -> tuple[str, ...]:

@@ -7,11 +7,11 @@ from typing import Any, Final
 import click
 
 from tavern_core.cli import completion
-from tavern_core.cli.call import json_arguments, read_stdin
 from tavern_core.cli.errors import ReportedExit, exit_code_of, show_call_error
+from tavern_core.cli.inputs import json_arguments, read_stdin
 from tavern_core.cli.lazy_groups import Group
-from tavern_core.cli.output import as_json as json_text
-from tavern_core.cli.session import Command, Session, json_option, pass_session
+from tavern_core.cli.output import json_text
+from tavern_core.cli.session import Session
 from tavern_core.contract.llm import answer_json
 from tavern_core.errors import CallError
 
@@ -26,13 +26,11 @@ def llms() -> None:
     """
 
 
-@llms.command("list", cls=Command)
-@json_option
-@pass_session
-def list_(session: Session, as_json: bool) -> None:
+@llms.command("list")
+def list_(session: Session) -> None:
     """List all language models: those of tavern.yaml and of plugins."""
     found = session.host().llms.describe()
-    if as_json:
+    if session.as_json:
         session.out.json(found)
         return
     session.out.table(
@@ -40,28 +38,24 @@ def list_(session: Session, as_json: bool) -> None:
     )
 
 
-@llms.command("try", cls=Command)
+@llms.command("try")
 @click.argument("model", metavar="NAME", shell_complete=completion.llms)
 @click.argument("prompt")
 @click.option("--system", default="", metavar="TEXT", help="How the model should behave.")
 @click.option("--options", metavar="JSON|@FILE", help='Options of the request: {"temperature": 0, "max_tokens": 100}.')
 @click.option("--stream", is_flag=True, help="Print the answer while it arrives; with --json, one line for each piece.")
-@json_option
-@pass_session
-def try_(
-    session: Session, model: str, prompt: str, system: str, options: str | None, stream: bool, as_json: bool
-) -> None:
+def try_(session: Session, model: str, prompt: str, system: str, options: str | None, stream: bool) -> None:
     """Ask a model once: `tavern llms try local "Say hello"`. `-` reads the prompt from stdin."""
     host = session.host()
     messages = [
         *([{"role": "system", "content": system}] if system else []),
         {"role": "user", "content": read_stdin() if prompt == "-" else prompt},
     ]
-    wanted = json_arguments(options) if options is not None else {}
+    wanted = json_arguments(options)
     host.llms.names()  # activates the plugins that declare models
 
     def on_text(piece: str) -> None:
-        if as_json:
+        if session.as_json:
             session.out.json_line({"piece": piece})
         else:
             session.out.piece(piece)
@@ -72,14 +66,14 @@ def try_(
         )
         answer = host.wait(asked)
     except CallError as error:
-        if as_json:
+        if session.as_json:
             shown = {"kind": error.code, "message": error.message, "fix": error.hint, "retryable": error.retryable}
             session.out.json(
                 {"ok": False, "error": {**shown, "retryAfterMs": error.retry_after_ms, "outcome": error.outcome}}
             )
             raise ReportedExit(exit_code_of(error.code)) from None
         raise ReportedExit(show_call_error({"kind": error.code, "message": error.message, "fix": error.hint})) from None
-    if as_json:
+    if session.as_json:
         (session.out.json_line if stream else session.out.json)({"ok": True, "answer": answer_json(answer)})
         return
     if stream:

@@ -8,18 +8,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tavern_core.cli.errors import FAILED, NOTHING_FOUND, ReportedExit, tell, tell_plainly
-from tavern_core.cli.session import Command, Session, json_option, pass_session
+from tavern_core.cli.session import Session, command
 
 if TYPE_CHECKING:
     from tavern_core.kernel.grants.grants import GrantRecord
 
 
-@click.command(cls=Command)
+@command()
 @click.option("--check", "only_check", is_flag=True, help="Change nothing; exit code 1 if the file is out of date.")
 @click.option("--prune", is_flag=True, help="Remove decisions about plugins that are not installed.")
-@json_option
-@pass_session
-def lock(session: Session, only_check: bool, prune: bool, as_json: bool) -> None:
+def lock(session: Session, only_check: bool, prune: bool) -> None:
     """Record every installed plugin in the lock file, and print the file.
 
     It records version, plugin.yaml and code. It grants nothing.
@@ -55,7 +53,7 @@ def lock(session: Session, only_check: bool, prune: bool, as_json: bool) -> None
             f"{name} is in the lock file and not installed",
             "tavern plugins lock --prune",
         )
-    if as_json:
+    if session.as_json:
         shown = {name: _record_json(record) for name, record in sorted(records.items())}
         session.out.json({"path": str(path), "behind": behind, "notInstalled": absent, "plugins": shown})
     elif only_check:

@@ -12,9 +12,8 @@ import click
 from tavern_core.cli import completion
 from tavern_core.cli.errors import FAILED, NOTHING_FOUND, ReportedExit, tell
 from tavern_core.cli.lazy_groups import Group
-from tavern_core.cli.output import as_json as json_text
-from tavern_core.cli.output import shorten
-from tavern_core.cli.session import Command, Session, json_option, pass_session
+from tavern_core.cli.output import json_text, shorten
+from tavern_core.cli.session import Session
 
 if TYPE_CHECKING:
     from tavern_core.kernel.log.audit import AuditLog
@@ -50,7 +49,7 @@ def logs() -> None:
     """
 
 
-@logs.command(cls=Command)
+@logs.command()
 @click.option(
     "--last", type=click.IntRange(0), default=50, show_default=True, metavar="N", help="The newest N records."
 )
@@ -60,8 +59,6 @@ def logs() -> None:
 )
 @click.option("--call", "call_id", metavar="ID", help="Only records of this call.")
 @click.option("--follow", "-f", is_flag=True, help="Continue with new records; ends with Ctrl-C.")
-@json_option
-@pass_session
 def show(
     session: Session,
     last: int,
@@ -69,45 +66,37 @@ def show(
     types: tuple[str, ...],
     call_id: str | None,
     follow: bool,
-    as_json: bool,
 ) -> None:
     """Show the newest records, oldest first."""
     log, wanted = audit_log(session), {t.upper() for t in types}
     found = [r.to_json() for r in log.records(*wanted, last=None if everything else last, call_id=call_id)]
     if follow:
-        _follow(session, log.path, found, lambda r: _is_wanted(r, wanted, call_id), as_json)
+        _follow(session, log.path, found, lambda r: _is_wanted(r, wanted, call_id))
         return
-    if as_json:
-        session.out.json(found)
-    else:
-        session.out.table(_COLUMNS, [_row(r) for r in found], empty=f"no records in {log.path}")
+    session.show_list(found, _COLUMNS, _row, empty=f"no records in {log.path}")
     if not found and (call_id or wanted):
         raise ReportedExit(NOTHING_FOUND)
 
 
-@logs.command(cls=Command)
+@logs.command()
 @click.option(
     "--type", "types", metavar="TYPE", multiple=True, help="Only this type, e.g. POLICY_DENIED; may be repeated."
 )
 @click.option("--call", "call_id", metavar="ID", help="Only records of this call.")
-@json_option
-@pass_session
-def tail(session: Session, types: tuple[str, ...], call_id: str | None, as_json: bool) -> None:
+def tail(session: Session, types: tuple[str, ...], call_id: str | None) -> None:
     """Show the newest ten records, then new ones until Ctrl-C."""
     log, wanted = audit_log(session), {t.upper() for t in types}
     found = [r.to_json() for r in log.records(*wanted, last=10, call_id=call_id)]
-    _follow(session, log.path, found, lambda r: _is_wanted(r, wanted, call_id), as_json)
+    _follow(session, log.path, found, lambda r: _is_wanted(r, wanted, call_id))
 
 
-@logs.command(cls=Command)
+@logs.command()
 @click.argument("tool", metavar="[TOOL]", required=False, default="", shell_complete=completion.tools)
 @click.option("--last", type=click.IntRange(1), metavar="N", help="Only the newest N records; default: all.")
-@json_option
-@pass_session
-def stats(session: Session, tool: str, last: int | None, as_json: bool) -> None:
+def stats(session: Session, tool: str, last: int | None) -> None:
     """Show calls, failures and times of tools, with a histogram."""
     found = audit_log(session).statistics(tool, last=last)
-    if as_json:
+    if session.as_json:
         session.out.json([one.to_json() for one in found])
     elif tool and found:
         _show_times(session, found[0])
@@ -165,19 +154,17 @@ def _ms(value: float) -> str:
     return f"{value / 1000:g} s" if value >= 1000 else f"{value:.3g} ms"
 
 
-@logs.command(cls=Command)
+@logs.command()
 @click.option(
     "--first", type=click.IntRange(1), default=1, metavar="N", help="Number of the first record that must exist."
 )
-@json_option
-@pass_session
-def verify(session: Session, first: int, as_json: bool) -> None:
+def verify(session: Session, first: int) -> None:
     """Check that no record of the log was changed.
 
     Exit code 1 if one was.
     """
     report = audit_log(session).verify(first=first)
-    if as_json:
+    if session.as_json:
         session.out.json(report.to_json())
     else:
         session.out.facts(
@@ -197,11 +184,9 @@ def verify(session: Session, first: int, as_json: bool) -> None:
         raise ReportedExit(FAILED)
 
 
-@logs.command(cls=Command)
+@logs.command()
 @click.argument("call_id", metavar="CALL_ID")
-@json_option
-@pass_session
-def explain(session: Session, call_id: str, as_json: bool) -> None:
+def explain(session: Session, call_id: str) -> None:
     """Explain one call: who made it and why, who changed or refused it, what it called.
 
     Exit code 5 if there are no records of it.
@@ -216,7 +201,7 @@ def explain(session: Session, call_id: str, as_json: bool) -> None:
             near or "`tavern logs` shows the newest",
         )
         raise ReportedExit(NOTHING_FOUND)
-    if as_json:
+    if session.as_json:
         session.out.json(reported.to_json())
     else:
         _tell_story(session, reported)
@@ -258,20 +243,18 @@ def _difference(row: Mapping[str, Any]) -> tuple[str, str, str, str]:
     return str(row.get("plugin")), str(row.get("path")), before, after
 
 
-def _follow(
-    session: Session, path: Path, found: list[Record], is_wanted: Callable[[Record], bool], as_json: bool
-) -> None:
+def _follow(session: Session, path: Path, found: list[Record], is_wanted: Callable[[Record], bool]) -> None:
     """Print one record per line, and continue with new ones. A rotated log continues in its new file."""
     from tavern_core.kernel.log import reader as log_reader
 
     at = max((r["seq"] for r in log_reader.read(path, last=1)), default=0)
     for record in found:
-        _print_line(session, record, as_json)
+        _print_line(session, record)
     while True:
         for record in _newer(path, at):
             at = record["seq"]
             if is_wanted(record):
-                _print_line(session, record, as_json)
+                _print_line(session, record)
         time.sleep(_FOLLOW_SECONDS)
 
 
@@ -291,8 +274,8 @@ def _is_wanted(record: Record, types: set[str], call_id: str | None) -> bool:
     return (not types or record.get("type") in types) and (call_id is None or record.get("callId") == call_id)
 
 
-def _print_line(session: Session, record: Record, as_json: bool) -> None:
-    if as_json:
+def _print_line(session: Session, record: Record) -> None:
+    if session.as_json:
         session.out.json_line(record)
     else:
         session.out.line("  ".join(map(str, _row(record))))

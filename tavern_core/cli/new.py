@@ -12,20 +12,18 @@ import click
 
 from tavern_core import package_location
 from tavern_core.cli.errors import tell_plainly
-from tavern_core.cli.session import Command, Session, json_option, pass_session
+from tavern_core.cli.session import Session, command
 from tavern_core.errors import UsageError
 from tavern_core.model.naming_rules import is_plugin_name, is_reserved
 
 
-@click.command(cls=Command)
+@command()
 @click.argument("name")
 @click.option(
     "--output-dir", "-o", type=click.Path(file_okay=False, path_type=Path), default=Path(), help="Where to create it."
 )
 @click.option("--no-input", is_flag=True, help="Ask nothing; defaults for everything except the name.")
-@json_option
-@pass_session
-def new(session: Session, name: str, output_dir: Path, no_input: bool, as_json: bool) -> None:
+def new(session: Session, name: str, output_dir: Path, no_input: bool) -> None:
     """Create a new plugin from the template.
 
     NAME is kebab-case: my-plugin. Needs the extra `scaffold`.
@@ -34,7 +32,7 @@ def new(session: Session, name: str, output_dir: Path, no_input: bool, as_json: 
     template = template_folder()
     session.stdout.guard()  # questions, and output of a template's hooks, are not results
     made = render(template, name, output_dir, ask=not no_input and sys.stdin.isatty())
-    if as_json:
+    if session.as_json:
         session.out.json({"name": name, "path": str(made)})
         return
     session.out.text(str(made))
@@ -42,11 +40,7 @@ def new(session: Session, name: str, output_dir: Path, no_input: bool, as_json: 
 
 
 def plugin_name(written: str) -> str:
-    """The name of the new plugin.
-
-    Raises:
-        UsageError: it is invalid; the hint names a valid one (USAGE).
-    """
+    """The name of the new plugin. Raises UsageError: it is invalid; the hint names a valid one (USAGE)."""
     name = written.removeprefix("tavern-plugin-")
     if is_reserved(name):
         raise UsageError(f"the name {name!r} is reserved for the host", hint=f"for example my-{name}")
@@ -60,11 +54,7 @@ def plugin_name(written: str) -> str:
 
 
 def template_folder() -> Path:
-    """The template: in the package in a wheel, next to it in a checkout.
-
-    Raises:
-        UsageError: it is missing (USAGE).
-    """
+    """The template: in the package in a wheel, next to it in a checkout. Raises UsageError: it is missing (USAGE)."""
     for folder in (package_location.FOLDER / "plugin_template", package_location.FOLDER.parent / "plugin_template"):
         if (folder / "cookiecutter.json").is_file():
             return folder

@@ -7,17 +7,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tavern_core.cli import completion
-from tavern_core.cli.call import caller, json_arguments, named
+from tavern_core.cli.call import caller
 from tavern_core.cli.errors import NOTHING_FOUND, ReportedExit, tell_plainly
+from tavern_core.cli.inputs import json_arguments, named
 from tavern_core.cli.lazy_groups import Group
 from tavern_core.cli.output import shorten
 from tavern_core.cli.run_display import finished, through, typed_inputs
-from tavern_core.cli.session import Command, Session, json_option, pass_session
+from tavern_core.cli.session import Session
 from tavern_core.errors import UsageError
 from tavern_core.model.nearest import did_you_mean
 
 if TYPE_CHECKING:
-    from tavern_core.model.node import Slot
+    from tavern_core.model.node import NodeMatch, NodeSpec, Slot
     from tavern_core.model.run import RunResult
 
 _WIDTH = 90
@@ -28,58 +29,50 @@ def nodes() -> None:
     """List, show and run nodes of workflows."""
 
 
-@nodes.command("list", cls=Command)
+@nodes.command("list")
 @click.argument("query", required=False, default="")
 @click.option("--category", default="", metavar="NAME", help="Only this category.")
-@json_option
-@pass_session
-def list_(session: Session, query: str, category: str, as_json: bool) -> None:
+def list_(session: Session, query: str, category: str) -> None:
     """List the node types of all plugins; with words, only matching ones."""
     found = session.host().nodes.list(query=query, category=category)
-    if as_json:
-        session.out.json([spec.to_json() for spec in found])
-    else:
-        rows = [(s.type, s.display_name, s.category, shorten(s.description, _WIDTH)) for s in found]
-        session.out.table(("type", "name", "category", "description"), rows)
+
+    def row(spec: NodeSpec) -> tuple[str, ...]:
+        return spec.type, spec.display_name, spec.category, shorten(spec.description, _WIDTH)
+
+    session.show_list(found, ("type", "name", "category", "description"), row)
     if not found and (query or category):
         tell_plainly(f"no node type fits {query or category!r}")
         raise ReportedExit(NOTHING_FOUND)
 
 
-@nodes.command(cls=Command)
+@nodes.command()
 @click.argument("request")
 @click.option("--plan", "plan", multiple=True, metavar="STEP", help="One step of the plan; may be repeated.")
 @click.option(
     "--workflow", metavar="ID|FILE", shell_complete=completion.workflows, help="The workflow that is to be changed."
 )
 @click.option("--limit", type=click.IntRange(1, 1_000), default=20, show_default=True, metavar="N")
-@json_option
-@pass_session
-def find(
-    session: Session, request: str, plan: tuple[str, ...], workflow: str | None, limit: int, as_json: bool
-) -> None:
+def find(session: Session, request: str, plan: tuple[str, ...], workflow: str | None, limit: int) -> None:
     """Find the node types that a request may need: `tavern nodes find "translate a web page"`."""
     host = session.host()
     found = host.nodes.retrieve(request, plan=plan, workflow=workflow, limit=limit)
-    if as_json:
-        session.out.json([match.to_json() for match in found])
-    else:
-        names = {spec.type: spec.display_name for spec in host.nodes.list()}
-        rows = [(match.type, names.get(match.type, ""), shorten("; ".join(match.why), _WIDTH)) for match in found]
-        session.out.table(("type", "name", "why"), rows)
+    names = {spec.type: spec.display_name for spec in host.nodes.list()}
+
+    def row(match: NodeMatch) -> tuple[str, ...]:
+        return match.type, names.get(match.type, ""), shorten("; ".join(match.why), _WIDTH)
+
+    session.show_list(found, ("type", "name", "why"), row)
     if not found:
         tell_plainly(f"no node type fits {request!r:.200}")
         raise ReportedExit(NOTHING_FOUND)
 
 
-@nodes.command(cls=Command)
+@nodes.command()
 @click.argument("type_", metavar="TYPE", shell_complete=completion.nodes)
-@json_option
-@pass_session
-def show(session: Session, type_: str, as_json: bool) -> None:
+def show(session: Session, type_: str) -> None:
     """Show everything known about a node type."""
     spec = session.host().nodes.get_node(type_)
-    if as_json:
+    if session.as_json:
         session.out.json(spec.to_json())
         return
     pairs: list[tuple[str, Any]] = [
@@ -96,20 +89,16 @@ def show(session: Session, type_: str, as_json: bool) -> None:
             session.out.table((title, "type", "needed", "default", "description"), [_row(s) for s in slots.values()])
 
 
-@nodes.command("run", cls=Command)
+@nodes.command("run")
 @click.argument("type_", metavar="TYPE", shell_complete=completion.nodes)
 @click.argument("words", metavar="[INPUT=VALUE]...", nargs=-1)
 @click.option("--json-args", metavar="JSON|@FILE|-", help="Inputs as one JSON object: here, in a file, on stdin.")
 @click.option("--permissions", metavar="A,B", help="Run with exactly these capabilities instead of the host's own.")
-@json_option
-@pass_session
-def run_(
-    session: Session, type_: str, words: tuple[str, ...], json_args: str | None, permissions: str | None, as_json: bool
-) -> None:
+def run_(session: Session, type_: str, words: tuple[str, ...], json_args: str | None, permissions: str | None) -> None:
     """Run one node, as a workflow: `tavern nodes run text:Upper text=hello`."""
     host = session.host()
     spec = host.nodes.get_node(type_)
-    given = json_arguments(json_args) if json_args is not None else {}
+    given = json_arguments(json_args)
     inputs = given | typed_inputs(spec.inputs, named(words))
     for key in () if spec.dynamic_slots else inputs.keys() - spec.inputs.keys():
         raise UsageError(
@@ -123,7 +112,7 @@ def run_(
             session, await host.workflows.start(content, {}, context=caller(permissions, None)), spec.type
         )
 
-    finished(session, host.wait(run()), as_json=as_json, only="node")
+    finished(session, host.wait(run()), only="node")
 
 
 def _row(slot: Slot) -> tuple[str, str, str, str, str]:

@@ -83,11 +83,11 @@ class Output:
 
     def json(self, value: Any) -> None:
         """One JSON document, indented: camelCase as the values are, UTF-8, no colour."""
-        write(self.stream, as_json(value, indent=2) + "\n")
+        write(self.stream, json_text(value, indent=2) + "\n")
 
     def json_line(self, value: Any) -> None:
         """One JSON document on one line, flushed: for endless output."""
-        write(self.stream, as_json(value) + "\n")
+        write(self.stream, json_text(value) + "\n")
         flush(self.stream)
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str = "") -> None:
@@ -131,7 +131,7 @@ class Output:
         ).print(table)
 
 
-def as_json(value: Any, *, indent: int | None = None) -> str:
+def json_text(value: Any, *, indent: int | None = None) -> str:
     """JSON text that can always be written as UTF-8: invisible characters are escaped, other values become text."""
     text = json.dumps(value, ensure_ascii=False, indent=indent, default=str)
     return HIDDEN.sub(lambda found: json.dumps(found[0])[1:-1], text)
@@ -215,4 +215,4 @@ def _cell(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, tuple | list | set | frozenset):
         return ", ".join(sorted(map(str, value)) if isinstance(value, set | frozenset) else map(str, value))
-    return as_json(value) if isinstance(value, Mapping) else str(value)
+    return json_text(value) if isinstance(value, Mapping) else str(value)

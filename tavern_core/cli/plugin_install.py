@@ -16,7 +16,7 @@ import click
 from tavern_core.cli import completion
 from tavern_core.cli.errors import tell_plainly
 from tavern_core.cli.plugin_status import status_of
-from tavern_core.cli.session import Command, Session, json_option, pass_session
+from tavern_core.cli.session import Session, command
 from tavern_core.errors import UsageError
 from tavern_core.model.plugin_status import PluginStatus
 
@@ -24,11 +24,9 @@ _PREFIX: Final = "tavern-plugin-"
 """The conventional names of plugin distributions."""
 
 
-@click.command(cls=Command)
+@command()
 @click.argument("requirements", metavar="DISTRIBUTION...", nargs=-1, required=True)
-@json_option
-@pass_session
-def install(session: Session, requirements: tuple[str, ...], as_json: bool) -> None:
+def install(session: Session, requirements: tuple[str, ...]) -> None:
     """Print the pip command that installs plugins; it installs nothing.
 
     A distribution in the notation of pip: `tavern-plugin-text`, with extras and version `"tavern-plugin-text[fast]==1.2"`, a folder,
@@ -41,14 +39,12 @@ def install(session: Session, requirements: tuple[str, ...], as_json: bool) -> N
                 tell_plainly(f"{name} is not called {_PREFIX}...: is it a plugin?")
         elif "://" not in requirement and not Path(requirement).exists():
             raise UsageError(f"there is no {requirement[:200]}", hint="name a folder with pyproject.toml, or a wheel")
-    _print(session, requirements, as_json)
+    _print(session, requirements)
 
 
-@click.command(cls=Command)
+@command()
 @click.argument("plugins", metavar="PLUGIN...", nargs=-1, required=True, shell_complete=completion.plugins)
-@json_option
-@pass_session
-def update(session: Session, plugins: tuple[str, ...], as_json: bool) -> None:
+def update(session: Session, plugins: tuple[str, ...]) -> None:
     """Print the pip command that updates plugins; it installs nothing.
 
     PLUGIN is the name of a plugin or of its distribution, with extras and version if they matter: `"text[fast]<2"`.
@@ -63,7 +59,7 @@ def update(session: Session, plugins: tuple[str, ...], as_json: bool) -> None:
         distribution = _distribution(status)
         source = _checkout(distribution)
         wanted += [distribution + rest] if source is None or rest.rpartition("]")[2] else ["--editable", source + rest]
-    _print(session, wanted, as_json)
+    _print(session, wanted)
 
 
 def _checkout(distribution: str) -> str | None:
@@ -82,11 +78,7 @@ def _checkout(distribution: str) -> str | None:
 
 
 def _distribution(status: PluginStatus) -> str:
-    """The name of a plugin for pip.
-
-    Raises:
-        UsageError: pip did not install it (USAGE).
-    """
+    """The name of a plugin for pip. Raises UsageError: pip did not install it (USAGE)."""
     if status.distribution:
         return status.distribution
     if status.source == "builtin":
@@ -95,11 +87,7 @@ def _distribution(status: PluginStatus) -> str:
 
 
 def _parsed(written: str) -> tuple[str, str]:
-    """Name, and extras with version, of a requirement.
-
-    Raises:
-        UsageError: it is invalid (USAGE).
-    """
+    """Name, and extras with version, of a requirement. Raises UsageError: it is invalid (USAGE)."""
     from packaging.requirements import InvalidRequirement, Requirement
 
     try:
@@ -118,12 +106,9 @@ def _normal(name: str) -> str:
     return canonicalize_name(name)
 
 
-def _print(session: Session, words: Iterable[str], as_json: bool) -> None:
+def _print(session: Session, words: Iterable[str]) -> None:
     command = [*_pip_install(), *words]
-    if as_json:
-        session.out.json({"command": command, "line": shlex.join(command), "installed": False})
-    else:
-        session.out.text(shlex.join(command))
+    session.show({"command": command, "line": shlex.join(command), "installed": False}, shlex.join(command))
     if (Path(sysconfig.get_path("stdlib")) / "EXTERNALLY-MANAGED").is_file() and sys.prefix == sys.base_prefix:
         tell_plainly("this Python belongs to the operating system, and pip refuses it: use a virtual environment")
     tell_plainly("nothing was installed; run the line above, then `tavern plugins review`")

@@ -15,23 +15,16 @@ if TYPE_CHECKING:
 
 
 def status_of(host: Tavern, name: str) -> PluginStatus:
-    """The status of a plugin.
-
-    Raises:
-        PluginNotFound: there is none; names the closest (PLUGIN_NOT_FOUND).
-    """
+    """The status of a plugin. Raises PluginNotFound: there is none; names the closest (PLUGIN_NOT_FOUND)."""
     if (status := host.plugins.get(name)) is not None:
         return status
     hint = did_you_mean(name, host.plugins) or "`tavern plugins list` shows the names"
     raise PluginNotFound(f"there is no plugin {name!r}", hint=hint)
 
 
-def show_change(session: Session, status: PluginStatus | Skill, as_json: bool) -> None:
+def show_change(session: Session, status: PluginStatus | Skill) -> None:
     """Print the status of a plugin or skill after a change."""
-    if as_json:
-        session.out.json(status.to_json())
-    else:
-        session.out.text(f"{status.name} is {status.state}" + (f": {status.reason}" if status.reason else ""))
+    session.show(status.to_json(), f"{status.name} is {status.state}" + (f": {status.reason}" if status.reason else ""))
 
 
 def reason_of(status: PluginStatus) -> str:

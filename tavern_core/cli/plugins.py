@@ -23,7 +23,7 @@ from tavern_core.cli.output import shorten
 from tavern_core.cli.plugin_install import install, update
 from tavern_core.cli.plugin_status import reason_of, show_change, status_of
 from tavern_core.cli.review import HEADINGS, request_rows, review
-from tavern_core.cli.session import Command, Session, json_option, pass_session
+from tavern_core.cli.session import Session
 from tavern_core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -41,16 +41,14 @@ for _command in (bisect, check, review, grant, revoke, lock, doctor, install, up
     plugins.add_command(_command)
 
 
-@plugins.command("list", cls=Command)
+@plugins.command("list")
 @click.option("--all", "everything", is_flag=True, help="The host's own plugins too.")
-@json_option
-@pass_session
-def list_(session: Session, everything: bool, as_json: bool) -> None:
+def list_(session: Session, everything: bool) -> None:
     """List the plugins with their state and the reason for it."""
     session.silence()  # problems of a plugin are in its row
     known = session.host("none").plugins.values()
     found = [s for s in known if everything or s.source != "builtin"]
-    if as_json:
+    if session.as_json:
         session.out.json([s.to_json() for s in found])
         return
     rows = [
@@ -63,15 +61,13 @@ def list_(session: Session, everything: bool, as_json: bool) -> None:
     )  # fmt: skip
 
 
-@plugins.command(cls=Command)
+@plugins.command()
 @click.argument("name", shell_complete=completion.plugins)
-@json_option
-@pass_session
-def info(session: Session, name: str, as_json: bool) -> None:
+def info(session: Session, name: str) -> None:
     """Show everything known about one plugin, with its requests and grants."""
     host = session.host("none")
     status = status_of(host, name)
-    if as_json:
+    if session.as_json:
         session.out.json(status.to_json())
         return
     session.out.facts(
@@ -98,18 +94,16 @@ def info(session: Session, name: str, as_json: bool) -> None:
         show_finding(finding, folder=folder if folder.is_dir() else None)
 
 
-@plugins.command(cls=Command)
+@plugins.command()
 @click.argument("name", shell_complete=completion.plugins)
-@json_option
-@pass_session
-def enable(session: Session, name: str, as_json: bool) -> None:
+def enable(session: Session, name: str) -> None:
     """Enable a disabled plugin. It affects running hosts at their next start.
 
     Enabling grants nothing: undecided requests are shown and still wait.
     """
     host = session.host("none")
     status_of(host, name)
-    show_change(session, host.plugins.enable_sync(name), as_json)
+    show_change(session, host.plugins.enable_sync(name))
     waiting = host.review(name)
     if risky := [
         r.permission for r in waiting.requests() if r.state == "pending" and r.permission.risk in ("high", "highest")
@@ -123,23 +117,19 @@ def enable(session: Session, name: str, as_json: bool) -> None:
         )
 
 
-@plugins.command(cls=Command)
+@plugins.command()
 @click.argument("name", shell_complete=completion.plugins)
 @click.option("--reason", default="", metavar="TEXT", help="The reason, for later readers.")
-@json_option
-@pass_session
-def disable(session: Session, name: str, reason: str, as_json: bool) -> None:
+def disable(session: Session, name: str, reason: str) -> None:
     """Disable a plugin until you enable it again."""
     host = session.host("none")
     status_of(host, name)
-    show_change(session, host.plugins.disable_sync(name, reason=reason), as_json)
+    show_change(session, host.plugins.disable_sync(name, reason=reason))
 
 
-@plugins.command(cls=Command)
+@plugins.command()
 @click.argument("name", shell_complete=completion.plugins)
-@json_option
-@pass_session
-def reload(session: Session, name: str, as_json: bool) -> None:
+def reload(session: Session, name: str) -> None:
     """Read the files of a plugin again and activate it.
 
     Exit code 4 if it does not work.
@@ -150,15 +140,13 @@ def reload(session: Session, name: str, as_json: bool) -> None:
         raise UsageError(f"{name} is part of the host and cannot be changed")
     host.plugins.reload_sync(name)
     host.plugins.activate_sync(name)
-    show_change(session, host.plugins[name], as_json)
+    show_change(session, host.plugins[name])
 
 
-@plugins.command(cls=Command)
+@plugins.command()
 @click.argument("names", nargs=-1, shell_complete=completion.plugins)
 @click.option("--all", "everything", is_flag=True, help="Every plugin that may be activated.")
-@json_option
-@pass_session
-def activate(session: Session, names: tuple[str, ...], everything: bool, as_json: bool) -> None:
+def activate(session: Session, names: tuple[str, ...], everything: bool) -> None:
     """Activate plugins now, to test them and to store their tools.
 
     Exit code 4 if one fails.
@@ -176,7 +164,7 @@ def activate(session: Session, names: tuple[str, ...], everything: bool, as_json
         for name in names:
             host.plugins.activate_sync(name)
     found = [host.plugins[name] for name in names]
-    if as_json:
+    if session.as_json:
         session.out.json([s.to_json() for s in found])
     else:
         rows = [(s.name, s.state, _milliseconds(s, "import"), _milliseconds(s, "activate"), s.reason) for s in found]
@@ -195,20 +183,18 @@ def _milliseconds(status: PluginStatus, what: str) -> Any:
     return f"{status.timings[what]:.1f}" if what in status.timings else ""
 
 
-@plugins.command(cls=Command)
+@plugins.command()
 @click.option(
     "--dev", is_flag=True, help="Only the development entries, plugin to file, as JSON: for a vite configuration."
 )
-@json_option
-@pass_session
-def assets(session: Session, dev: bool, as_json: bool) -> None:
+def assets(session: Session, dev: bool) -> None:
     """List the browser files of plugins, with their addresses."""
     found = session.host("none").extensions()
     entries = {e.name: e.dev_entry for e in found if e.dev_entry and e.is_served}
     if dev:
         session.out.json(entries)
         return
-    if as_json:
+    if session.as_json:
         assets = [{"plugin": e.name, **asset.to_json()} for e in found if e.is_served for asset in e.assets]
         session.out.json({"devEntries": entries, "assets": assets, "extensions": [e.to_json() for e in found]})
         return

@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from tavern_core.cli.output import as_json, one_line, visible, write
+from tavern_core.cli.output import json_text, one_line, visible, write
 from tavern_core.cli.stdout import is_open
 from tavern_core.errors import InputInvalid
 
@@ -173,7 +173,7 @@ def wanted(schema: Mapping[str, Any]) -> str:
             value for part in among for value in (*part.get("enum", ()), *([part["const"]] if "const" in part else ()))
         ]
     if isinstance(listed, list) and listed:
-        words = [value if isinstance(value, str) else as_json(value) for value in listed[:_MOST_CHOICES]]
+        words = [value if isinstance(value, str) else json_text(value) for value in listed[:_MOST_CHOICES]]
         return "one of: " + ", ".join(words) + (", …" if len(listed) > _MOST_CHOICES else "")
     parts = _parts(schema)
     kinds = [kind for kind in parts if kind != "null"]
@@ -211,7 +211,7 @@ def answered(question: Question, give: Callable[[Any], bool], wake: int | None =
     words = question.prompt or str(schema.get("title") or schema.get("description") or "") or "?"
     said = f"{one_line(question.path)}: {visible(words)}"
     said += f" ({one_line(hint)})" if (hint := wanted(schema)) else ""
-    said += f" [{one_line(as_json(schema['default']))}]" if "default" in schema and not is_hidden else ""
+    said += f" [{one_line(json_text(schema['default']))}]" if "default" in schema and not is_hidden else ""
     while True:
         line = read_line(f"{said}: ", is_hidden=is_hidden, wake=wake)
         if line is None:

@@ -11,7 +11,7 @@ from tavern_core.cli import completion
 from tavern_core.cli.errors import DENIED, ReportedExit, tell_plainly
 from tavern_core.cli.output import one_line, shorten
 from tavern_core.cli.plugin_status import status_of
-from tavern_core.cli.session import Command, Session, json_option, pass_session
+from tavern_core.cli.session import Session, command
 from tavern_core.model.language import of_the_locale
 
 if TYPE_CHECKING:
@@ -24,11 +24,9 @@ _SCOPE_WIDTH: Final = 200
 NOTHING_MARKED: Final = " - allows no call: the service marks no method @read_only"
 
 
-@click.command(cls=Command)
+@command()
 @click.argument("name", required=False, metavar="[PLUGIN]", shell_complete=completion.plugins)
-@json_option
-@pass_session
-def review(session: Session, name: str | None, as_json: bool) -> None:
+def review(session: Session, name: str | None) -> None:
     """Compare what a plugin requests with what you decided, the highest risk first.
 
     Without PLUGIN, all plugins that wait for a decision. It decides nothing. Exit code 3 if something waits.
@@ -44,7 +42,7 @@ def review(session: Session, name: str | None, as_json: bool) -> None:
         every = [host.review(plugin) for plugin, status in host.plugins.items() if status.source != "builtin"]
         found = [r for r in every if r.waits or r.decision.note]
     waiting = [r for r in found if r.waits]
-    if as_json:
+    if session.as_json:
         session.out.json({"waits": bool(waiting), "plugins": [r.to_json() for r in found]})
     else:
         for number, each in enumerate(found):

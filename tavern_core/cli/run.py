@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tavern_core.cli.call import caller, read_file, read_stdin
+from tavern_core.cli.call import caller
 from tavern_core.cli.errors import ReportedExit, exit_code_of
-from tavern_core.cli.output import as_json as json_text
-from tavern_core.cli.output import shorten
-from tavern_core.cli.session import Command, Session, json_option, pass_session
+from tavern_core.cli.inputs import read_file, read_stdin
+from tavern_core.cli.output import json_text, shorten
+from tavern_core.cli.session import Session, command
 
 if TYPE_CHECKING:
     from tavern_core.model.text_outcome import Step, TextOutcome
@@ -19,23 +19,19 @@ if TYPE_CHECKING:
 _VALUE_WIDTH = 80
 
 
-@click.command(cls=Command)
+@command()
 @click.argument("file", metavar="[FILE|-]", default="-")
 @click.option("--permissions", metavar="A,B", help="Run with exactly these capabilities instead of the host's own.")
 @click.option("--profile", metavar="NAME", help="Run as this agent profile; without --permissions it has none.")
 @click.option("--feedback", "only_feedback", is_flag=True, help="Print only the feedback for the model.")
-@json_option
-@pass_session
-def run(
-    session: Session, file: str, permissions: str | None, profile: str | None, only_feedback: bool, as_json: bool
-) -> None:
+def run(session: Session, file: str, permissions: str | None, profile: str | None, only_feedback: bool) -> None:
     """Run the tool calls in the text of a model.
 
     The text is FILE or stdin, the calls in it are TAM blocks. Prints the prose, a table of the calls and the feedback for the model. The exit code is the highest one among the results.
     """
     text = read_stdin() if file == "-" else read_file(file)
     outcome = session.host().run_text_sync(text, context=caller(permissions, profile))
-    if as_json:
+    if session.as_json:
         session.out.json(outcome.to_json())
     elif only_feedback:
         session.out.data(outcome.feedback)

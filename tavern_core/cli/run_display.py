@@ -8,8 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from tavern_core.cli.errors import ReportedExit, exit_code_of, tell
-from tavern_core.cli.output import as_json as json_text
-from tavern_core.cli.output import shorten, visible, write
+from tavern_core.cli.output import json_text, shorten, visible, write
 from tavern_core.cli.prompts import Asker, shown
 from tavern_core.cli.session import Session
 
@@ -41,14 +40,14 @@ def typed_inputs(slots: Mapping[str, Slot], texts: Mapping[str, str]) -> dict[st
     return {**texts, **values}
 
 
-def finished(session: Session, result: RunResult, *, as_json: bool, only: str = "") -> None:
+def finished(session: Session, result: RunResult, *, only: str = "") -> None:
     """Print the result of a run; returns the exit code of its first error."""
     from tavern_core.kernel.nodes.json_values import shown
 
     outputs = dict(result.outputs.get(only, {})) if only else dict(result.outputs)
-    if result.state == "waiting" and not as_json:
+    if result.state == "waiting" and not session.as_json:
         outputs = {}  # incomplete outputs are not a result
-    if as_json:
+    if session.as_json:
         session.out.json(result.to_json() | {"outputs": {key: shown(value, 1 << 30) for key, value in outputs.items()}})
     elif len(outputs) == 1 and isinstance(text := next(iter(outputs.values())), str):
         session.out.data(text)
@@ -108,11 +107,11 @@ def tell_questions(run: str, questions: Iterable[Mapping[str, Any]]) -> None:
         tell("note", "APPROVAL_REQUIRED", f"{run} waits: {what}", f"tavern workflows answer {run} {asked['id']} VALUE")
 
 
-def show_record(session: Session, record: RunRecord, *, as_json: bool) -> None:
+def show_record(session: Session, record: RunRecord) -> None:
     """Print a stored run node by node."""
     from tavern_core.kernel.nodes.json_values import shown
 
-    if as_json:
+    if session.as_json:
         session.out.json(shown(record.to_json()))
         return
     session.out.facts([

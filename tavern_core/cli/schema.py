@@ -6,22 +6,19 @@ from typing import Any, Final
 
 import click
 
-from tavern_core.cli.session import Command, Session, json_option, pass_session
+from tavern_core.cli.session import Session, command
 
 KINDS: Final = ("manifest", "tool", "workflow", "profile", "config")
 
 
-@click.command(cls=Command)
+@command()
 @click.argument("kind", type=click.Choice(KINDS))
-@json_option
-@pass_session
-def schema(session: Session, kind: str, as_json: bool) -> None:
+def schema(session: Session, kind: str) -> None:
     """Print the JSON Schema of a file format, for editors.
 
     The files: plugin.yaml (manifest), *.tool.json (tool), workflows/*.json (workflow), agent_profile.json (profile), tavern.yaml (config). For VS Code, first line of plugin.yaml: `# yaml-language-server: $schema=plugin.schema.json`
     """
-    del as_json  # the output is always JSON
-    session.out.json(schema_of(kind))
+    session.out.json(schema_of(kind))  # with and without --json
 
 
 def schema_of(kind: str) -> dict[str, Any]:

@@ -5,19 +5,19 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import click
 
 from tavern_core.cli.output import Output, visible, write
-from tavern_core.cli.plugin_notices import PluginNotices
 from tavern_core.cli.stdout import Stdout
 
 if TYPE_CHECKING:
     from tavern_core.host import Tavern
     from tavern_core.kernel.config.configuration import LoadedConfig
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 TRACE_VARIABLE: Final = "TAVERN_TRACE_PLUGINS"
@@ -43,7 +43,7 @@ class Session:
         """``key=value``, overrides every file and variable."""
         self.stdout = Stdout()
         self.as_json = False
-        """The output is for a program: no messages about plugins that the command does not concern."""
+        """``--json``: the output is for a program, without messages about plugins that the command does not concern."""
         self.has_failed = False
         """The command ended with an error, which was printed."""
         self._notices = PluginNotices()
@@ -57,12 +57,36 @@ class Session:
         """The output of results."""
         return Output(self.stdout.stream, self.no_color)
 
-    def loaded(self) -> LoadedConfig:
-        """The configuration, without a host.
+    def show(self, data: Any, text: str) -> None:
+        """Print a result: `data` with ``--json``, else `text`."""
+        if self.as_json:
+            self.out.json(data)
+        else:
+            self.out.text(text)
 
-        Raises:
-            ConfigInvalid: a source of it is wrong (CONFIG_INVALID).
+    def show_facts(self, data: Any, pairs: Iterable[tuple[str, Any]]) -> None:
+        """Print a result: `data` with ``--json``, else names and values, one pair a line."""
+        if self.as_json:
+            self.out.json(data)
+        else:
+            self.out.facts(pairs)
+
+    def show_list(
+        self, found: Iterable[Any], columns: Sequence[str], row: Callable[[Any], Sequence[Any]], *, empty: str = ""
+    ) -> None:
+        """Print values (JSON, or with a method `to_json`): as JSON with ``--json``, else as a table.
+
+        Args:
+            row: the cells of a value.
+            empty: the message on stderr instead of a table without rows.
         """
+        if self.as_json:
+            self.out.json([one if isinstance(one, dict) else one.to_json() for one in found])
+        else:
+            self.out.table(columns, [row(one) for one in found], empty=empty)
+
+    def loaded(self) -> LoadedConfig:
+        """The configuration, without a host. Raises ConfigInvalid: a source of it is wrong (CONFIG_INVALID)."""
         if self._loaded is None:
             from tavern_core.kernel.config import configuration
 
@@ -158,6 +182,47 @@ class Session:
             write(sys.stderr, visible(line) + "\n")
 
 
+class PluginNotices:
+    """Collects the log records of diagnostics about plugins."""
+
+    def __init__(self) -> None:
+        self.are_gathered = False
+        """False if all of them are wanted."""
+        self._lasting: dict[str, None] = {}
+        self._passing: list[str] = []
+
+    def takes(self, record: logging.LogRecord) -> bool:
+        """True if a record is collected for the line instead of being printed."""
+        plugin = getattr(record, "plugin", "")
+        if not self.are_gathered or not plugin or not hasattr(record, "is_lasting"):
+            return False
+        if record.is_lasting:
+            self._lasting[plugin] = None
+        else:
+            self._passing.append(f"{record.levelname.lower()}: {record.getMessage()}")
+        return True
+
+    def line(self, has_failed: bool) -> str:
+        """A line about problems that `tavern plugins doctor` shows again, and one about events of this run only.
+
+        No other command can show the latter: a single message is printed itself, and ``-v`` prints more of them.
+        Empty if there is nothing to report.
+
+        Args:
+            has_failed: the command has printed an error, which is most likely that one message.
+        """
+        lines = []
+        names, passing = list(self._lasting), self._passing
+        if names:
+            who = f"plugin {names[0]} has" if len(names) == 1 else f"{len(names)} plugins have"
+            lines.append(f"warning: {who} problems: tavern plugins doctor")
+        if len(passing) > 1:
+            lines.append(f"warning: {len(passing)} messages about plugins: this command with -v shows them")
+        elif passing and not has_failed:
+            lines += passing
+        return "\n".join(lines)
+
+
 class _Stderr(logging.Handler):
     """Writes to the current stderr: ``warning: …``."""
 
@@ -238,12 +303,25 @@ class Command(click.Command):
                 self.params.append(option)
 
     def invoke(self, ctx: click.Context) -> Any:
-        session = ctx.ensure_object(Session)
-        session.start_logging()  # the last option was read
-        session.as_json = bool(ctx.params.get("as_json"))
+        ctx.ensure_object(Session).start_logging()  # the last option was read
         return super().invoke(ctx)
 
 
-def json_option(command: F) -> F:
-    """Decorator: ``--json``, passed as `as_json`."""
-    return click.option("--json", "as_json", is_flag=True, help="The result as JSON on stdout.")(command)
+def command(
+    name: str | None = None, *, cls: type[Command] = Command, **settings: Any
+) -> Callable[[Callable[..., Any]], click.Command]:
+    """Decorator: a command with ``--json`` and the global options; its function gets the session first."""
+
+    def decorate(function: Callable[..., Any]) -> click.Command:
+        # click's list of parameters is in reverse order: this one comes last.
+        function.__dict__.setdefault("__click_params__", []).insert(0, _json_option())
+        made: click.Command = click.command(name, cls, **settings)(pass_session(function))
+        return made
+
+    return decorate
+
+
+def _json_option() -> click.Option:
+    return click.Option(
+        ["--json", "as_json"], help="The result as JSON on stdout.", is_flag=True, expose_value=False, callback=_keep
+    )

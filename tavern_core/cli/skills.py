@@ -13,7 +13,7 @@ from tavern_core.cli.errors import INVALID, ReportedExit, show_finding
 from tavern_core.cli.lazy_groups import Group
 from tavern_core.cli.output import one_line, shorten
 from tavern_core.cli.plugin_status import show_change
-from tavern_core.cli.session import Command, Session, json_option, pass_session
+from tavern_core.cli.session import Session
 from tavern_core.model.plugin_status import finding_json
 
 if TYPE_CHECKING:
@@ -33,27 +33,23 @@ def skills() -> None:
     """
 
 
-@skills.command("list", cls=Command)
-@json_option
-@pass_session
-def list_(session: Session, as_json: bool) -> None:
+@skills.command("list")
+def list_(session: Session) -> None:
     """List all skills: those of the project, of the user and of plugins."""
     found = session.host("none").skills.list()
-    if as_json:
-        session.out.json([skill.to_json() for skill in found])
-        return
-    rows = [(s.name, s.state, _from(s), shorten(s.description, _WIDTH), s.reason) for s in found]
-    session.out.table(_COLUMNS, rows, empty="no skills; docs/skills.md says where they are looked for")
+
+    def row(skill: Skill) -> tuple[str, ...]:
+        return skill.name, skill.state, _from(skill), shorten(skill.description, _WIDTH), skill.reason
+
+    session.show_list(found, _COLUMNS, row, empty="no skills; docs/skills.md says where they are looked for")
 
 
-@skills.command(cls=Command)
+@skills.command()
 @click.argument("skill", shell_complete=completion.skills)
-@json_option
-@pass_session
-def show(session: Session, skill: str, as_json: bool) -> None:
+def show(session: Session, skill: str) -> None:
     """Show the instructions and files of a skill; read them before you trust it."""
     found = session.host("none").skills.get(skill)
-    if as_json:
+    if session.as_json:
         session.out.json(found.to_json())
         return
     _show(session, found)
@@ -65,11 +61,9 @@ def show(session: Session, skill: str, as_json: bool) -> None:
     session.out.text(found.instructions)
 
 
-@skills.command(cls=Command)
+@skills.command()
 @click.argument("targets", nargs=-1, metavar="[PATH|NAME]...", shell_complete=completion.skills)
-@json_option
-@pass_session
-def check(session: Session, targets: tuple[str, ...], as_json: bool) -> None:
+def check(session: Session, targets: tuple[str, ...]) -> None:
     """Check skills against the specification (agentskills.io).
 
     PATH is a folder or its SKILL.md. Without arguments, all skills are checked. Exit code 4 if one is not valid.
@@ -81,7 +75,7 @@ def check(session: Session, targets: tuple[str, ...], as_json: bool) -> None:
         folders = [Path(skill.location) for skill in session.host("none").skills.list() if skill.location]
     checked = [(folder, check_skill(folder)) for folder in dict.fromkeys(folders)]
     are_valid = all(found.is_valid for _, found in checked)
-    if as_json:
+    if session.as_json:
         session.out.json({"valid": are_valid, "skills": [_verdict(folder, found) for folder, found in checked]})
     else:
         for folder, found in checked:
@@ -92,24 +86,20 @@ def check(session: Session, targets: tuple[str, ...], as_json: bool) -> None:
         raise ReportedExit(INVALID)
 
 
-@skills.command(cls=Command)
+@skills.command()
 @click.argument("skill", shell_complete=completion.skills)
-@json_option
-@pass_session
-def trust(session: Session, skill: str, as_json: bool) -> None:
+def trust(session: Session, skill: str) -> None:
     """Trust a skill of this project until one of its files changes."""
     host = session.host("none", deciding=True)
-    show_change(session, host.wait(host.skills.trust(skill)), as_json)
+    show_change(session, host.wait(host.skills.trust(skill)))
 
 
-@skills.command(cls=Command)
+@skills.command()
 @click.argument("skill", shell_complete=completion.skills)
-@json_option
-@pass_session
-def distrust(session: Session, skill: str, as_json: bool) -> None:
+def distrust(session: Session, skill: str) -> None:
     """Stop using a skill of this project."""
     host = session.host("none", deciding=True)
-    show_change(session, host.wait(host.skills.distrust(skill)), as_json)
+    show_change(session, host.wait(host.skills.distrust(skill)))
 
 
 def _folder(session: Session, target: str) -> Path:

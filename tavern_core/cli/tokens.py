@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import click
 
 from tavern_core.cli.lazy_groups import Group
-from tavern_core.cli.session import Command, Session, json_option, pass_session
+from tavern_core.cli.session import Session
 
 _COLUMNS: Final = ("id", "name", "principal", "permissions", "profile", "roles", "approver", "audience", "expires")
 
@@ -20,7 +20,7 @@ def tokens() -> None:
     """
 
 
-@tokens.command(cls=Command)
+@tokens.command()
 @click.argument("principal")
 @click.option("--permissions", default="", metavar="A,B", help="What its calls may use; default: nothing.")
 @click.option("--profile", metavar="NAME", help="The agent profile that decides which tools it has.")
@@ -34,8 +34,6 @@ def tokens() -> None:
 )
 @click.option("--name", default="", help="What the token is for; a note for people.")
 @click.option("--days", type=float, metavar="N", help="How long it is valid; default: until it is revoked.")
-@json_option
-@pass_session
 def create(
     session: Session,
     principal: str,
@@ -47,7 +45,6 @@ def create(
     audience: str | None,
     name: str,
     days: float | None,
-    as_json: bool,
 ) -> None:
     """Create a token for PRINCIPAL, for example agent:claude.
 
@@ -68,46 +65,23 @@ def create(
         name=name,
         days=days,
     )
-    if as_json:
-        session.out.json({**token.to_json(), "token": text})
-        return
-    session.out.text(text)
+    session.show({**token.to_json(), "token": text}, text)
 
 
-@tokens.command("list", cls=Command)
-@json_option
-@pass_session
-def list_(session: Session, as_json: bool) -> None:
+@tokens.command("list")
+def list_(session: Session) -> None:
     """List the valid tokens, newest first."""
+
+    def row(token: dict[str, Any]) -> tuple[Any, ...]:
+        return *(token[column] for column in _COLUMNS[:-1]), token["expiresAt"] or "never"
+
     found = [token.to_json() for token in session.host("none").tokens.list()]
-    if as_json:
-        session.out.json(found)
-        return
-    rows = [
-        (
-            one["id"],
-            one["name"],
-            one["principal"],
-            ", ".join(one["permissions"]),
-            one["profile"] or "",
-            ", ".join(one["roles"]),
-            one["approver"] or "",
-            one["audience"],
-            one["expiresAt"] or "never",
-        )
-        for one in found
-    ]
-    session.out.table(_COLUMNS, rows, empty="there are no tokens")
+    session.show_list(found, _COLUMNS, row, empty="there are no tokens")
 
 
-@tokens.command(cls=Command)
+@tokens.command()
 @click.argument("token", metavar="ID")
-@json_option
-@pass_session
-def revoke(session: Session, token: str, as_json: bool) -> None:
+def revoke(session: Session, token: str) -> None:
     """Revoke a token, at once and in every process."""
     session.host("none").tokens.revoke(token)
-    if as_json:
-        session.out.json({"revoked": token})
-        return
-    session.out.text(f"{token} holds no more")
+    session.show({"revoked": token}, f"{token} holds no more")

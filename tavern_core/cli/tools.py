@@ -11,10 +11,9 @@ from tavern_core.cli import completion
 from tavern_core.cli.call import call, caller
 from tavern_core.cli.errors import NOTHING_FOUND, ReportedExit, exit_code_of, tell_plainly
 from tavern_core.cli.lazy_groups import Group
-from tavern_core.cli.output import as_json as json_text
-from tavern_core.cli.output import shorten
+from tavern_core.cli.output import json_text, shorten
 from tavern_core.cli.plugin_status import status_of
-from tavern_core.cli.session import Command, Session, json_option, pass_session
+from tavern_core.cli.session import Session
 from tavern_core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -43,14 +42,12 @@ def tools() -> None:
 tools.add_command(call)
 
 
-@tools.command("list", cls=Command)
+@tools.command("list")
 @click.option("--profile", metavar="NAME", help="Only tools that this agent profile may use.")
 @click.option("--tag", metavar="TAG", help="Only tools with this tag.")
 @click.option("--capability", metavar="NAME", callback=_a_capability, help="Only tools that need this capability.")
 @click.option("--plugin", metavar="NAME", help="Only tools of this plugin.", shell_complete=completion.plugins)
 @click.option("--all", "everything", is_flag=True, help="Hidden tools too, each with the reason.")
-@json_option
-@pass_session
 def list_(
     session: Session,
     profile: str | None,
@@ -58,7 +55,6 @@ def list_(
     capability: str | None,
     plugin: str | None,
     everything: bool,
-    as_json: bool,
 ) -> None:
     """List the tools that the host may call."""
     host = session.host()
@@ -73,7 +69,7 @@ def list_(
         if _fits(s, tag, capability) and plugin in (None, s.plugin)
     ]
     needs = known.lacking(found, profile=profile)
-    if as_json:
+    if session.as_json:
         session.out.json(
             [_described(known, s, needs, s.id in shown, profile) if everything else _json(s, needs) for s in found]
         )
@@ -95,28 +91,23 @@ def list_(
     session.out.table(("tool", "state", "description", "reason"), states)
 
 
-@tools.command(cls=Command)
+@tools.command()
 @click.argument("tool", metavar="ID", shell_complete=completion.tools)
 @click.option("--dialect", type=click.Choice(DIALECTS), help="Print it in the format of a model API.")
 @click.option("--plan", is_flag=True, help="Show the steps of each of its calls.")
-@json_option
-@pass_session
-def show(session: Session, tool: str, dialect: str | None, plan: bool, as_json: bool) -> None:
+def show(session: Session, tool: str, dialect: str | None, plan: bool) -> None:
     """Show everything known about a tool; activates its plugin if necessary."""
     host = session.host()
     if plan:
         steps = host.tool_plan(tool)
-        if as_json:
-            session.out.json([step.to_json() for step in steps])
-        else:
-            session.out.table(("step", "does", "by"), [(s.name, s.does, ", ".join(s.by)) for s in steps])
+        session.show_list(steps, ("step", "does", "by"), lambda step: (step.name, step.does, ", ".join(step.by)))
         return
     if dialect is not None:
         session.out.json(host.tool_schema(tool, dialect=dialect))
         return
     spec = host.tools[tool]
     needs = host.tools.lacking([spec])
-    if as_json:
+    if session.as_json:
         session.out.json(_json(spec, needs))
         return
     session.out.facts(_facts(spec, _needs(needs.get(spec.id))))
@@ -125,14 +116,12 @@ def show(session: Session, tool: str, dialect: str | None, plan: bool, as_json: 
         session.out.table(("parameter", "type", "needed", "default", "description"), _parameter_rows(spec, parameters))
 
 
-@tools.command(cls=Command)
+@tools.command()
 @click.argument("words", metavar="QUERY...", nargs=-1, required=True)
 @click.option("--profile", metavar="NAME", help="Only tools that this agent profile may use.")
 @click.option("--tag", metavar="TAG", help="Only tools with this tag.")
 @click.option("--capability", metavar="NAME", callback=_a_capability, help="Only tools that need this capability.")
 @click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="Maximum number of results.")
-@json_option
-@pass_session
 def search(
     session: Session,
     words: tuple[str, ...],
@@ -140,13 +129,12 @@ def search(
     tag: str | None,
     capability: str | None,
     limit: int,
-    as_json: bool,
 ) -> None:
     """Find tools by words in Chinese or English, best first; exit code 5 if nothing matches."""
     known, query = session.host().tools, " ".join(words)
     found = known.search(query, capability=capability, tag=tag, limit=limit, profile=profile)
     needs = known.lacking(found, profile=profile)
-    if as_json:
+    if session.as_json:
         session.out.json([_json(spec, needs) for spec in found])
     else:
         _table(
@@ -159,43 +147,34 @@ def search(
         raise ReportedExit(NOTHING_FOUND)
 
 
-@tools.command(cls=Command)
+@tools.command()
 @click.argument("tool", metavar="ID", shell_complete=completion.tools)
 @click.option("--profile", metavar="NAME", help="As seen by this agent profile.")
 @click.option(
     "--permissions", metavar="A,B", help="For a caller with exactly these capabilities instead of the host itself."
 )
-@json_option
-@pass_session
-def why(session: Session, tool: str, profile: str | None, permissions: str | None, as_json: bool) -> None:
+def why(session: Session, tool: str, profile: str | None, permissions: str | None) -> None:
     """Say why a tool can or cannot be seen and called; exit code 5 if there is none with this id."""
     known = session.host().tools
     answer = known.why(tool, profile=profile, context=None if permissions is None else caller(permissions, profile))
-    if as_json:
-        session.out.json(answer.to_json())
-    else:
-        pairs = [("tool", answer.id), ("visible", answer.visible), ("reason", answer.reason), ("fix", answer.fix)]
-        session.out.facts([*pairs, ("plugin", answer.plugin)])
+    pairs = [("tool", answer.id), ("visible", answer.visible), ("reason", answer.reason), ("fix", answer.fix)]
+    session.show_facts(answer.to_json(), [*pairs, ("plugin", answer.plugin)])
     if not answer.visible and answer.id not in known.known_ids():
         raise ReportedExit(NOTHING_FOUND)
 
 
-@tools.command(cls=Command)
+@tools.command()
 @click.option("--profile", metavar="NAME", help="Only the inventory of this agent profile.")
 @click.option(
     "--lang", type=click.Choice(["zh", "en"]), help="Language of the labels; default: `language` of the configuration."
 )
 @click.option("--query", metavar="TEXT", help="Keep the examples that fit it best.")
 @click.option("--max-chars", type=click.IntRange(1), help="Size budget; default: limits.manualChars.")
-@json_option
-@pass_session
-def manual(
-    session: Session, profile: str | None, lang: str | None, query: str | None, max_chars: int | None, as_json: bool
-) -> None:
+def manual(session: Session, profile: str | None, lang: str | None, query: str | None, max_chars: int | None) -> None:
     """Print the manual that replaces {{{system:available_tools}}}."""
     language: Literal["zh", "en"] | None = "en" if lang == "en" else "zh" if lang else None
     text = session.host().manual(profile, language=language, query=query, max_chars=max_chars)
-    if as_json:
+    if session.as_json:
         session.out.json({"profile": profile, "manual": text})
     else:
         session.out.data(text)
@@ -272,13 +251,11 @@ def _parameter_rows(spec: ToolSpec, properties: Any) -> list[tuple[Any, ...]]:
     return rows
 
 
-@tools.command(cls=Command)
-@json_option
-@pass_session
-def pins(session: Session, as_json: bool) -> None:
+@tools.command()
+def pins(session: Session) -> None:
     """List the pinned tools and the changes of their definitions; exit code 3 if one is quarantined."""
     found = session.host().tools.pins()
-    if as_json:
+    if session.as_json:
         session.out.json([one.to_json() for one in found])
     else:
         rows = [(one.tool, one.state, one.renamed_to or ", ".join(each.path for each in one.diff)) for one in found]
@@ -291,27 +268,17 @@ def pins(session: Session, as_json: bool) -> None:
         raise ReportedExit(exit_code_of("TOOL_QUARANTINED"))
 
 
-@tools.command(cls=Command)
+@tools.command()
 @click.argument("ids", metavar="ID...", nargs=-1, required=True, shell_complete=completion.tools)
-@json_option
-@pass_session
-def pin(session: Session, ids: tuple[str, ...], as_json: bool) -> None:
+def pin(session: Session, ids: tuple[str, ...]) -> None:
     """Accept the current definitions of these tools; a tool whose definition changes later is quarantined."""
     session.host().tools.pin(*ids)
-    if as_json:
-        session.out.json({"pinned": list(ids)})
-    else:
-        session.out.text(f"pinned: {', '.join(ids)}")
+    session.show({"pinned": list(ids)}, f"pinned: {', '.join(ids)}")
 
 
-@tools.command(cls=Command)
+@tools.command()
 @click.argument("ids", metavar="ID...", nargs=-1, required=True, shell_complete=completion.tools)
-@json_option
-@pass_session
-def unpin(session: Session, ids: tuple[str, ...], as_json: bool) -> None:
+def unpin(session: Session, ids: tuple[str, ...]) -> None:
     """Remove the pins of these tools."""
     session.host().tools.unpin(*ids)
-    if as_json:
-        session.out.json({"unpinned": list(ids)})
-    else:
-        session.out.text(f"no longer pinned: {', '.join(ids)}")
+    session.show({"unpinned": list(ids)}, f"no longer pinned: {', '.join(ids)}")

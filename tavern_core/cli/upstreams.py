@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from tavern_core.cli import completion
-from tavern_core.cli.errors import FAILED
+from tavern_core.cli.errors import FAILED, ReportedExit
 from tavern_core.cli.lazy_groups import Group
-from tavern_core.cli.output import as_json as json_text
-from tavern_core.cli.session import Command, Session, json_option, pass_session
+from tavern_core.cli.output import json_text
+from tavern_core.cli.session import Session
 from tavern_core.errors import ConfigInvalid, TavernError, UsageError
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from tavern_core.upstreams.status import UpstreamStatus
 
 _COLUMNS: Final = ("upstream", "kind", "state", "tools", "in quarantine", "latency", "reached by", "last error")
+_NONE: Final = "no upstreams; see upstreams in tavern.yaml"
+
 _name = click.argument("upstream", metavar="NAME", shell_complete=completion.upstreams)
 
 
@@ -35,27 +37,19 @@ def upstreams() -> None:
     """
 
 
-@upstreams.command("list", cls=Command)
-@json_option
-@pass_session
-def list_(session: Session, as_json: bool) -> None:
+@upstreams.command("list")
+def list_(session: Session) -> None:
     """List the upstreams, without connecting to them."""
-    found = list(session.host("none").upstreams.values())
-    if as_json:
-        session.out.json([one.to_json() for one in found])
-        return
-    session.out.table(_COLUMNS, [_row(one) for one in found], empty="no upstreams; see upstreams in tavern.yaml")
+    session.show_list(session.host("none").upstreams.values(), _COLUMNS, _row, empty=_NONE)
 
 
-@upstreams.command(cls=Command)
+@upstreams.command()
 @_name
-@json_option
-@pass_session
-def show(session: Session, upstream: str, as_json: bool) -> None:
+def show(session: Session, upstream: str) -> None:
     """Show one upstream: its tools, what was left out and why, and what changed since the review."""
     host = session.host("none")
     found, changes = host.upstreams.status(upstream), host.upstreams.differences(upstream)
-    if as_json:
+    if session.as_json:
         diff = {tool: [one.to_json() for one in places] for tool, places in changes.items()}
         session.out.json({**found.to_json(), "changes": diff})
         return
@@ -68,28 +62,21 @@ def show(session: Session, upstream: str, as_json: bool) -> None:
         session.out.text(f"\naccept the changes: tavern upstreams accept {upstream}")
 
 
-@upstreams.command(cls=Command)
+@upstreams.command()
 @click.argument("upstream", metavar="NAME", required=False, shell_complete=completion.upstreams)
-@json_option
-@pass_session
-@click.pass_context
-def check(ctx: click.Context, session: Session, upstream: str | None, as_json: bool) -> None:
+def check(session: Session, upstream: str | None) -> None:
     """Check now whether an upstream answers.
 
     Without NAME, all upstreams are checked. Exit code 1 if one does not answer.
     """
     host = session.host()
     if upstream is not None:
-        _print(session, host.upstreams.check_sync(upstream), as_json)
+        _print(session, host.upstreams.check_sync(upstream))
         return
     failed = host.wait(_failed(host))
-    found = list(host.upstreams.values())
-    if as_json:
-        session.out.json([one.to_json() for one in found])
-    else:
-        session.out.table(_COLUMNS, [_row(one) for one in found], empty="no upstreams; see upstreams in tavern.yaml")
+    session.show_list(host.upstreams.values(), _COLUMNS, _row, empty=_NONE)
     if failed:
-        ctx.exit(FAILED)
+        raise ReportedExit(FAILED)
 
 
 async def _failed(host: Tavern) -> bool:
@@ -102,12 +89,9 @@ async def _failed(host: Tavern) -> bool:
     return any(isinstance(one, TavernError) for one in found)
 
 
-@upstreams.command(cls=Command)
+@upstreams.command()
 @click.argument("upstream", metavar="NAME", required=False, shell_complete=completion.upstreams)
-@json_option
-@pass_session
-@click.pass_context
-def refresh(ctx: click.Context, session: Session, upstream: str | None, as_json: bool) -> None:
+def refresh(session: Session, upstream: str | None) -> None:
     """Read the list of tools again and show what changed.
 
     Without NAME, of all upstreams.
@@ -119,23 +103,19 @@ def refresh(ctx: click.Context, session: Session, upstream: str | None, as_json:
         for name, one in host.upstreams.items()
         if name not in diffs and upstream in (None, name)
     }
-    if as_json:
+    if session.as_json:
         session.out.json({"changes": {name: diff.to_json() for name, diff in diffs.items()}, "failed": failed})
     else:
         rows = [(name, *map(len, (diff.added, diff.removed, diff.changed)), "") for name, diff in diffs.items()]
         rows += [(name, "", "", "", error) for name, error in failed.items()]
-        session.out.table(
-            ("upstream", "new", "gone", "changed", "error"), rows, empty="no upstreams; see upstreams in tavern.yaml"
-        )
+        session.out.table(("upstream", "new", "gone", "changed", "error"), rows, empty=_NONE)
     if failed:
-        ctx.exit(FAILED)
+        raise ReportedExit(FAILED)
 
 
-@upstreams.command(cls=Command)
+@upstreams.command()
 @_name
-@json_option
-@pass_session
-def connect(session: Session, upstream: str, as_json: bool) -> None:
+def connect(session: Session, upstream: str) -> None:
     """Connect to a granted upstream and list its tools.
 
     The command accepts the definitions of its tools if none were accepted before.
@@ -148,26 +128,22 @@ def connect(session: Session, upstream: str, as_json: bool) -> None:
             f"{upstream} asks you to log in. Open this address in a browser on this machine:\n\n  {address}\n", err=True
         )
 
-    _print(session, session.host().upstreams.connect_sync(upstream, show), as_json)
+    _print(session, session.host().upstreams.connect_sync(upstream, show))
 
 
-@upstreams.command(cls=Command)
+@upstreams.command()
 @_name
 @click.argument("tools", metavar="[TOOL]...", nargs=-1, shell_complete=completion.tools)
-@json_option
-@pass_session
-def accept(session: Session, upstream: str, tools: tuple[str, ...], as_json: bool) -> None:
+def accept(session: Session, upstream: str, tools: tuple[str, ...]) -> None:
     """Accept the current definitions of the named tools, or of all tools."""
-    _print(session, session.host("none", deciding=True).upstreams.accept(upstream, tools), as_json)
+    _print(session, session.host("none", deciding=True).upstreams.accept(upstream, tools))
 
 
-@upstreams.command(cls=Command)
+@upstreams.command()
 @click.argument("kind")
 @click.argument("words", metavar="URL|PACKAGE|COMMAND...", nargs=-1, required=True)
 @click.option("--name", default="", help="Name of the entry; default: from the command or the address.")
-@json_option
-@pass_session
-def add(session: Session, kind: str, words: tuple[str, ...], name: str, as_json: bool) -> None:
+def add(session: Session, kind: str, words: tuple[str, ...], name: str) -> None:
     """Add an upstream to tavern.yaml, without granting anything.
 
     For example: tavern upstreams add mcp -- uvx mcp-server-time
@@ -178,15 +154,12 @@ def add(session: Session, kind: str, words: tuple[str, ...], name: str, as_json:
     host = session.host("none", further={f"upstreams.{new.name}": new.entry})
     if (flaw := host.upstreams.flaws().get(new.name)) is not None:
         raise ConfigInvalid(flaw.message, hint=flaw.hint)
-    _write(session, _file(session), [new], as_json)
+    _write(session, _file(session), [new])
 
 
-@upstreams.command("import", cls=Command)
+@upstreams.command("import")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
-@json_option
-@pass_session
-@click.pass_context
-def import_(ctx: click.Context, session: Session, file: str, as_json: bool) -> None:
+def import_(session: Session, file: str) -> None:
     """Add the servers of another MCP client to tavern.yaml.
 
     FILE is its configuration (`mcpServers`). No secret is copied, and nothing is granted.
@@ -195,9 +168,9 @@ def import_(ctx: click.Context, session: Session, file: str, as_json: bool) -> N
 
     written = _file(session)
     entries, left_out = entries_of_json(read_servers(Path(file)), file, written_names(written))
-    _write(session, written, entries, as_json, left_out)
+    _write(session, written, entries, left_out)
     if left_out:
-        ctx.exit(FAILED)
+        raise ReportedExit(FAILED)
 
 
 def _file(session: Session) -> Path:
@@ -210,13 +183,11 @@ def _file(session: Session) -> Path:
     return file
 
 
-def _write(
-    session: Session, file: Path, entries: Sequence[NewEntry], as_json: bool, left_out: Mapping[str, str] = {}
-) -> None:
+def _write(session: Session, file: Path, entries: Sequence[NewEntry], left_out: Mapping[str, str] = {}) -> None:
     from tavern_core.upstreams.config_entries import write_entries
 
     write_entries(file, entries)
-    if as_json:
+    if session.as_json:
         written = [{"name": new.name, "notes": list(new.notes)} for new in entries]
         session.out.json({"file": str(file), "upstreams": written, "leftOut": dict(left_out)})
         return
@@ -229,11 +200,8 @@ def _write(
     session.out.text(f"next: tavern plugins review {entries[0].name}")
 
 
-def _print(session: Session, found: UpstreamStatus, as_json: bool) -> None:
-    if as_json:
-        session.out.json(found.to_json())
-    else:
-        session.out.facts(_facts(found))
+def _print(session: Session, found: UpstreamStatus) -> None:
+    session.show_facts(found.to_json(), _facts(found))
 
 
 def _row(one: UpstreamStatus) -> tuple[Any, ...]:

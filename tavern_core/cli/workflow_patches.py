@@ -7,30 +7,28 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tavern_core.cli import completion
-from tavern_core.cli.call import LARGEST_INPUT, read_file, read_stdin
 from tavern_core.cli.errors import ReportedExit, tell
-from tavern_core.cli.session import Command, Session, json_option, pass_session
-from tavern_core.errors import ERROR_CODES, UsageError
+from tavern_core.cli.inputs import json_of, read_file, read_stdin
+from tavern_core.cli.session import Session, command
+from tavern_core.errors import ERROR_CODES
 
 if TYPE_CHECKING:
     from tavern_core.flow.patching import PatchOutcome
     from tavern_core.graph.patch_problems import PatchProblem
 
 
-@click.command(cls=Command)
+@command()
 @click.argument("workflow", metavar="ID|FILE", shell_complete=completion.workflows)
 @click.argument("operations", metavar="PATCH.json|-", type=click.Path())
 @click.option("--rev", type=click.IntRange(0), metavar="N", help="The revision for which the patch was written.")
 @click.option("--dry-run", is_flag=True, help="Write nothing.")
-@json_option
-@pass_session
-def patch(session: Session, workflow: str, operations: str, rev: int | None, dry_run: bool, as_json: bool) -> None:
+def patch(session: Session, workflow: str, operations: str, rev: int | None, dry_run: bool) -> None:
     """Apply a JSON Patch to a workflow and write its file, completely or not at all.
 
     PATCH.json is a file, or `-` for stdin. Exit code 4 if the patch is refused.
     """
     outcome = session.host().workflows.patch(workflow, _operations(operations), rev=rev, dry_run=dry_run)
-    if as_json:
+    if session.as_json:
         session.out.json(outcome.to_json())
     else:
         _tell(session, outcome)
@@ -38,31 +36,19 @@ def patch(session: Session, workflow: str, operations: str, rev: int | None, dry
         raise ReportedExit(ERROR_CODES["WORKFLOW_INVALID"].exit_code)
 
 
-@click.command(cls=Command)
+@command()
 @click.argument("workflow", metavar="ID|FILE", shell_complete=completion.workflows)
 @click.option("--keep", is_flag=True, help="Only nodes without a position.")
 @click.option("--dry-run", is_flag=True, help="Write nothing.")
-@json_option
-@pass_session
-def layout(session: Session, workflow: str, keep: bool, dry_run: bool, as_json: bool) -> None:
+def layout(session: Session, workflow: str, keep: bool, dry_run: bool) -> None:
     """Lay out the nodes of a workflow and write its file."""
     found = session.host().workflows.layout(workflow, keep=keep, dry_run=dry_run)
-    if as_json:
-        session.out.json({node.id: node.position for node in found.nodes})
-    else:
-        session.out.text(f"{len(found.nodes)} nodes, rev {found.rev}")
+    session.show({node.id: node.position for node in found.nodes}, f"{len(found.nodes)} nodes, rev {found.rev}")
 
 
 def _operations(source: str) -> Any:
     """The content of a patch file, or of stdin. Raises UsageError: it is not JSON (USAGE)."""
-    from tavern_core.kernel.text.json_document import read_json
-
-    name, text = ("stdin", read_stdin()) if source == "-" else (source, read_file(source))
-    document = read_json(text, name, code=UsageError.code, largest=LARGEST_INPUT, most_values=1_000_000)
-    if document.findings:
-        first = document.findings[0]
-        raise UsageError(f"{name}: {first.message}", hint=first.hint, findings=document.findings)
-    return document.data
+    return json_of(read_stdin(), "stdin") if source == "-" else json_of(read_file(source), source)
 
 
 def _tell(session: Session, outcome: PatchOutcome) -> None:

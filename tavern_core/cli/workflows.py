@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tavern_core.cli import completion
-from tavern_core.cli.call import caller, json_arguments, named
+from tavern_core.cli.call import caller
 from tavern_core.cli.errors import FAILED, ReportedExit, exit_code_of, tell
+from tavern_core.cli.inputs import json_arguments, named
 from tavern_core.cli.lazy_groups import Group, Lazy
 from tavern_core.cli.output import shorten
 from tavern_core.cli.prompts import alone, answered, has_person, typed
 from tavern_core.cli.run_display import complete_run, finished, show_record, tell_questions, through, typed_inputs
-from tavern_core.cli.session import Command, Session, json_option, pass_session
+from tavern_core.cli.session import Session
 from tavern_core.errors import ERROR_CODES, InputInvalid, RunNotFound, TavernError, UsageError, WorkflowInvalid
 from tavern_core.model.nearest import did_you_mean
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from tavern_core.flow.engine.run_options import Question
     from tavern_core.flow.engine.run_store import KeptRun
     from tavern_core.host import Tavern
-    from tavern_core.model.run import RunResult
+    from tavern_core.model.run import RunEvent, RunResult
 
 _WIDTH = 90
 
@@ -41,10 +42,8 @@ def workflows() -> None:
     """List, check, draw and run workflows. A workflow is an id, or the path of a file."""
 
 
-@workflows.command("list", cls=Command)
-@json_option
-@pass_session
-def list_(session: Session, as_json: bool) -> None:
+@workflows.command("list")
+def list_(session: Session) -> None:
     """List the workflows of the workflow folders and of plugins."""
     known = session.host().workflows
     rows: list[dict[str, Any]] = []
@@ -60,7 +59,7 @@ def list_(session: Session, as_json: bool) -> None:
         except TavernError as error:
             row |= {"name": "", "description": "", "nodes": 0, "error": error.message}
         rows.append(row)
-    if as_json:
+    if session.as_json:
         session.out.json(rows)
     else:
         cells = [(r["id"], r["nodes"], r["plugin"], shorten(r["error"] or r["description"], _WIDTH)) for r in rows]
@@ -71,14 +70,12 @@ def list_(session: Session, as_json: bool) -> None:
         )
 
 
-@workflows.command(cls=Command)
+@workflows.command()
 @click.argument("workflow", metavar="ID|FILE", shell_complete=completion.workflows)
-@json_option
-@pass_session
-def show(session: Session, workflow: str, as_json: bool) -> None:
+def show(session: Session, workflow: str) -> None:
     """Show a workflow: its interface and its nodes."""
     flow = session.host().workflows.find(workflow)
-    if as_json:
+    if session.as_json:
         session.out.json(dict(flow.raw))
         return
     session.out.facts(
@@ -93,11 +90,9 @@ def show(session: Session, workflow: str, as_json: bool) -> None:
     session.out.table(("node", "type", "name"), [(n.id, n.type, n.display_name) for n in flow.nodes])
 
 
-@workflows.command(cls=Command)
+@workflows.command()
 @click.argument("workflow", metavar="[ID|FILE]", required=False, shell_complete=completion.workflows)
-@json_option
-@pass_session
-def check(session: Session, workflow: str | None, as_json: bool) -> None:
+def check(session: Session, workflow: str | None) -> None:
     """Report all problems of a workflow, or of all workflows; nothing is run. Exit code 4 if there are any."""
     known = session.host().workflows
     found: list[dict[str, Any]] = []
@@ -114,7 +109,7 @@ def check(session: Session, workflow: str | None, as_json: bool) -> None:
         found += [
             {"workflow": id_, **problem.to_json()} if workflow is None else problem.to_json() for problem in problems
         ]
-    if as_json:
+    if session.as_json:
         session.out.json(found)
     else:
         for reported in found:
@@ -134,17 +129,15 @@ def check(session: Session, workflow: str | None, as_json: bool) -> None:
         raise ReportedExit(ERROR_CODES["WORKFLOW_INVALID"].exit_code)
 
 
-@workflows.command(cls=Command)
+@workflows.command()
 @click.argument("workflow", metavar="ID|FILE", shell_complete=completion.workflows)
 @click.option("--svg", is_flag=True, help="SVG instead of Mermaid.")
 @click.option("--output", "-o", metavar="FILE", help="Write it there.")
-@json_option
-@pass_session
-def graph(session: Session, workflow: str, svg: bool, output: str | None, as_json: bool) -> None:
+def graph(session: Session, workflow: str, svg: bool, output: str | None) -> None:
     """Draw a workflow: as Mermaid text, or as an SVG picture."""
     form = "svg" if svg else "mermaid"
     picture = session.host().workflows.graph(workflow, form)
-    if as_json:
+    if session.as_json:
         session.out.json({"form": form, "picture": picture})
     elif output is None:
         session.out.text(picture)
@@ -155,7 +148,7 @@ def graph(session: Session, workflow: str, svg: bool, output: str | None, as_jso
             raise UsageError(f"{output} cannot be written: {error.strerror}") from error
 
 
-@workflows.command("run", cls=Command)
+@workflows.command("run")
 @click.argument("workflow", metavar="ID|FILE", shell_complete=completion.workflows)
 @click.argument("words", metavar="[INPUT=VALUE]...", nargs=-1)
 @click.option("--json-args", metavar="JSON|@FILE|-", help="Inputs as one JSON object: here, in a file, on stdin.")
@@ -168,12 +161,9 @@ def graph(session: Session, workflow: str, svg: bool, output: str | None, as_jso
 @click.option("--concurrency", type=click.IntRange(1), metavar="N", help="Nodes that run at the same time.")
 @click.option("--timeout-ms", type=click.IntRange(1), metavar="N", help="Deadline of the run in milliseconds.")
 @click.option("--permissions", metavar="A,B", help="Run with exactly these capabilities instead of the host's own.")
-@json_option
-@pass_session
 def run_(
     session: Session, workflow: str, words: tuple[str, ...], json_args: str | None, to: tuple[str, ...], again: str | None,
     start_at: tuple[str, ...], no_cache: bool, concurrency: int | None, timeout_ms: int | None, permissions: str | None,
-    as_json: bool,
 ) -> None:  # fmt: skip
     """Run a workflow: `tavern workflows run summarize text="..."`. On a terminal, it shows the nodes while they run."""
     if start_at and again is None:
@@ -181,7 +171,7 @@ def run_(
     host = session.host()
     flow = host.workflows.find(workflow)
     texts = named(words)
-    inputs = (json_arguments(json_args) if json_args is not None else {}) | typed_inputs(flow.inputs(), texts)
+    inputs = json_arguments(json_args) | typed_inputs(flow.inputs(), texts)
     options: dict[str, Any] = {
         "to": to,
         "timeout_ms": timeout_ms,
@@ -196,10 +186,10 @@ def run_(
     async def run() -> RunResult:
         return await through(session, await host.workflows.start(workflow, inputs, **options), flow.id)
 
-    finished(session, host.wait(run()), as_json=as_json)
+    finished(session, host.wait(run()))
 
 
-@workflows.command(cls=Command)
+@workflows.command()
 @click.argument("run", metavar="RUN", shell_complete=completion.runs)
 @click.argument("words", metavar="[QUESTION=VALUE]...", nargs=-1)
 @click.option(
@@ -212,10 +202,8 @@ def run_(
 )
 @click.option("--concurrency", type=click.IntRange(1), metavar="N", help="Nodes that run at the same time.")
 @click.option("--timeout-ms", type=click.IntRange(1), metavar="N", help="Deadline of the run in milliseconds.")
-@json_option
-@pass_session
 def resume(
-    session: Session, run: str, words: tuple[str, ...], given: tuple[str, ...], concurrency: int | None, timeout_ms: int | None, as_json: bool,
+    session: Session, run: str, words: tuple[str, ...], given: tuple[str, ...], concurrency: int | None, timeout_ms: int | None,
 ) -> None:  # fmt: skip
     """Resume a run that failed, was cancelled, or waits for answers.
 
@@ -230,16 +218,14 @@ def resume(
     options = {
         name: value for name, value in (("concurrency", concurrency), ("timeout_ms", timeout_ms)) if value is not None
     }
-    _take_up(session, host, run, answers, as_json=as_json, inputs=inputs, **options)
+    _take_up(session, host, run, answers, inputs=inputs, **options)
 
 
-@workflows.command(cls=Command)
+@workflows.command()
 @click.argument("run", metavar="RUN", shell_complete=completion.runs)
 @click.argument("question", metavar="[QUESTION]", required=False)
 @click.argument("value", metavar="[VALUE]", required=False)
-@json_option
-@pass_session
-def answer(session: Session, run: str, question: str | None, value: str | None, as_json: bool) -> None:
+def answer(session: Session, run: str, question: str | None, value: str | None) -> None:
     """Answer a question of a run in any process.
 
     If no process runs it, the run continues here after the last answer.
@@ -265,11 +251,11 @@ def answer(session: Session, run: str, question: str | None, value: str | None, 
     left = [each.to_json() for each in _open(host, run) if each.id != asked.id]
     if not left:
         try:
-            _take_up(session, host, run, {}, as_json=as_json)
+            _take_up(session, host, run, {})
             return
         except GoesOn:
             pass  # its own process gets the answer
-    if as_json:
+    if session.as_json:
         session.out.json(
             {"runId": run, "question": asked.id, "state": "waiting" if left else "running", "questions": left}
         )
@@ -278,9 +264,7 @@ def answer(session: Session, run: str, question: str | None, value: str | None, 
         tell_questions(run, left)
 
 
-def _take_up(
-    session: Session, host: Tavern, run: str, answers: Mapping[str, Any], *, as_json: bool, **options: Any
-) -> None:
+def _take_up(session: Session, host: Tavern, run: str, answers: Mapping[str, Any], **options: Any) -> None:
     """Resume a run and print its result; for a completed one, print its result."""
 
     async def go_on() -> RunResult:
@@ -289,9 +273,9 @@ def _take_up(
     kept = _kept(host, run)
     if kept.state == "complete" and kept.times_taken_up and not answers:
         tell("note", "USAGE", f"{run} is complete already")
-        finished(session, complete_run(kept, host.wait(host.workflows.record(run))), as_json=as_json)
+        finished(session, complete_run(kept, host.wait(host.workflows.record(run))))
     else:
-        finished(session, host.wait(go_on()), as_json=as_json)
+        finished(session, host.wait(go_on()))
 
 
 def _kept(host: Tavern, run: str) -> KeptRun:
@@ -346,65 +330,52 @@ def _give(host: Tavern, run: str, asked: Question, value: Any) -> None:
         )
 
 
-@workflows.command(cls=Command)
+@workflows.command()
 @click.argument("run", metavar="[RUN]", required=False, shell_complete=completion.runs)
 @click.option("--workflow", default="", metavar="ID", help="Only runs of this workflow.")
-@json_option
-@pass_session
-def runs(session: Session, run: str | None, workflow: str, as_json: bool) -> None:
+def runs(session: Session, run: str | None, workflow: str) -> None:
     """List the stored runs, newest first; for one RUN, its nodes with their inputs and outputs."""
     if run is not None:
-        show_record(session, session.host().wait(session.host().workflows.record(run)), as_json=as_json)
+        show_record(session, session.host().wait(session.host().workflows.record(run)))
         return
     found = session.host().workflows.kept(workflow)
-    if as_json:
-        session.out.json([record.to_json() for record in found])
-        return
-    rows = [(r.run_id, r.workflow, r.state, r.started_text, f"{r.latency_ms:.0f} ms") for r in found]
-    session.out.table(("run", "workflow", "state", "started", "took"), rows, empty="there are no stored runs")
+
+    def row(kept: KeptRun) -> tuple[str, ...]:
+        return kept.run_id, kept.workflow, kept.state, kept.started_text, f"{kept.latency_ms:.0f} ms"
+
+    session.show_list(found, ("run", "workflow", "state", "started", "took"), row, empty="there are no stored runs")
 
 
-@workflows.command(cls=Command)
+@workflows.command()
 @click.argument("run", metavar="RUN", shell_complete=completion.runs)
-@json_option
-@pass_session
-def cancel(session: Session, run: str, as_json: bool) -> None:
+def cancel(session: Session, run: str) -> None:
     """Cancel a run, in any process of this state folder."""
     is_ended = session.host().workflows.cancel(run)
-    if as_json:
-        session.out.json({"runId": run, "cancelled": is_ended})
-    else:
-        session.out.text(f"{run} ends" if is_ended else f"{run} has ended already")
+    session.show({"runId": run, "cancelled": is_ended}, f"{run} ends" if is_ended else f"{run} has ended already")
 
 
-@workflows.command(cls=Command)
+@workflows.command()
 @click.argument("run", metavar="RUN", shell_complete=completion.runs)
 @click.option("--after", type=click.IntRange(0), default=0, metavar="SEQ", help="Only events after this number.")
-@json_option
-@pass_session
-def events(session: Session, run: str, after: int, as_json: bool) -> None:
+def events(session: Session, run: str, after: int) -> None:
     """Show the events of a run."""
     found = session.host().workflows.events(run, after)
-    if as_json:
-        session.out.json([event.to_json() for event in found])
-        return
-    rows = [
-        (e.seq, e.to_json()["time"], e.kind, e.path, shorten(str(dict(e.data)) if e.data else "", 60)) for e in found
-    ]
-    session.out.table(("seq", "time", "what", "node", "details"), rows)
+
+    def row(event: RunEvent) -> tuple[Any, ...]:
+        return event.seq, event.to_json()["time"], event.kind, event.path, _details(event)
+
+    session.show_list(found, ("seq", "time", "what", "node", "details"), row)
 
 
-@workflows.command(cls=Command)
+@workflows.command()
 @click.argument("run", metavar="RUN", shell_complete=completion.runs)
 @click.option("--after", type=click.IntRange(0), default=0, metavar="SEQ", help="Only events after this number.")
-@json_option
-@pass_session
-def follow(session: Session, run: str, after: int, as_json: bool) -> None:
+def follow(session: Session, run: str, after: int) -> None:
     """Follow the events of a run in any process until it is over.
 
     The exit code is that of its result.
     """
-    last = session.host().wait(_followed(session, session.host(), run, after, as_json))
+    last = session.host().wait(_followed(session, session.host(), run, after))
     errors = next((kept.errors for kept in session.host().workflows.kept(most=500) if kept.run_id == run), ())
     match last:
         case "run:error" if errors:
@@ -415,14 +386,18 @@ def follow(session: Session, run: str, after: int, as_json: bool) -> None:
             raise ReportedExit(FAILED)
 
 
-async def _followed(session: Session, host: Tavern, run: str, after: int, as_json: bool) -> str:
+async def _followed(session: Session, host: Tavern, run: str, after: int) -> str:
     """Print each event as it arrives; returns the kind of the last one."""
     last = ""
     async for event in host.workflows.follow(run, after):
         last = event.kind
-        if as_json:
+        if session.as_json:
             session.out.json_line(event.to_json())
         else:
-            said = shorten(str(dict(event.data)) if event.data else "", 60)
-            session.out.line(f"{event.seq:>5} {event.to_json()['time']} {event.kind:<14} {event.path} {said}".rstrip())
+            text = f"{event.seq:>5} {event.to_json()['time']} {event.kind:<14} {event.path} {_details(event)}"
+            session.out.line(text.rstrip())
     return last
+
+
+def _details(event: RunEvent) -> str:
+    return shorten(str(dict(event.data)) if event.data else "", 60)

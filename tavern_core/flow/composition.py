@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Coroutine, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ from tavern_core.model.call import HOST_PRINCIPAL, CallContext
 if TYPE_CHECKING:
     from tavern_core.flow.run_pipeline import Caches, Running
     from tavern_core.kernel.calls.large_results import ArtifactStore
-    from tavern_core.kernel.calls.pipeline import Pipeline
+    from tavern_core.kernel.calls.pipeline import Phase, Pipeline
     from tavern_core.kernel.catalogue.profile_inventories import Inventories
     from tavern_core.kernel.catalogue.tool_specs import ToolSpecs
     from tavern_core.model.result import ToolResult
@@ -48,10 +49,14 @@ class Flow:
         """Compose the parts and register the engine for the executors; nothing is read and no plugin code runs."""
         base, tables, mode = specs.base, specs.lifecycle.tables, specs.base.mode
 
-        async def invoke(
-            tool: str, arguments: Mapping[str, Any] | None, context: CallContext | None, purpose: str
-        ) -> ToolResult:
-            return await pipeline.run(mode, tool, arguments, context, purpose, None, "workflow")
+        def invoke(
+            tool: str,
+            arguments: Mapping[str, Any] | None,
+            context: CallContext | None,
+            purpose: str,
+            phase: Phase | None = None,
+        ) -> Coroutine[Any, Any, ToolResult]:
+            return pipeline.run(mode, tool, arguments, context, purpose, None, "workflow", phase)
 
         plugin_workflows = PluginWorkflows(specs.lifecycle, tables.contributions, base.home / "cache" / "unpacked")
         governance = Governance(
@@ -76,26 +81,9 @@ class Flow:
                 return None
             return pipeline.artifacts.put(data, media_type_of(data), context=context).link()
 
-        def running() -> tuple[Running, Caches]:
-            return _running(specs, inventories, models, nodes, workflow_files, prepare, pipeline.artifacts)
-
-        workflows = Workflows(workflow_files, running, wait=base.portal.run, prepare=prepare)
-        engine = Engine(workflows, specs.is_host, kept)
-
-        async def within_job(
-            tool: str,
-            arguments: Mapping[str, Any] | None,
-            context: CallContext | None,
-            purpose: str,
-            key: str | None,
-            door: str,
-        ) -> ToolResult:
-            return await pipeline.run(mode, tool, arguments, context, purpose, key, door)
-
-        async def dry(
-            tool: str, arguments: Mapping[str, Any] | None, context: CallContext | None, purpose: str
-        ) -> ToolResult:
-            return await pipeline.run(mode, tool, arguments, context, purpose, None, "workflow", DRY_RUN)
+        def workflows_of(models: Models) -> Workflows:
+            running = partial(_running, specs, inventories, models, nodes, workflow_files, prepare, pipeline.artifacts)
+            return Workflows(workflow_files, running, wait=base.portal.run, prepare=prepare)
 
         async def output_schema(tool: str, context: CallContext | None) -> Mapping[str, Any] | None:
             return (await pipeline.catalogue.find(tool, context)).spec.output_schema
@@ -103,14 +91,14 @@ class Flow:
         def dry_run(llm: LLM) -> Workflows:
             from tavern_core.flow.dry_run import DryRunModels, dry_run_invoke
 
-            scripted = DryRunModels(models, llm, dry_run_invoke(dry, output_schema))
+            return workflows_of(
+                DryRunModels(models, llm, dry_run_invoke(partial(invoke, phase=DRY_RUN), output_schema))
+            )
 
-            def trial() -> tuple[Running, Caches]:
-                return _running(specs, inventories, scripted, nodes, workflow_files, prepare, pipeline.artifacts)
-
-            return Workflows(workflow_files, trial, wait=base.portal.run, prepare=prepare)
-
-        tables.engines.enter(engine, RunsAsJobs(workflows, engine, base.config.jobs), within_job, models.specs)
+        workflows = workflows_of(models)
+        engine = Engine(workflows, specs.is_host, kept)
+        jobs = RunsAsJobs(workflows, engine, base.config.jobs)
+        tables.engines.enter(engine, jobs, partial(pipeline.run, mode), models.specs)
         return cls(nodes, workflows, WorkflowTools(workflow_files, tables), models, dry_run)
 
 

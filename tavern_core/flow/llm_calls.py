@@ -5,8 +5,9 @@ find the model → tavern_before_prompt → budget of the plugin → the governe
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import field
 from typing import TYPE_CHECKING, Any
@@ -39,6 +40,7 @@ from tavern_core.model.result import ToolResult
 
 if TYPE_CHECKING:
     from tavern_core.kernel.plugins.contributions import Contributions
+
 
 Invoke = Callable[[str, Mapping[str, Any] | None, CallContext | None, str], Coroutine[Any, Any, ToolResult]]
 """(tool, arguments, context, purpose): a call through the one pipeline."""
@@ -149,7 +151,6 @@ class Models:
         Args:
             asker: as for `ask`.
         """
-        from tavern_core.flow.governed_llm import GovernedLLM, GovernedStreamingLLM
 
         streams = self.replacement is None and isinstance(self.find(name), StreamingLLM)
 
@@ -300,3 +301,44 @@ class _Pending:
     changes: Sequence[PromptChange] = ()
     use: Use = field(default_factory=lambda: Use({}, None))
     began: float = field(default_factory=time.perf_counter)
+
+
+# Governed llm ---------------------------------------------------------------------------------------------------------
+# A language model as nodes and plugins get it: each request goes through `Models.ask`.
+
+Ask = Callable[[Sequence[Message], Mapping[str, Any], Callable[[str], object] | None], Awaitable[LLMAnswer]]
+"""(messages, options, receiver of the pieces of the text)"""
+
+
+class GovernedLLM:
+    """One model for one caller."""
+
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
+
+    async def complete(self, messages: Sequence[Message], /, **options: Any) -> LLMAnswer:
+        """See `LLM.complete`."""
+        return await self._ask(messages, options, None)
+
+
+class GovernedStreamingLLM(GovernedLLM):
+    """The same for a model that streams."""
+
+    async def stream(self, messages: Sequence[Message], /, **options: Any) -> AsyncIterator[str | LLMAnswer]:
+        """The pieces of the text. Closing the iterator cancels the request."""
+        pieces: asyncio.Queue[str | None] = asyncio.Queue()
+
+        async def work() -> None:
+            try:
+                await self._ask(messages, options, pieces.put_nowait)
+            finally:
+                pieces.put_nowait(None)
+
+        asking = asyncio.create_task(work())
+        try:
+            while (piece := await pieces.get()) is not None:
+                yield piece
+            await asking
+        finally:
+            asking.cancel()
+            await asyncio.wait([asking])

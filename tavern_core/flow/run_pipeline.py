@@ -390,11 +390,7 @@ def _chosen(inputs: Mapping[str, Any], info: RunInfo, made: Made) -> dict[str, A
 
 
 def _check_inputs(run: Run, info: RunInfo) -> None:
-    """Do the inputs fit the interface?
-
-    Raises:
-        InputInvalid: some are missing or do not fit (INPUT_SCHEMA_INVALID).
-    """
+    """Do the inputs fit the interface? Raises InputInvalid: some are missing or do not fit (INPUT_SCHEMA_INVALID)."""
     try:
         interface_values(run.prepared, run.inputs)
     except MisfitInput as error:

@@ -28,11 +28,7 @@ class RunRequest:
 
     @classmethod
     def read(cls, options: Mapping[str, Any], defaults: Mapping[str, Any]) -> RunRequest:
-        """Read options as they were passed.
-
-        Raises:
-            UsageError: an option is unknown or wrong (USAGE).
-        """
+        """Read options as they were passed. Raises UsageError: an option is unknown or wrong (USAGE)."""
         if unknown := next((name for name in options if name not in _OPTIONS), None):
             raise UsageError(
                 f"a run has no option {unknown!r}",

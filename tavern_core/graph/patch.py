@@ -80,15 +80,13 @@ def patched(workflow: Workflow, patch: Any) -> Patched:
         except PatchRefused as refused:
             raise PatchRefused(*(_on_rev(problem, workflow) for problem in refused.problems)) from None
         if operation.op != "test":
-            _note(operation, touched, removed, shown)
+            _note(operation, touched, removed)
     shown, gone = _without_edges_of(shown, removed, touched, names)
     raw = _cleaned(merged(workflow, shown, copied), workflow, shown, removed)
     return Patched(_built(workflow, raw, touched), names, gone, touched)
 
 
-def _note(
-    operation: Operation, touched: dict[tuple[str, str], list[Operation]], removed: dict[str, int], shown: Any
-) -> None:
+def _note(operation: Operation, touched: dict[tuple[str, str], list[Operation]], removed: dict[str, int]) -> None:
     for parts in (operation.path, operation.source or ()):
         if not parts or (operation.op == "copy" and parts is operation.source):
             continue

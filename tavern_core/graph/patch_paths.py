@@ -58,11 +58,7 @@ class Names:
 
 
 def named(workflow: Workflow, operations: Sequence[Operation]) -> tuple[Names, tuple[Operation, ...]]:
-    """The operations on ids, and the new names.
-
-    Raises:
-        PatchRefused: with the problems of all operations.
-    """
+    """The operations on ids, and the new names. Raises PatchRefused: with the problems of all operations."""
     reader = _Reader(workflow, operations)
     found: list[Operation] = []
     problems: list[PatchProblem] = []

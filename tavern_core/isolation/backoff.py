@@ -54,11 +54,7 @@ class Backoff:
         return f"paused until {until}: {row['reason']}"
 
     def refuse(self, plugin: str) -> None:
-        """Refuse calls while a plugin is paused.
-
-        Raises:
-            CircuitOpen: it is paused (CIRCUIT_OPEN).
-        """
+        """Refuse calls while a plugin is paused. Raises CircuitOpen: it is paused (CIRCUIT_OPEN)."""
         if why := self.why(plugin):
             row = self._row(plugin) or {"until": 0.0}
             left = max(int((row["until"] - self._clock()) * 1000), 0)

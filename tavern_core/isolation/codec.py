@@ -66,11 +66,7 @@ class Codec:
         self._decoders = {each.tag: each.decode for each in (*coded, *((rest,) if rest else ()))}
 
     def encode(self, value: Any) -> Packed:
-        """`value` for the other side.
-
-        Raises:
-            CannotCross: it is neither JSON nor a value of the table.
-        """
+        """`value` for the other side. Raises CannotCross: it is neither JSON nor a value of the table."""
         if (coded := self._coded.get(type(value))) is not None and coded.encode is not None:
             return [coded.tag, coded.encode(value)]
         copy, problem = json_copy(dict(value) if isinstance(value, Mapping) else value)
@@ -81,11 +77,7 @@ class Codec:
         raise CannotCross(f"{type(value).__name__} cannot cross to another process: {problem}")
 
     def decode(self, packed: Any, known: Known = MappingProxyType({})) -> Any:
-        """The inverse of `encode`.
-
-        Raises:
-            ValueError: it is nothing that `encode` makes.
-        """
+        """The inverse of `encode`. Raises ValueError: it is nothing that `encode` makes."""
         if type(packed) is not list or len(packed) != 2 or type(packed[0]) is not str:
             raise ValueError("no packed value")
         tag, data = packed
@@ -303,11 +295,7 @@ def pack_tool(spec: ToolSpec) -> Any:
 
 
 def unpack_tool(data: Any) -> ToolSpec:
-    """A tool as described by the other side; ``impl`` is None.
-
-    Raises:
-        ValueError: it is invalid.
-    """
+    """A tool as described by the other side; ``impl`` is None. Raises ValueError: it is invalid."""
     try:
         spec = ToolSpec.from_json(mapping_of(data))
     except (KeyError, TypeError, AttributeError) as error:

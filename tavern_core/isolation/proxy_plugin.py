@@ -8,11 +8,13 @@ thread they wait; so they never block a loop and need none.
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Callable, Coroutine, Mapping
 from types import CodeType, FunctionType
 from typing import Any, Final
 
 from tavern_core.contract.context import PluginContext
+from tavern_core.contract.effects import MUTATES
 from tavern_core.contract.hookspecs import HOOKS, hookimpl
 from tavern_core.contract.protocols import Command, Contribution, Prompt, Resource, Service
 from tavern_core.contract.tools import ToolFactory
@@ -21,10 +23,10 @@ from tavern_core.isolation.codec import pack_context, pack_tool
 from tavern_core.isolation.connections import Kind
 from tavern_core.isolation.node_codec import HOOK_VALUES
 from tavern_core.isolation.proxy_nodes import proxy_node
-from tavern_core.isolation.proxy_services import proxy_service
 from tavern_core.isolation.proxy_tools import Made, RemoteTool, reported_tool, unpacked
 from tavern_core.isolation.supervisor import Supervisor
 from tavern_core.isolation.transport import judged
+from tavern_core.isolation.worker.facilities import LONGEST_DOC, remote_method
 from tavern_core.kernel.plugins.remote_plugin import RemotePlugin
 from tavern_core.model.call import CallContext
 from tavern_core.model.node import NodeSpec
@@ -294,3 +296,41 @@ def proxy_command(name: str, text: str, run: Callable[[list[str]], Any]) -> Any:
         context.exit(int(done["code"]))
 
     return command
+
+
+# Proxy services -------------------------------------------------------------------------------------------------------
+# The methods of a service in a worker, built from its description and equal to the originals on inspection.
+
+
+def proxy_service(supervisor: Supervisor, service: str, doc: str, facts: Mapping[str, Any]) -> Any:
+    """An object whose methods call the worker."""
+    body: dict[str, Any] = {"__slots__": (), "__doc__": doc}
+    for name, described in facts.items():
+        if str(name).isidentifier() and not name.startswith("_"):
+            body[name] = _method(supervisor, service, name, described)
+    return type(service if service.isidentifier() else "Service", (), body)()
+
+
+def _method(supervisor: Supervisor, service: str, name: str, described: Mapping[str, Any]) -> Callable[..., Any]:
+    def ask(given: dict[str, Any]) -> Any:
+        return judged(supervisor.ask("service", given))
+
+    async def ask_later(given: dict[str, Any]) -> Any:
+        return judged(await supervisor.ask_later("service", given, "loop", f"{service}.{name}"))
+
+    return _dressed(remote_method(service, name, described["async"] is True, ask, ask_later), described)
+
+
+def _dressed(method: Any, described: Mapping[str, Any]) -> Callable[..., Any]:
+    """`method` with the docstring, the mark and the parameters of the original."""
+    method.__doc__ = sayable(str(described["doc"]), LONGEST_DOC)
+    if type(described["mutates"]) is bool:
+        setattr(method, MUTATES, described["mutates"])
+    if described["parameters"] is not None:
+        empty = inspect.Parameter.empty
+        parameters = [
+            inspect.Parameter(str(n), inspect._ParameterKind(kind), default=... if optional is True else empty)
+            for n, kind, optional in described["parameters"]
+        ]
+        method.__signature__ = inspect.Signature(parameters)
+    return method  # type: ignore[no-any-return]

@@ -175,11 +175,7 @@ class _Binding:
         return _result(await self._supervisor.with_worker_later(ask))
 
     def settle(self, worker: WorkerClient) -> None:
-        """Prepare it in a worker.
-
-        Raises:
-            TavernError: it cannot be called.
-        """
+        """Prepare it in a worker. Raises TavernError: it cannot be called."""
         deadline = worker.deadline(self._supervisor.hook_s)
         made, key = self._remote.made, self._key
         if made is not None and worker is not made.worker:
@@ -204,11 +200,7 @@ def _result(packed: Any) -> Any:
 
 
 def unpacked(packed: Any, known: Known = MappingProxyType({}), codec: Codec = CALLS) -> Any:
-    """A value of a worker.
-
-    Raises:
-        UpstreamError: it is invalid (UPSTREAM_ERROR).
-    """
+    """A value of a worker. Raises UpstreamError: it is invalid (UPSTREAM_ERROR)."""
     try:
         return codec.decode(judged(packed), known)
     except (ValueError, BrokenChannel) as error:

@@ -157,11 +157,7 @@ class Talk:
 async def begin_talk(
     worker: WorkerClient, do: str, given: Mapping[str, Any], streams: Sequence[AsyncIterator[Any]]
 ) -> Talk:
-    """Send a request with a streamed answer.
-
-    Raises:
-        Undelivered: the worker had already died.
-    """
+    """Send a request with a streamed answer. Raises Undelivered: the worker had already died."""
     later = worker.ask_slowly(do, given, "loop")
     if (channel := later.channel) is None:
         channel = await worker.take_later("loop")

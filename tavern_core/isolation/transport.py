@@ -272,11 +272,7 @@ class Stream:
         return not self._rest
 
     def feed(self, chunk: bytes) -> list[dict[str, Any]]:
-        """The messages that `chunk` completes, in order.
-
-        Raises:
-            BrokenChannel: one is too long or invalid.
-        """
+        """The messages that `chunk` completes, in order. Raises BrokenChannel: one is too long or invalid."""
         rest, found, at = self._rest, [], 0
         rest += chunk
         while len(rest) - at >= HEADER.size:

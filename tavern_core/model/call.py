@@ -13,6 +13,7 @@ from tavern_core.errors import UsageError
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model.capability import covers, forbids, missing, unknown_capability
 from tavern_core.model.frozen_json import FrozenDict
+from tavern_core.model.naming_rules import camel
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.untrusted import STRICTNESS, AfterUntrusted, ContentRead
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 HOST_PRINCIPAL = "host"
 _LONGEST_NAME: Final = 1_000
+_OF_BUDGET: Final = ("timeout_ms", "max_retries", "max_tool_calls")
 _HALF: Final = re.compile(r"[\ud800-\udfff]")
 _PARTING: Final = str.maketrans({"\x1e": "\x1e0", "\x1f": "\x1e1"})
 
@@ -40,7 +42,7 @@ class Budget:
     max_tool_calls: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("timeout_ms", "max_retries", "max_tool_calls"):
+        for name in _OF_BUDGET:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
                 raise UsageError(f"Budget.{name} must be a whole number from 0 up, got {value!r}")
@@ -169,11 +171,7 @@ class CallContext:
             "taskId": self.task_id,
             "traceId": self.trace_id,
             "userId": self.user_id,
-            "budget": {
-                "timeoutMs": self.budget.timeout_ms,
-                "maxRetries": self.budget.max_retries,
-                "maxToolCalls": self.budget.max_tool_calls,
-            },
+            "budget": {camel(name): getattr(self.budget, name) for name in _OF_BUDGET},
             "workspaceDir": self.workspace_dir,
             "agentDir": self.agent_dir,
             "agentId": self.agent_id,
@@ -190,7 +188,7 @@ class CallContext:
             raise UsageError(
                 f"a context is a mapping, got {type(data).__name__}", hint='for example {"permissions": ["read:fs"]}'
             )
-        names = {_camel(f.name): f.name for f in fields(cls) if f.name != "ledger"}
+        names = {camel(f.name): f.name for f in fields(cls) if f.name != "ledger"}
         values: dict[str, Any] = {}
         for key, value in data.items():
             if key == "contentRead":
@@ -200,7 +198,7 @@ class CallContext:
                 raise UsageError(f"unknown context field {key!r}", hint=did_you_mean(key, names))
             values[names[key]] = value
         if isinstance(budget := values.get("budget"), Mapping):
-            known = {"timeoutMs": "timeout_ms", "maxRetries": "max_retries", "maxToolCalls": "max_tool_calls"}
+            known = {camel(name): name for name in _OF_BUDGET}
             if unknown := sorted(set(budget) - set(known)):
                 raise UsageError(f"unknown budget field {unknown[0]!r}", hint=did_you_mean(unknown[0], known))
             values["budget"] = Budget(**{known[k]: v for k, v in budget.items()})
@@ -222,11 +220,7 @@ def owner_name(principal: str, user_id: str) -> str:
 
 
 def _scopes(written: Any) -> FrozenDict[str, tuple[str, ...]]:
-    """Scopes of a caller.
-
-    Raises:
-        UsageError: anything but a mapping of names to lists of texts (USAGE).
-    """
+    """Scopes of a caller. Raises UsageError: anything but a mapping of names to lists of texts (USAGE)."""
     lists = isinstance(written, Mapping) and all(
         isinstance(scope, list | tuple) and all(isinstance(entry, str) for entry in scope) for scope in written.values()
     )
@@ -236,11 +230,6 @@ def _scopes(written: Any) -> FrozenDict[str, tuple[str, ...]]:
             hint='scopes={"read:fs": ["/srv/data"]}',
         )
     return FrozenDict({str(name): tuple(scope) for name, scope in written.items()})
-
-
-def _camel(name: str) -> str:
-    head, *rest = name.split("_")
-    return head + "".join(part.title() for part in rest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,50 +291,32 @@ def shortfall(
     """
     wanted = tuple(wanted)
     if lacking := missing(rights.plugin, wanted):
-        return Shortfall(
-            "plugin",
-            tuple(lacking),
-            f"plugin {plugin} was not granted {', '.join(lacking)}",
-            grant_fix(plugin, lacking, rights.asked),
-        )
+        return _lack("plugin", lacking, f"plugin {plugin} was not granted", grant_fix(plugin, lacking, rights.asked))
     if rights.host_denied and (lacking := sorted(c for c in wanted if forbids(rights.host_denied, c))):
-        return Shortfall(
-            "host",
-            tuple(lacking),
-            f"this host denies {', '.join(lacking)}",
-            "take it out of capabilities.deny in tavern.yaml",
-        )
+        return _lack("host", lacking, "this host denies", "take it out of capabilities.deny in tavern.yaml")
     if rights.host is not None and (lacking := missing(rights.host, wanted)):
-        return Shortfall(
-            "host",
-            tuple(lacking),
-            f"this host allows no {', '.join(lacking)}",
-            f"add {_quoted(lacking)} to capabilities.allow in tavern.yaml",
-        )
+        fix = f"add {_quoted(lacking)} to capabilities.allow in tavern.yaml"
+        return _lack("host", lacking, "this host allows no", fix)
     if rights.profile is not None and (lacking := missing(rights.profile, wanted)):
         name = context.profile
-        return Shortfall(
-            "profile",
-            tuple(lacking),
-            f"profile {name!r} allows no {', '.join(lacking)}",
-            f"add {_quoted(lacking)} to capabilities of the profile {name!r}",
-        )
+        fix = f"add {_quoted(lacking)} to capabilities of the profile {name!r}"
+        return _lack("profile", lacking, f"profile {name!r} allows no", fix)
     if lacking := missing(rights.caller, wanted):
-        who = context.principal
-        fix = (
-            f"--permissions {','.join(lacking)}"
-            if door == "cli"
-            else f"pass CallContext(permissions={{{', '.join(map(repr, lacking))}}})"
-        )
-        if who == HOST_PRINCIPAL:
+        fix = f"pass CallContext(permissions={{{', '.join(map(repr, lacking))}}})"
+        if door == "cli":
+            fix = f"--permissions {','.join(lacking)}"
+        if context.principal == HOST_PRINCIPAL:
             fix += "; without a context the host itself calls, which never has danger:*"
-        return Shortfall("caller", tuple(lacking), f"{who} may not use {', '.join(lacking)}", fix)
+        return _lack("caller", lacking, f"{context.principal} may not use", fix)
     if context.scopes and (lacking := [c for c in sorted(wanted) if context.scopes.get(c) == ()]):
         reason = f"{context.principal} does not allow {', '.join(lacking)}: its scope is empty"
-        return Shortfall(
-            "caller", tuple(lacking), reason, "name what it may reach in CallContext.scopes, or leave the scope out"
-        )
+        fix = "name what it may reach in CallContext.scopes, or leave the scope out"
+        return Shortfall("caller", tuple(lacking), reason, fix)
     return None
+
+
+def _lack(side: str, lacking: list[str], reason: str, fix: str) -> Shortfall:
+    return Shortfall(side, tuple(lacking), f"{reason} {', '.join(lacking)}", fix)
 
 
 def grant_fix(plugin: str, names: Iterable[str], asked: Collection[str] | None) -> str:
@@ -395,17 +366,6 @@ class _Open:
 
     __slots__ = tuple(ToolCall.__dataclass_fields__)
 
-    tool: str
-    arguments: Mapping[str, Any]
-    context: CallContext
-    id: str
-    purpose: str
-    idempotency_key: str | None
-    depth: int
-    door: str
-    parent: str | None
-    rights: Rights
-
 
 _new = object.__new__
 
@@ -415,7 +375,7 @@ def call_of(
     depth: int, door: str, parent: str | None, rights: Rights,
 ) -> ToolCall:  # fmt: skip
     """``ToolCall(...)`` for the hot path: a frozen dataclass takes three times as long to create."""
-    call = _new(_Open)
+    call: Any = _new(_Open)
     call.tool = tool
     call.arguments = arguments
     call.context = context
@@ -426,8 +386,8 @@ def call_of(
     call.door = door
     call.parent = parent
     call.rights = rights
-    call.__class__ = ToolCall  # type: ignore[assignment]
-    return call  # type: ignore[return-value]
+    call.__class__ = ToolCall
+    return call  # type: ignore[no-any-return]
 
 
 def with_arguments(call: ToolCall, arguments: Mapping[str, Any]) -> ToolCall:

@@ -8,20 +8,15 @@ Layers: defaults < user `config.yaml` < project `tavern.yaml` or `[tool.tavern]`
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
-from pydantic.alias_generators import to_camel
+from pydantic import AfterValidator, Field, field_validator
 
 from tavern_core.model.capability import unknown_capability
 from tavern_core.model.capability_scope import entry_problem
+from tavern_core.model.file_part import FilePart, refused
 from tavern_core.model.limits import MOST_RETRIES
 from tavern_core.model.naming_rules import is_reserved, split_id
 from tavern_core.model.nearest import fold
-from tavern_core.model.refused import refused
 from tavern_core.model.written_limits import WrittenLimits
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True)
 
 
 def _host_entry(entry: str) -> str:
@@ -66,7 +61,7 @@ CapabilityName = Annotated[str, AfterValidator(_capability)]
 ApprovalEntry = Annotated[str, AfterValidator(_approval_entry)]
 
 
-class PluginsConfig(_Section):
+class PluginsConfig(FilePart):
     roots: tuple[str, ...] = ("plugins",)
     """Folders with ``<name>/plugin.yaml``, relative to the file that names them."""
     vcp: tuple[str, ...] = ()
@@ -85,7 +80,7 @@ class PluginsConfig(_Section):
     """For plugins with a gate: whether calls pass if it cannot be activated. Default: closed."""
 
 
-class AccessRule(_Section):
+class AccessRule(FilePart):
     """Tools by id, plugin name, ``group:plugins``, a named group, or a wildcard such as ``text:*``."""
 
     allow: tuple[str, ...] | None = None
@@ -93,7 +88,7 @@ class AccessRule(_Section):
     deny: tuple[str, ...] = ()
 
 
-class ToolsConfig(_Section):
+class ToolsConfig(FilePart):
     allow: tuple[str, ...] = ()
     """Enables optional tools (seed 002); other tools need no entry here."""
     only: tuple[str, ...] | None = None
@@ -125,13 +120,13 @@ class ToolsConfig(_Section):
         return aliases
 
 
-class CapabilitiesConfig(_Section):
+class CapabilitiesConfig(FilePart):
     allow: tuple[CapabilityName, ...] | None = None
     """What calls in this host may do at most; None: the host sets no limit."""
     deny: tuple[CapabilityName, ...] = ()
 
 
-class ApprovalConfig(_Section):
+class ApprovalConfig(FilePart):
     """The tools whose calls need approval (docs/configuration.md). Entries as in `tools`, or ``capability:<name>``."""
 
     ask: tuple[ApprovalEntry, ...] = ()
@@ -146,7 +141,7 @@ class ApprovalConfig(_Section):
     """How long the token of a dry run is valid."""
 
 
-class ModelBudget(_Section):
+class ModelBudget(FilePart):
     """What one plugin may use of language models."""
 
     calls: Annotated[int, Field(ge=0)] | None = None
@@ -157,7 +152,7 @@ class ModelBudget(_Section):
     currency: Annotated[str, Field(pattern=r"^[A-Z]{3}$")] = "USD"
 
 
-class LimitsConfig(_Section):
+class LimitsConfig(FilePart):
     timeout_ms: Annotated[int, Field(gt=0)] | None = None
     """Deadline of a call whose tool and caller set none; None: no deadline."""
     hook_timeout_ms: Annotated[int, Field(gt=0)] = 10_000
@@ -195,14 +190,14 @@ class LimitsConfig(_Section):
     manual_chars: Annotated[int, Field(gt=0)] = 60_000
 
 
-class NetConfig(_Section):
+class NetConfig(FilePart):
     """What the host's own plugins may fetch, such as the node ``core:HttpFetch``; others may fetch what their grants allow."""
 
     allow: tuple[Annotated[str, AfterValidator(_host_entry)], ...] = ()
     """Besides public names at the ports 80 and 443: entries as in a scope of ``network``: ``localhost:8080``, ``10.0.0.0/8:*``."""
 
 
-class SqlConfig(_Section):
+class SqlConfig(FilePart):
     """What statements may call in parameters that are marked as SQL (docs/tools.md)."""
 
     functions: tuple[
@@ -211,7 +206,7 @@ class SqlConfig(_Section):
     """Functions and types of the application that only compute: ``app.net_price``."""
 
 
-class AuditConfig(_Section):
+class AuditConfig(FilePart):
     enabled: bool = True
     fsync: bool = False
     """Force each record to the disk: survives a power cut, costs milliseconds. Without it a record survives the process."""
@@ -223,7 +218,7 @@ class AuditConfig(_Section):
     """Size at which the log is rotated."""
 
 
-class WorkflowsConfig(_Section):
+class WorkflowsConfig(FilePart):
     roots: tuple[str, ...] = ("workflows",)
     """Folders with workflow files (``<id>.json``), relative to the file that names them."""
     concurrency: Annotated[int, Field(gt=0)] | None = 64
@@ -234,7 +229,7 @@ class WorkflowsConfig(_Section):
     """Offer every workflow as the tool ``workflow:<id>``."""
 
 
-class SkillsConfig(_Section):
+class SkillsConfig(FilePart):
     """Where skills (folders with a SKILL.md) are searched, besides those of plugins."""
 
     roots: tuple[str, ...] = (".agents/skills", "skills")
@@ -243,14 +238,14 @@ class SkillsConfig(_Section):
     """The operator's own, for all projects."""
 
 
-class AssistantConfig(_Section):
+class AssistantConfig(FilePart):
     """The creation assistant, and the search for node types (docs/node-retrieval.md)."""
 
     examples: tuple[str, ...] = ()
     """Folders with further example workflows, relative to the file that names them; they are read, and never run."""
 
 
-class KnowledgeConfig(_Section):
+class KnowledgeConfig(FilePart):
     """One knowledge base: folders of Markdown (``.md``) and text (``.txt``), for `kb:` and the prompts of agents."""
 
     path: str = ""
@@ -274,7 +269,7 @@ def _knowledge_name(name: str) -> str:
     return name
 
 
-class TamConfig(_Section):
+class TamConfig(FilePart):
     references: bool = False
     """Let a chain step use the answer of an earlier step (docs/tam.md)."""
     ignore_fenced: bool = False
@@ -288,7 +283,7 @@ class TamConfig(_Section):
     """Blocks of one text, and calls in them; nothing of a text with more runs."""
 
 
-class IsolationConfig(_Section):
+class IsolationConfig(FilePart):
     """The box around scripts, code and isolated plugins (docs/security.md)."""
 
     level: Literal["required", "best-effort", "none"] | None = None
@@ -318,14 +313,14 @@ class IsolationConfig(_Section):
     """How long the import of such a plugin may take."""
 
 
-class IdempotencyConfig(_Section):
+class IdempotencyConfig(FilePart):
     """Calls with a key (docs/tools.md)."""
 
     ttl_ms: Annotated[int, Field(gt=0, le=31_536_000_000)] = 86_400_000
     """How long the answer to a key is stored."""
 
 
-class JobsConfig(_Section):
+class JobsConfig(FilePart):
     """Background calls (docs/governance.md)."""
 
     concurrency: Annotated[int, Field(gt=0, le=10_000)] = 16
@@ -336,7 +331,7 @@ class JobsConfig(_Section):
     """How long a job is stored after its end."""
 
 
-class ArtifactsConfig(_Section):
+class ArtifactsConfig(FilePart):
     """Data that is too large for an answer (docs/governance.md)."""
 
     over: Annotated[int, Field(ge=1_000)] | None = None
@@ -349,7 +344,7 @@ class ArtifactsConfig(_Section):
     """How long one is stored."""
 
 
-class MetricsConfig(_Section):
+class MetricsConfig(FilePart):
     """Metrics for Prometheus and spans for OpenTelemetry (docs/governance.md)."""
 
     enabled: bool = False
@@ -358,7 +353,7 @@ class MetricsConfig(_Section):
     """A span for each call (extra ``otel``); None: as soon as the program has loaded the OpenTelemetry SDK."""
 
 
-class McpConfig(_Section):
+class McpConfig(FilePart):
     """The MCP server (docs/mcp.md)."""
 
     audience: Annotated[str, Field(min_length=1, max_length=500)] = "mcp"
@@ -387,7 +382,7 @@ class McpConfig(_Section):
     """How long the state of a call that waits for input holds."""
 
 
-class ServerConfig(_Section):
+class ServerConfig(FilePart):
     """The HTTP server (docs/server.md)."""
 
     address: str = "127.0.0.1:8188"
@@ -416,14 +411,14 @@ def _store(written: str) -> str:
     return written
 
 
-class StateConfig(_Section):
+class StateConfig(FilePart):
     """Where keys, approvals, jobs and rates are stored."""
 
     store: Annotated[str, AfterValidator(_store)] = "sqlite"
     """``sqlite`` (a file of the state folder), ``memory`` (of this process), or the address of a Redis server (extra ``redis``)."""
 
 
-class HostConfig(_Section):
+class HostConfig(FilePart):
     """tavern.yaml."""
 
     language: Literal["zh", "en"] | None = None

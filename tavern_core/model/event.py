@@ -64,11 +64,7 @@ EVENT_TYPES: Final = (
 
 
 def event_types(written: Iterable[object]) -> frozenset[str]:
-    """`written` as types of events.
-
-    Raises:
-        UsageError: one is not a type of event; names the closest (USAGE).
-    """
+    """`written` as types of events. Raises UsageError: one is not a type of event; names the closest (USAGE)."""
     types = set()
     for type_ in written:
         if not isinstance(type_, str) or type_ not in EVENT_TYPES:
@@ -113,25 +109,18 @@ class _Open:
 
     __slots__ = ("call_id", "data", "plugin", "seq", "time", "type")
 
-    type: str
-    time: float
-    data: Mapping[str, Any]
-    call_id: str
-    plugin: str
-    seq: int
-
 
 _new = object.__new__
 
 
 def event_of(kind: str, time: float, data: Mapping[str, Any], call_id: str, plugin: str) -> Event:
     """``Event(...)`` for the hot path: a frozen dataclass takes three times as long to create (two in each recorded call)."""
-    event = _new(_Open)
+    event: Any = _new(_Open)
     event.type = kind
     event.time = time
     event.data = data
     event.call_id = call_id
     event.plugin = plugin
     event.seq = 0
-    event.__class__ = Event  # type: ignore[assignment]
-    return event  # type: ignore[return-value]
+    event.__class__ = Event
+    return event  # type: ignore[no-any-return]

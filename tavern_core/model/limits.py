@@ -11,10 +11,12 @@ breaker: {failures: 5, restMs: 30000}
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any, Final
 
 from tavern_core.errors import UsageError
 from tavern_core.frozen_dataclass import dataclass
+from tavern_core.model.naming_rules import camel
 
 MOST_RATE: Final = 1_000_000
 MOST_RETRIES: Final = 20
@@ -35,11 +37,7 @@ _RATE: Final = re.compile(r"([0-9]{1,7})\s*/\s*([0-9]{0,4})\s*([a-z]+)", re.ASCI
 
 
 def parse_rate(text: str) -> tuple[int, float]:
-    """``10/minute`` as (most, seconds).
-
-    Raises:
-        ValueError: it is not a rate.
-    """
+    """``10/minute`` as (most, seconds). Raises ValueError: it is not a rate."""
     found = _RATE.fullmatch(text.strip().lower()) if isinstance(text, str) and len(text) < 40 else None
     unit = found and (_UNITS.get(found[3]) or _UNITS.get(found[3].removesuffix("s")))
     if found is None or not unit or not (0 < int(found[1]) <= MOST_RATE) or found[2] == "0":
@@ -99,51 +97,25 @@ class ToolLimits:
 
     def over(self, below: ToolLimits) -> ToolLimits:
         """These limits, completed by those of `below`."""
-        return ToolLimits(
-            *(
-                mine if (mine := getattr(self, name)) is not None else getattr(below, name)
-                for name in (
-                    "rate",
-                    "concurrency",
-                    "queue",
-                    "retries",
-                    "cache_ms",
-                    "breaker",
-                    "inline_ms",
-                    "attempt_ms",
-                    "idle_ms",
-                )
-            )
-        )
+        own = {name: value for name in LIMIT_NAMES if (value := getattr(self, name)) is not None}
+        return replace(below, **own)
 
     def to_json(self) -> dict[str, Any]:
         """The limits that are set, camelCase."""
         data: dict[str, Any] = {
-            "rate": self.rate,
-            "concurrency": self.concurrency,
-            "queue": self.queue,
-            "retries": self.retries,
-            "cacheMs": self.cache_ms,
-            "inlineMs": self.inline_ms,
-            "attemptMs": self.attempt_ms,
-            "idleMs": self.idle_ms,
-            "breaker": self.breaker and {"failures": self.breaker.failures, "restMs": self.breaker.rest_ms},
+            camel(name): value for name in LIMIT_NAMES if (value := getattr(self, name)) is not None
         }
-        return {key: value for key, value in data.items() if value is not None}
+        if self.breaker is not None:
+            data["breaker"] = {"failures": self.breaker.failures, "restMs": self.breaker.rest_ms}
+        return data
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> ToolLimits:
-        """The inverse of `to_json`.
-
-        Raises:
-            UsageError: unknown or wrong (USAGE).
-        """
-        names = {"rate": "rate", "concurrency": "concurrency", "queue": "queue", "retries": "retries",
-                 "cacheMs": "cache_ms", "cache_ms": "cache_ms", "inlineMs": "inline_ms", "inline_ms": "inline_ms", "attemptMs": "attempt_ms", "attempt_ms": "attempt_ms",
-                 "idleMs": "idle_ms", "idle_ms": "idle_ms", "breaker": "breaker"}  # fmt: skip
+        """The inverse of `to_json`. Raises UsageError: unknown or wrong (USAGE)."""
+        names = {spelling: name for name in LIMIT_NAMES for spelling in (name, camel(name))}
         if not isinstance(data, dict) or (unknown := [key for key in data if key not in names]):
             what = f"{unknown[0]!r:.60} is not a limit" if isinstance(data, dict) else f"got {type(data).__name__}"
-            raise UsageError(f"limits: {what}", hint=f"there are: {', '.join(sorted(set(names.values())))}")
+            raise UsageError(f"limits: {what}", hint=f"there are: {', '.join(sorted(LIMIT_NAMES))}")
         values = {names[key]: value for key, value in data.items()}
         if isinstance(breaker := values.get("breaker"), dict):
             known = {"failures": "failures", "restMs": "rest_ms", "rest_ms": "rest_ms"}
@@ -165,4 +137,5 @@ _NUMBERS: Final = (
     ("attempt_ms", 1, 86_400_000),
     ("idle_ms", 1, 86_400_000),
 )
+LIMIT_NAMES: Final = ("rate", *(name for name, _, _ in _NUMBERS), "breaker")
 NO_LIMITS: Final = ToolLimits()

@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 from pydantic.alias_generators import to_camel
 
-from tavern_core.model.refused import refused
+from tavern_core.model.file_part import FilePart, refused
 from tavern_core.model.secret_references import is_operators_reference
 
 _COMMON: Final = frozenset({"kind", "options", "price", "context_tokens"})
@@ -29,10 +29,6 @@ _OWN: Final[Mapping[str, tuple[frozenset[str], tuple[str, ...]]]] = {
     "recorded": (frozenset({"file", "source", "record"}), ("file",)),
 }  # fmt: skip
 """Kind → the keys that it has besides the common ones, and those that it needs."""
-
-
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True)
 
 
 def _address(url: str) -> str:
@@ -61,7 +57,7 @@ def _header(value: Any) -> Any:
     return value
 
 
-class PriceConfig(_Part):
+class PriceConfig(FilePart):
     """What a model costs, per million tokens."""
 
     input: Annotated[float, Field(ge=0)]
@@ -69,7 +65,7 @@ class PriceConfig(_Part):
     currency: Annotated[str, Field(pattern=r"^[A-Z]{3}$")] = "USD"
 
 
-class LlmConfig(_Part):
+class LlmConfig(FilePart):
     """One model; which keys it takes depends on `kind`."""
 
     kind: Literal["openai", "pydantic-ai", "scripted", "recorded"]

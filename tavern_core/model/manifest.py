@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StringConstraints, field_validator
-from pydantic.alias_generators import to_camel
+from pydantic import BeforeValidator, Field, StrictBool, StringConstraints, field_validator
 
 from tavern_core.model.capability import ENV_PREFIX, is_capability, known_capability
 from tavern_core.model.environment_variables import is_passed, is_refused
+from tavern_core.model.file_part import FilePart, refused
 from tavern_core.model.naming_rules import KEBAB_CASE, LONGEST_PLUGIN_NAME
-from tavern_core.model.refused import refused
 from tavern_core.model.settings import Line, Prose, SettingItem
 from tavern_core.model.toolfile import ToolDefinition
 
@@ -27,23 +26,17 @@ RelativePath = Annotated[str, _PATH]
 ShortText = Annotated[str, _SHORT]
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(
-        defer_build=True, extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True
-    )
-
-
-class Entry(_Part):
+class Entry(FilePart):
     """A file or folder inside the plugin, relative to plugin.yaml."""
 
     entry: RelativePath
 
 
-class FrontendDev(_Part):
+class FrontendDev(FilePart):
     entry: RelativePath
 
 
-class FrontendBuild(_Part):
+class FrontendBuild(FilePart):
     entry: RelativePath | None = None
     """A theme with only styles has none."""
     styles: tuple[RelativePath, ...] = ()
@@ -51,13 +44,13 @@ class FrontendBuild(_Part):
     """Default: the folder of `entry`, else of the first style."""
 
 
-class FrontendVanilla(_Part):
+class FrontendVanilla(FilePart):
     entry: RelativePath | None = None
     styles: tuple[RelativePath, ...] = ()
     root_dir: RelativePath = "web"
 
 
-class Frontend(_Part):
+class Frontend(FilePart):
     """What the plugin contributes to the browser; data only, nothing of it runs in the host."""
 
     type: Literal["vite", "vanilla"] = "vite"
@@ -78,7 +71,7 @@ def _env_problem(capability: str) -> str:
     return "it is env:<NAME> with the name of one variable"
 
 
-class CapabilityRequest(_Part):
+class CapabilityRequest(FilePart):
     """One capability that the plugin's tools need."""
 
     name: ShortText
@@ -95,19 +88,19 @@ class CapabilityRequest(_Part):
         return name
 
 
-class UiPermissions(_Part):
+class UiPermissions(FilePart):
     wrap: tuple[ShortText, ...] = ()
     inject: tuple[ShortText, ...] = ()
     override: tuple[ShortText, ...] = ()
 
 
-class ServicePermissions(_Part):
+class ServicePermissions(FilePart):
     use: tuple[ShortText, ...] = ()
     write: tuple[ShortText, ...] = ()
     override: tuple[ShortText, ...] = ()
 
 
-class Permissions(_Part):
+class Permissions(FilePart):
     """The permissions that the plugin requests; they apply only if the operator grants them (SECURITY §1)."""
 
     hooks: tuple[ShortText, ...] = ()
@@ -125,21 +118,34 @@ class Permissions(_Part):
         return [{"name": item} if isinstance(item, str) else item for item in value]
 
 
-class Requires(_Part):
+class Requires(FilePart):
     """Host versions, PEP 440: `host` is a bound, `tested` only warns."""
 
     host: str = ""
     tested: str = ""
 
 
-class Declared(_Part):
+class Declared(FilePart):
     """One declared contribution: a name that is known before the plugin's code is imported."""
 
     name: ShortText
     description: Prose = ""
 
 
-class Manifest(_Part):
+def _declared(value: Any) -> Any:
+    """``services: [clock]`` and ``services: true`` (names not known yet) are short forms."""
+    if value is True:
+        return ()
+    if isinstance(value, list | tuple):
+        return [{"name": item} if isinstance(item, str) else item for item in value]
+    return value
+
+
+Names = Annotated[tuple[Declared, ...] | None, BeforeValidator(_declared)]
+NamesOrFolder = Annotated[tuple[Declared, ...] | Entry | None, BeforeValidator(_declared)]
+
+
+class Manifest(FilePart):
     """plugin.yaml."""
 
     name: PluginName
@@ -172,54 +178,24 @@ class Manifest(_Part):
     slots: tuple[PluginName, ...] = ()
     """Exclusive slots: of all plugins that name one, only one is active."""
 
-    services: tuple[Declared, ...] | None = None
-    commands: tuple[Declared, ...] | None = None
-    channels: tuple[Declared, ...] | None = None
-    providers: tuple[Declared, ...] | None = None
-    executors: tuple[Declared, ...] | None = None
-    adapters: tuple[Declared, ...] | None = None
-    namespaces: tuple[Declared, ...] | None = None
-    profiles: tuple[Declared, ...] | Entry | None = None
-    workflows: tuple[Declared, ...] | Entry | None = None
-    settings: tuple[Declared, ...] | None = None
-    routes: tuple[Declared, ...] | None = None
-    ui: tuple[Declared, ...] | None = None
-    llms: tuple[Declared, ...] | None = None
-    rankers: tuple[Declared, ...] | None = None
-    resources: tuple[Declared, ...] | None = None
-    prompts: tuple[Declared, ...] | None = None
-    job_stores: tuple[Declared, ...] | None = None
-    hookspecs: tuple[Declared, ...] | None = None
-
-    @field_validator(
-        "services",
-        "commands",
-        "channels",
-        "providers",
-        "executors",
-        "adapters",
-        "namespaces",
-        "profiles",
-        "workflows",
-        "settings",
-        "routes",
-        "ui",
-        "llms",
-        "rankers",
-        "resources",
-        "prompts",
-        "job_stores",
-        "hookspecs",
-        mode="before",
-    )
-    @classmethod
-    def _names(cls, value: Any) -> Any:
-        """``services: [clock]`` and ``services: true`` (names not known yet) are short forms."""
-        if value is True:
-            return ()
-        if isinstance(value, list | tuple):
-            return [{"name": item} if isinstance(item, str) else item for item in value]
-        return value
+    services: Names = None
+    commands: Names = None
+    channels: Names = None
+    providers: Names = None
+    executors: Names = None
+    adapters: Names = None
+    namespaces: Names = None
+    profiles: NamesOrFolder = None
+    workflows: NamesOrFolder = None
+    settings: Names = None
+    routes: Names = None
+    ui: Names = None
+    llms: Names = None
+    rankers: Names = None
+    resources: Names = None
+    prompts: Names = None
+    job_stores: Names = None
+    hookspecs: Names = None
 
     @field_validator("version", mode="before")
     @classmethod

@@ -67,6 +67,12 @@ def is_service_name(name: str) -> bool:
     return _SERVICE_NAME.match(name) is not None and name.isprintable()
 
 
+def camel(name: str) -> str:
+    """A name of a field as JSON has it: ``timeout_ms`` is ``timeoutMs``."""
+    head, *rest = name.split("_")
+    return head + "".join(part.title() for part in rest)
+
+
 def split_id(tool_id: str) -> tuple[str, str]:
     """``("plugin", "tool")`` of an id; the plugin is empty if there is no colon."""
     plugin, colon, local = tool_id.partition(":")

@@ -257,16 +257,17 @@ class ToolResult(_Fields):
 
     def replace(self, **changes: Any) -> ToolResult:
         """A changed copy: ``result.replace(value="***")``."""
+        status, job, content, evidence, meta, raw = self._rest
         values = {
             "ok": self.ok,
             "value": self.value,
-            "content": self._content,
-            "evidence": self._evidence,
+            "content": content,
+            "evidence": evidence,
             "error": self.error,
-            "status": self.status,
-            "job": self.job,
-            "meta": self._meta,
-            "raw": self.raw,
+            "status": status,
+            "job": job,
+            "meta": meta,
+            "raw": raw,
             "trace": self._trace,
         }
         if unknown := sorted(changes.keys() - values.keys()):
@@ -300,21 +301,8 @@ class ToolResult(_Fields):
         return f"ToolResult(ok=False, status={self.status!r}, error={self.error!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (
-            ToolResult,
-            (
-                self.ok,
-                self.value,
-                self._content,
-                self._evidence,
-                self.error,
-                self.status,
-                self.job,
-                self._meta,
-                None,
-                self._trace,
-            ),
-        )
+        status, job, content, evidence, meta, _ = self._rest
+        return ToolResult, (self.ok, self.value, content, evidence, self.error, status, job, meta, None, self._trace)
 
 
 def success(value: Any, trace: CallTrace) -> ToolResult:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr
-from pydantic.alias_generators import to_camel
+from pydantic import AfterValidator, Field, StrictBool, StrictFloat, StrictInt, StrictStr
 
+from tavern_core.model.file_part import FilePart
 from tavern_core.model.safe_text import seen
 
 Line = Annotated[str, AfterValidator(seen)]
@@ -19,23 +19,15 @@ SettingType = Literal[
 ]
 
 
-class SettingOption(BaseModel):
+class SettingOption(FilePart):
     """One choice of a `select` or `button-group`."""
-
-    model_config = ConfigDict(
-        defer_build=True, extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True
-    )
 
     value: StrictStr | StrictBool | StrictInt | StrictFloat
     label: Line = ""
 
 
-class SettingItem(BaseModel):
+class SettingItem(FilePart):
     """One setting. In a manifest `key` is ``extensions.{plugin}.{option}``; in a tool file it is the bare option name."""
-
-    model_config = ConfigDict(
-        defer_build=True, extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True
-    )
 
     key: Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9_.-]+$")]
     type: SettingType

@@ -179,19 +179,15 @@ class ToolSpec:
             "configSchema": [dict(item) for item in self.config_schema],
             "source": self.source,
         }
-        if self.job:
-            data["job"] = True
-        if self.untrusted:
-            data["untrusted"] = True
-        if self.limits != NO_LIMITS:
-            data["limits"] = self.limits.to_json()
-        if self.endpoint is not None:
-            data["endpoint"] = self.endpoint
-        if self.resource_id is not None:
-            data["resourceId"] = self.resource_id
-        if self.implementation:
-            data["implementation"] = dict(self.implementation)
-        return data
+        rare = {
+            "job": self.job or None,
+            "untrusted": self.untrusted or None,
+            "limits": None if self.limits == NO_LIMITS else self.limits.to_json(),
+            "endpoint": self.endpoint,
+            "resourceId": self.resource_id,
+            "implementation": dict(self.implementation) or None,
+        }
+        return data | {key: value for key, value in rare.items() if value is not None}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ToolSpec:

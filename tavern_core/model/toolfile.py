@@ -8,28 +8,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt
-from pydantic.alias_generators import to_camel
+from pydantic import ConfigDict, Field, StrictBool, StrictInt
 
+from tavern_core.model.file_part import FilePart
 from tavern_core.model.settings import Line, Prose, SettingItem
 from tavern_core.model.written_limits import WrittenLimits
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(
-        defer_build=True, extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True
-    )
-
-
-class Implementation(_Part):
+class Implementation(FilePart):
     """How the tool runs. `type` selects the executor, which reads the other keys.
 
     Extra keys are allowed, because executors of plugins have their own keys; the executor refuses unknown ones.
     """
 
-    model_config = ConfigDict(
-        defer_build=True, extra="allow", frozen=True, alias_generator=to_camel, populate_by_name=True
-    )
+    model_config = ConfigDict(extra="allow")
 
     type: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,31}$")]
     # script
@@ -53,7 +45,7 @@ class Implementation(_Part):
     """``module:function`` inside the plugin's package."""
 
 
-class SecurityContext(_Part):
+class SecurityContext(FilePart):
     """The capabilities and the risks of the tool."""
 
     capabilities: tuple[str, ...] = ()
@@ -64,13 +56,13 @@ class SecurityContext(_Part):
     untrusted: StrictBool = False
 
 
-class ToolExample(_Part):
+class ToolExample(FilePart):
     arguments: dict[str, Any] = Field(default_factory=dict)
     description: Line = ""
     result: Any = None
 
 
-class ToolDefinition(_Part):
+class ToolDefinition(FilePart):
     """One tool as data. Only `id` and an implementation are needed; a script or service needs `parameters` too."""
 
     id: Annotated[str, Field(min_length=1, max_length=160)]

@@ -21,14 +21,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, Final, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
-from pydantic.alias_generators import to_camel
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from tavern_core.model.capability import is_capability, known_capability
 from tavern_core.model.environment_variables import is_name, is_refused
+from tavern_core.model.file_part import FilePart, refused
 from tavern_core.model.manifest import CapabilityRequest, Permissions
 from tavern_core.model.naming_rules import is_plugin_name, is_reserved
-from tavern_core.model.refused import refused
 from tavern_core.model.secret_references import SECRET
 from tavern_core.model.settings import Line
 from tavern_core.model.written_limits import WrittenLimits
@@ -40,10 +39,6 @@ FULL_TRUST: Final = "process:host"
 """The permission to run code of an upstream with the rights of the host itself."""
 _LONGEST_ENTRY: Final = 200
 _HEADER: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}\Z")
-
-
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True)
 
 
 def _origin_url(url: str) -> str:
@@ -101,7 +96,7 @@ def _permission(item: Any) -> Any:
     return item
 
 
-class ToolOverride(_Part):
+class ToolOverride(FilePart):
     """The operator's statements about one tool of an upstream, which override those of the upstream."""
 
     description: str | None = None
@@ -121,7 +116,7 @@ _Variables = dict[Annotated[str, AfterValidator(_variable)], Any]
 _Headers = dict[Annotated[str, AfterValidator(_header_name)], Any]
 
 
-class Credentials(_Part):
+class Credentials(FilePart):
     """What differs for the calls of one caller; see `UpstreamConfig`."""
 
     environment: _Variables = Field(default_factory=dict)
@@ -129,7 +124,7 @@ class Credentials(_Part):
     settings: dict[str, Any] = Field(default_factory=dict)
 
 
-class UpstreamConfig(_Part):
+class UpstreamConfig(FilePart):
     """One entry of `upstreams:`."""
 
     kind: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,63}$")]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt
-from pydantic.alias_generators import to_camel
+from pydantic import AfterValidator, Field, StrictInt
 
-from tavern_core.model.limits import MOST_RETRIES, Breaker, ToolLimits, parse_rate
+from tavern_core.model.file_part import FilePart
+from tavern_core.model.limits import LIMIT_NAMES, MOST_RETRIES, Breaker, ToolLimits, parse_rate
 
 
 def _rate(text: str) -> str:
@@ -15,20 +15,14 @@ def _rate(text: str) -> str:
     return text
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(
-        defer_build=True, extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True
-    )
-
-
-class WrittenBreaker(_Part):
+class WrittenBreaker(FilePart):
     failures: Annotated[StrictInt, Field(gt=0, le=1_000_000)] = 5
     """Failures in a row after which it opens."""
     rest_ms: Annotated[StrictInt, Field(gt=0, le=86_400_000)] = 30_000
     """How long calls are refused then."""
 
 
-class WrittenLimits(_Part):
+class WrittenLimits(FilePart):
     rate: Annotated[str, AfterValidator(_rate)] | None = None
     """Calls in a period of time: ``10/minute``."""
     concurrency: Annotated[StrictInt, Field(gt=0, le=100_000)] | None = None
@@ -51,14 +45,4 @@ class WrittenLimits(_Part):
     def limits(self) -> ToolLimits:
         written = self.breaker
         breaker = None if written is None else Breaker(written.failures, written.rest_ms)
-        return ToolLimits(
-            self.rate,
-            self.concurrency,
-            self.queue,
-            self.retries,
-            self.cache_ms,
-            breaker,
-            self.inline_ms,
-            self.attempt_ms,
-            self.idle_ms,
-        )
+        return ToolLimits(**{**{name: getattr(self, name) for name in LIMIT_NAMES}, "breaker": breaker})

@@ -10,11 +10,15 @@ from typing import Final
 from tavern_core.contract.hookspecs import HOOKS
 from tavern_core.contract.permissions import describe_permission, requested_permissions
 from tavern_core.errors import Finding, Location
+from tavern_core.kernel.files.plugin_files import FolderFiles
+from tavern_core.kernel.manifest.declared_tools import read_declared_tools
 from tavern_core.kernel.text.yaml_reader import YamlDocument
 from tavern_core.model.capability import ENV_PREFIX, SECRET_PREFIX
 from tavern_core.model.manifest import Manifest
 from tavern_core.review.audit.observed_use import EVERYTHING, Use
 from tavern_core.review.declared_permissions import SEEN, Asked, entries, need, short_entry
+from tavern_core.review.permission_block import permission_block
+from tavern_core.review.plugin_check import CheckReport
 from tavern_core.review.trace_record import Traced
 from tavern_core.schema.secret_names import is_secret_name
 
@@ -243,3 +247,31 @@ def _place(use: Use) -> Location:
 
 def _details(group: Sequence[Use], permission: str = "") -> dict[str, object]:
     return {"permission": permission, "uses": [{"kind": use.kind, "target": use.target} for use in group]}
+
+
+# Trace verdict --------------------------------------------------------------------------------------------------------
+# A traced run compared with everything that is known about the plugin: findings, and the permissions to request.
+
+
+def verdict(report: CheckReport, traced: Traced) -> tuple[tuple[Finding, ...], str]:
+    """The findings, and the `permissions:` block as YAML; no block if plugin.yaml is unreadable."""
+    reading = report.reading
+    manifest = reading.manifest if reading is not None else None
+    if reading is None or manifest is None:
+        return (), ""
+    tools = read_declared_tools(manifest, reading.document, FolderFiles(Path(report.location)))
+    specs = (*tools.specs, *tools.drafts)
+    named = {capability for spec in specs for capability in spec.capabilities}
+    named |= {capability for tool in report.tools_found for capability in tool.capabilities}
+    elsewhere = any(spec.kind == "script" for spec in specs)
+    hooks = {
+        permission
+        for hook in report.hooks_found
+        if hook.name in HOOKS
+        for permission in HOOKS[hook.name].permissions[:1]
+    }
+    folder = Path(report.location)
+    found = trace_findings(traced, manifest, reading.document, named=named, elsewhere=elsewhere, folder=folder)
+    known = {(finding.code, finding.where.line) for finding in report.findings if finding.where is not None}
+    new = (f for f in found if f.code != "HOOK_REFUSED" or f.where is None or (f.code, f.where.line) not in known)
+    return tuple(new), permission_block(manifest, traced.uses, hooks, named)

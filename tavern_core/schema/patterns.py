@@ -51,11 +51,7 @@ def options() -> Any:
 
 
 def fits(pattern: str, text: str) -> bool:
-    """Whether `text` contains a match of the pattern.
-
-    Raises:
-        PatternInvalid: the pattern is not supported.
-    """
+    """Whether `text` contains a match of the pattern. Raises PatternInvalid: the pattern is not supported."""
     try:
         return matcher(pattern)(text)
     except UnicodeEncodeError:

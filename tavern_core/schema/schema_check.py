@@ -12,11 +12,10 @@ from urllib.parse import quote
 from tavern_core.errors import Finding, Location, SchemaInvalid
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.schema.defaults import compile_defaults
-from tavern_core.schema.normalise import normalise_schema
 from tavern_core.schema.prepare import flaws_of
 from tavern_core.schema.problem import SchemaProblem, exact_pointer, printable
 from tavern_core.schema.schema_rules import Draft, draft_of
-from tavern_core.schema.tree import at, nodes_of, walk
+from tavern_core.schema.tree import at, nodes_of, normalise_schema, walk
 from tavern_core.schema.validate import compile_output_validator
 
 __all__ = ["check_schema", "normalise_schema", "whole_flaws"]

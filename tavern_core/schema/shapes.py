@@ -117,11 +117,7 @@ class Shaping:
         self._places = 0
 
     def shape(self, node: object, level: int = 0) -> Shape:
-        """The shape of one place.
-
-        Raises:
-            NoShape: there is none.
-        """
+        """The shape of one place. Raises NoShape: there is none."""
         self._places += 1
         if self._places > MAX_PLACES or level > depths.COMPILED:
             raise NoShape("too large")

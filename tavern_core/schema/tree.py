@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any, TypeAlias
 from urllib.parse import unquote, urldefrag, urljoin
 
+from tavern_core.schema.limits import json_copy
 from tavern_core.schema.problem import pointer, split_pointer
 
 Schema: TypeAlias = "dict[str, Any] | bool"
@@ -158,3 +159,23 @@ def follow(document: Any, parts: list[str]) -> Any:
 def at(path: tuple[object, ...]) -> str:
     """The JSON pointer of a path of `walk`."""
     return pointer(path)
+
+
+# Normalise ------------------------------------------------------------------------------------------------------------
+# One spelling for keywords that other documents spell differently: `defaultValue` (plugin.yaml examples) is `default`.
+
+
+def normalise_schema(schema: Any) -> Any:
+    """A copy in which `defaultValue` is `default`; if both exist, `default` wins.
+
+    Args:
+        schema: any value; a value that is not JSON is returned unchanged, for the checks to refuse.
+    """
+    copy, problem = json_copy(schema)
+    if problem is not None:
+        return schema
+    for node in nodes_of(copy):
+        if "defaultValue" in node:
+            value = node.pop("defaultValue")
+            node.setdefault("default", value)
+    return copy

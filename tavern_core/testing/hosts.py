@@ -45,11 +45,7 @@ class HostOptions:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> HostOptions:
-        """Options by name.
-
-        Raises:
-            UsageError: there is no such option; names the closest (USAGE).
-        """
+        """Options by name. Raises UsageError: there is no such option; names the closest (USAGE)."""
         names = [f.name for f in fields(cls)]
         for key in given:
             if key not in names:
@@ -109,11 +105,7 @@ def _base_config(found: InstalledPlugin | None, host_options: HostOptions) -> di
 
 
 def _settings(host_options: HostOptions, plugin: str) -> dict[str, Any]:
-    """The requested settings by their full keys.
-
-    Raises:
-        UsageError: a short key without a plugin under test (USAGE).
-    """
+    """The requested settings by their full keys. Raises UsageError: a short key without a plugin under test (USAGE)."""
     settings: dict[str, Any] = {}
     for option, value in (host_options.settings or {}).items():
         if not option.startswith("extensions.") and not plugin:

@@ -84,7 +84,7 @@ class Tracing:
             self._write({"done": done})
 
     def _look_at_host(self) -> None:
-        from tavern_core.review.audit.host_changes import host_changes
+        from tavern_core.review.audit.patches import host_changes
 
         for name, (file, line) in host_changes(self._stack):
             if name not in self._changed:
@@ -108,8 +108,8 @@ class TracingSummary:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         from tavern_core.review.plugin_check import check_plugin
+        from tavern_core.review.trace_findings import verdict
         from tavern_core.review.trace_record import Traced, read_record
-        from tavern_core.review.trace_verdict import verdict
 
         findings, block = verdict(check_plugin(self._folder), Traced(**read_record(self._file)))
         self._file.unlink()

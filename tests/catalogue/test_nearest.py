@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tavern_core.model.edit_distance import slips
+from tavern_core.model.nearest import slips
 from tavern_core.model.nearest import did_you_mean, nearest
 
 NAMES = [

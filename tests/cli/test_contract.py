@@ -14,7 +14,7 @@ import click
 import pytest
 
 from tavern_core.cli.app import COMMANDS, app
-from tavern_core.cli.output import aligned, as_json, pad, shorten, visible, width
+from tavern_core.cli.output import aligned, json_text, pad, shorten, visible, width
 from tavern_core.cli.session import Command, Session
 from tests.cli.conftest import Run
 
@@ -314,5 +314,5 @@ def test_long_and_hostile_values_stay_one_short_line() -> None:
     assert shorten("一" * 1000, 10) == "一一一一…"
     assert width(shorten("x\n" * 10**6, 40)) <= 40
     assert visible("\x1b[31m\u202e\x00") == "\\x1b[31m\\u202e\\x00"
-    assert json.loads(as_json({"a": "\ud800", "b": "中"})) == {"a": "\ud800", "b": "中"}
-    as_json({"a": "\ud800"}).encode("utf-8")
+    assert json.loads(json_text({"a": "\ud800", "b": "中"})) == {"a": "\ud800", "b": "中"}
+    json_text({"a": "\ud800"}).encode("utf-8")

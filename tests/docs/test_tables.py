@@ -11,7 +11,7 @@ import pytest
 
 from tavern_core import CallContext, Tavern
 from tavern_core.assistant.form_layout import OUTPUT_WIDGETS, TEXT_WIDGETS
-from tavern_core.assistant.problem_report import ANSWER_CODES
+from tavern_core.assistant.cycle import ANSWER_CODES
 from tavern_core.builtin.executors.script.executor import MOST_AT_ONCE
 from tavern_core.contract.nodes import NodeMark, Port
 from tavern_core.contract.permissions import permission_table, requested_permissions

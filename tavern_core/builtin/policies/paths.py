@@ -42,7 +42,7 @@ def _judge(pointer: str, path: Any, mark: Guard, call: ToolCall, tool: ToolSpec)
     from tavern_core.contract.guards.paths import beneath, path_flaw, resolved, roots_of
 
     if flaw := path_flaw(path):
-        return _denied(pointer, path, flaw, "write a plain path, with / between folders", tool)
+        return _denied(pointer, path, flaw, "write a plain path, with / between folders")
     places = _places(call)
     limits = list(_limits(mark, call, tool, places))
     if not limits:
@@ -52,11 +52,11 @@ def _judge(pointer: str, path: Any, mark: Guard, call: ToolCall, tool: ToolSpec)
     try:
         real = resolved(path, _base(mark, places, limits[0][0]))
     except ValueError as error:
-        return _denied(pointer, path, f"cannot be followed: {error}", "name a file without a cycle of links", tool)
+        return _denied(pointer, path, f"cannot be followed: {error}", "name a file without a cycle of links")
     for roots, whose, hint in limits:
         if not beneath(real, roots):
             where = " or ".join(roots[:3]) or "any folder that exists here"
-            return _denied(pointer, path, f"is not in {where} ({whose})", hint, tool, roots=roots)
+            return _denied(pointer, path, f"is not in {where} ({whose})", hint, roots=roots)
     return None
 
 
@@ -101,7 +101,7 @@ def _places(call: ToolCall) -> dict[str, str]:
     }
 
 
-def _denied(pointer: str, path: Any, what: str, hint: str, tool: ToolSpec, **details: Any) -> Deny:
+def _denied(pointer: str, path: Any, what: str, hint: str, **details: Any) -> Deny:
     return deny(
         f"argument {pointer}: the path {path!r:.120} {what}", hint=hint, pointer=pointer, guard="path", **details
     )

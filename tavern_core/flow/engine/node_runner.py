@@ -50,11 +50,7 @@ Threads = list["Future[Any]"]
 
 
 async def perform(scope: ScopePart, number: int, work: Work, inputs: dict[str, Any]) -> Any:
-    """Run a node with its hooks, and retry it if its file says so.
-
-    Raises:
-        Exception: the error of the last attempt.
-    """
+    """Run a node with its hooks, and retry it if its file says so. Raises Exception: the error of the last attempt."""
     run, around = scope.run, scope.run.around
     path = scope.prefix + work.step.id
     if around is not None and around.is_before:

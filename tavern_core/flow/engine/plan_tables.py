@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from tavern_core.contract.nodes import Node
@@ -164,38 +164,18 @@ def _prepared(plan: FlowPlan, inner: Mapping[int, Prepared]) -> Prepared:
 
 def _work(step: Step, inside: bytes, shared: frozenset[tuple[int, str]], taken: frozenset[int]) -> Work:
     code = step.spec.impl if isinstance(step.spec.impl, NodeCode) else None
-    ones, many, upstream = [], [], []
-    for binding in step.bindings:
-        upstream += [
-            (source.step, f"{binding.key}={source.key}".encode("utf-8", "surrogatepass")) for source in binding.sources
-        ]
-    lazy = [
-        (source.step, f"{binding.key}?{source.key}".encode("utf-8", "surrogatepass"))
-        for binding in step.lazy
-        for source in binding.sources
-    ]
+    ones, many = [], []
     for binding in step.bindings:
         is_shared = step.kind != "output" and any((source.step, source.key) in shared for source in binding.sources)
         if binding.slot.multi:
             many.append(_many(binding, step, is_shared))
         else:
             ones.append(_one(binding, step, is_shared))
-    for binding in step.streams:
-        upstream += [
-            (source.step, f"{binding.key}~{source.key}".encode("utf-8", "surrogatepass")) for source in binding.sources
-        ]
     batch = tuple(
         key
         for key, slot in step.outputs.items()
         if not slot.is_stream and (key != ERROR_PORT or key in step.spec.outputs)
     )
-    timeout = step.exec.timeout_ms or step.spec.timeout_ms
-    quick = (
-        step.kind == "node" and code is not None and code.form == "async" and code.cls is None and not code.adapters
-        and not step.streams and not step.lazy and timeout is None and not step.exec.retry.times
-        and step.exec.on_error == "fail" and step.bypass is None and not step.spec.streams
-        and not step.spec.capabilities
-    )  # fmt: skip
     fingerprint = code is not None and code.cls is not None and code.cls.fingerprint is not Node.fingerprint
     return Work(
         step,
@@ -210,18 +190,36 @@ def _work(step: Step, inside: bytes, shared: frozenset[tuple[int, str]], taken: 
             if _can_misfit(slot) and key not in step.values
         ),
         fixed_key(step, inside),
-        tuple(upstream),
+        (*_feeds(step.bindings, "="), *_feeds(step.streams, "~")),
         batch[0] if len(batch) == 1 else "",
         batch,
         {key: _gives(key, slot, code) for key, slot in step.outputs.items()} if step.kind == "node" else {},
-        tuple(lazy),
+        tuple(_feeds(step.lazy, "?")),
         fingerprint,
         not fingerprint and not step.streams and not step.spec.streams and (step.kind == "input" or _is_kept(step)),
         bool(step.listeners) and step.index not in taken,
         _is_kept(step),
         step.spec.streams,
-        quick,
+        _is_quick(step, code),
     )
+
+
+def _feeds(bindings: Iterable[Binding], mark: str) -> Iterator[tuple[int, bytes]]:
+    """The sources of inputs: the step of each, and the place of its value."""
+    for binding in bindings:
+        for source in binding.sources:
+            yield source.step, f"{binding.key}{mark}{source.key}".encode("utf-8", "surrogatepass")
+
+
+def _is_quick(step: Step, code: NodeCode | None) -> bool:
+    """Whether nothing but a plain async function runs: no attempts, limits, streams or checks."""
+    timeout = step.exec.timeout_ms or step.spec.timeout_ms
+    return (
+        step.kind == "node" and code is not None and code.form == "async" and code.cls is None and not code.adapters
+        and not step.streams and not step.lazy and timeout is None and not step.exec.retry.times
+        and step.exec.on_error == "fail" and step.bypass is None and not step.spec.streams
+        and not step.spec.capabilities
+    )  # fmt: skip
 
 
 def _gives(key: str, slot: Slot, code: NodeCode | None) -> Gives:

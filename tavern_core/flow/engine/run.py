@@ -315,11 +315,7 @@ class Run:
     # Requests of nodes and schedulers------------------------------------------------------------------------------------
 
     def check(self, work: Work, inputs: Mapping[str, Any], *, is_changed: bool = False) -> None:
-        """Do the values fit the inputs? `is_changed`: a hook changed them.
-
-        Raises:
-            MisfitInput: one does not.
-        """
+        """Do the values fit the inputs? `is_changed`: a hook changed them. Raises MisfitInput: one does not."""
         if (found := misfits(work, inputs, is_changed=is_changed)) is not None:
             raise MisfitInput(*found)
 

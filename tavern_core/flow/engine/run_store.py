@@ -304,11 +304,7 @@ class RunStore:
         return [run for row in rows if (run := self._kept(row)) is not None]
 
     def get(self, run_id: str) -> KeptRun | None:
-        """One run, or None.
-
-        Raises:
-            StateDamaged: its data cannot be read (STATE_DAMAGED).
-        """
+        """One run, or None. Raises StateDamaged: its data cannot be read (STATE_DAMAGED)."""
         if not is_run_id(run_id):
             return None
         with self._file.open() as db:

@@ -157,11 +157,7 @@ class Gateway:
             server.abort()
 
     async def _tls(self, client: Side, target: Target) -> bytes:
-        """The first bytes of a tunnel that may only carry TLS.
-
-        Raises:
-            Refused: they are not a handshake.
-        """
+        """The first bytes of a tunnel that may only carry TLS. Raises Refused: they are not a handshake."""
         first = b""
         while len(first) < len(_TLS):
             if not (data := await client.read()):
@@ -210,11 +206,7 @@ async def _raw_head(client: Side) -> bytes:
 
 
 async def _connected(target: Target, addresses: Sequence[Address]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A connection to one of the checked addresses.
-
-    Raises:
-        Refused: no connection.
-    """
+    """A connection to one of the checked addresses. Raises Refused: no connection."""
     said = "no answer"
     for address in addresses[:MOST_ADDRESSES]:
         try:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from tavern_core.contract.context import PluginContext, Runtime
-from tavern_core.contract.publishing import view_members
+from tavern_core.contract.effects import MUTATES, function_of
+from tavern_core.contract.protocols import Service
+from tavern_core.contract.publishing import published, view_members
 from tavern_core.isolation.codec import crossing
 from tavern_core.isolation.worker.host_client import HostClient
 from tavern_core.schema.limits import json_or
@@ -64,38 +67,36 @@ def _view(host_client: HostClient, name: str, methods: Mapping[str, bool], descr
     Args:
         methods: name → whether it is async.
     """
-    body: dict[str, Any] = {
-        method: _asking(host_client, name, method, is_async) for method, is_async in methods.items()
-    }
+
+    def ask(given: dict[str, Any]) -> Any:
+        return host_client.ask("call_service", **given)
+
+    def ask_later(given: dict[str, Any]) -> Awaitable[Any]:
+        return host_client.ask_later("call_service", **given)
+
+    body = {method: remote_method(name, method, is_async, ask, ask_later) for method, is_async in methods.items()}
     body |= view_members(name, methods, description)
     return type(f"{name}View", (), body)()
 
 
-def _asking(host_client: HostClient, service: str, method: str, is_async: bool) -> Callable[..., Any]:
-    def given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        return packed_arguments(service, method, args, kwargs)
+def remote_method(
+    service: str, name: str, is_async: bool, ask: Callable[[Any], Any], ask_later: Callable[[Any], Awaitable[Any]]
+) -> Any:
+    """A method of a service that sends its arguments to the other side, and returns the answer."""
 
-    if is_async:
+    async def later(self: object, *args: Any, **kwargs: Any) -> Any:
+        return await ask_later(packed_arguments(service, name, args, kwargs))
 
-        async def ask_later(self: object, *args: Any, **kwargs: Any) -> Any:
-            return await host_client.ask_later("call_service", **given(args, kwargs))
+    def now(self: object, *args: Any, **kwargs: Any) -> Any:
+        return ask(packed_arguments(service, name, args, kwargs))
 
-        ask_later.__name__ = method
-        return ask_later
-
-    def ask(self: object, *args: Any, **kwargs: Any) -> Any:
-        return host_client.ask("call_service", **given(args, kwargs))
-
-    ask.__name__ = method
-    return ask
+    method: Any = later if is_async else now
+    method.__name__ = method.__qualname__ = name
+    return method
 
 
 def packed_arguments(service: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The call of a service's method for the other side.
-
-    Raises:
-        CannotCross: one of them is not JSON.
-    """
+    """The call of a service's method for the other side. Raises CannotCross: one of them is not JSON."""
     given = crossing(f"an argument of {service}.{method}", {"args": list(args), "kwargs": kwargs})
     return {"name": service, "method": method, **given}
 
@@ -151,3 +152,33 @@ class LinesToHost(logging.Handler):
             self._busy.now = False
         text = text.encode("utf-8", "backslashreplace").decode()[:LONGEST_LINE]
         self._host_client.tell("log", level=record.levelno, logger=record.name[:200], text=text)
+
+
+# Service methods ------------------------------------------------------------------------------------------------------
+# The description of a service's methods: enough to create equal ones.
+
+LONGEST_DOC: Final = 4_000
+"""Transferred characters of one docstring."""
+
+
+def method_facts(service: Service) -> dict[str, Any]:
+    """Published method → its description."""
+    return {name: _facts(service, name, member) for name, member in published(service).items()}
+
+
+def _facts(service: Service, name: str, member: object) -> dict[str, Any]:
+    function: Any = function_of(member)
+    try:
+        found = list(inspect.signature(function).parameters.values())
+        if isinstance(member, staticmethod):
+            found.insert(0, inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY))
+        parameters = [[p.name, int(p.kind), p.default is not p.empty] for p in found]
+    except (TypeError, ValueError):
+        parameters = None
+    bound = getattr(service.object, name, None)
+    return {
+        "async": inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(bound),
+        "mutates": getattr(function, MUTATES, None),
+        "doc": (inspect.getdoc(function) or "")[:LONGEST_DOC],
+        "parameters": parameters,
+    }

@@ -7,13 +7,17 @@ same code as for plugins in the host, so that a plugin is the same here and ther
 from __future__ import annotations
 
 import contextlib
+import importlib
+import importlib.machinery
+import importlib.util
 import inspect
 import io
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from itertools import islice
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any, Final
 
 from tavern_core.contract.protocols import Command, Contribution, Prompt, Resource, Service
@@ -23,17 +27,16 @@ from tavern_core.errors import ActivationFailed, ToolFailed
 from tavern_core.isolation.codec import CannotCross, crossing, unpack_tool
 from tavern_core.isolation.node_codec import HOOK_VALUES
 from tavern_core.isolation.transport import longest
-from tavern_core.isolation.worker.facilities import WorkerFacilities, context_of
+from tavern_core.isolation.worker.facilities import WorkerFacilities, context_of, method_facts
 from tavern_core.isolation.worker.host_client import HostClient
 from tavern_core.isolation.worker.nodes import WorkerNodes
-from tavern_core.isolation.worker.plugin_import import imported
 from tavern_core.isolation.worker.running_call import WorkerCalls
-from tavern_core.isolation.worker.service_methods import method_facts
 from tavern_core.isolation.worker.tools import WorkerTools
 from tavern_core.isolation.worker_setup import Setup
 from tavern_core.kernel.hooks.table import Implementation, read_implementations, unmarked_lookalikes
 from tavern_core.kernel.nodes.node_types import NodeOwner
 from tavern_core.kernel.plugins.contributions import named
+from tavern_core.kernel.plugins.plugin_code import FolderCode
 from tavern_core.kernel.plugins.plugin_errors import as_activation_error
 from tavern_core.kernel.plugins.tool_offers import describe
 from tavern_core.model.config import LimitsConfig
@@ -62,11 +65,7 @@ class WorkerPlugin:
     # Import and inspection ---------------------------------------------------------------------------------------------
 
     def start(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Import the plugin; returns its hooks.
-
-        Raises:
-            PluginError: any error; names the place in the plugin's code.
-        """
+        """Import the plugin; returns its hooks. Raises PluginError: any error; names the place in the plugin's code."""
         self._setup = setup = Setup.from_json(given)
         self._facilities = WorkerFacilities(self._host_client, Path(setup.data_dir))
         self._folder = Path(setup.folder) if setup.folder else None
@@ -300,3 +299,48 @@ def run_command(command: Command, arguments: list[str], limit: int) -> dict[str,
 def _bounded(written: io.StringIO, limit: int) -> str:
     text = written.getvalue().encode("utf-8", "backslashreplace").decode()
     return text if len(text) <= limit else text[:limit] + SHORTENED
+
+
+# Plugin import --------------------------------------------------------------------------------------------------------
+# The plugin's package, imported in its worker from any kind of installation.
+
+
+def imported(setup: Setup) -> ModuleType:
+    """The plugin's package. Errors of its code are raised.
+
+    An installed one that is not on the path (an editable install with its own import hook) is found at its
+    plugin.yaml.
+    """
+    if setup.module:
+        folder = Path(setup.folder) if setup.folder else None
+        if folder is not None and _origin(setup.module) is None:
+            sys.meta_path.append(_Beside(setup.module, folder))
+        return importlib.import_module(setup.module)
+    return FolderCode(setup.plugin, Path(setup.folder)).load()
+
+
+def _origin(module: str) -> Any:
+    try:
+        return importlib.util.find_spec(module.partition(".")[0])
+    except (ImportError, ValueError):
+        return None
+
+
+class _Beside:
+    """Finds one package in a folder outside of the path."""
+
+    def __init__(self, module: str, folder: Path) -> None:
+        parts = module.split(".")
+        self._roots = {".".join(parts[: n + 1]): folder.parents[len(parts) - n - 2] if n + 1 < len(parts) else folder
+                       for n in range(len(parts))}  # fmt: skip
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+        if (folder := self._roots.get(name)) is None:
+            return None
+        init = folder / "__init__.py"
+        places = [str(folder)]
+        if init.is_file():
+            return importlib.util.spec_from_file_location(name, init, submodule_search_locations=places)
+        spec = importlib.machinery.ModuleSpec(name, None, is_package=True)
+        spec.submodule_search_locations = places
+        return spec

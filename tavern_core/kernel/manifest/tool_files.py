@@ -32,9 +32,9 @@ from tavern_core.model.nearest import did_you_mean, known_instead
 from tavern_core.model.pydantic_errors import Located, as_written, explain
 from tavern_core.model.tool import Example, ToolSpec
 from tavern_core.model.toolfile import Implementation, ToolDefinition
-from tavern_core.schema.normalise import normalise_schema
 from tavern_core.schema.problem import split_pointer
 from tavern_core.schema.schema_check import whole_flaws
+from tavern_core.schema.tree import normalise_schema
 
 CODE: Final = "TOOL_FILE_INVALID"
 TOOL_FILE_SUFFIX: Final = ".tool.json"

@@ -45,7 +45,6 @@ class Application:
     def __init__(self, tavern: Tavern, hosts: tuple[str, ...], origins: tuple[str, ...]) -> None:
         config = tavern.config.server
         hosts, origins = (*config.hosts, *hosts), (*config.origins, *origins)
-        self._tavern = tavern
         self._access = RequestAccess(tavern, "server", hosts, origins)
         self._mcp = asgi_app(tavern, hosts=hosts, origins=origins)
         self.feed = EventFeed(tavern.events, config.events, config.event_bytes)

@@ -79,11 +79,7 @@ class Exchange:
         return int(text)
 
     async def json(self, validator: Validator) -> dict[str, Any]:
-        """The body, which is JSON of a schema.
-
-        Raises:
-            Problem: it is too large, too slow, or not that (USAGE).
-        """
+        """The body, which is JSON of a schema. Raises Problem: it is too large, too slow, or not that (USAGE)."""
         media = self.connection.headers.get("content-type", "").partition(";")[0].strip().lower()
         if media != "application/json":
             raise Problem(415, "USAGE", "the body of this request is JSON", "content-type: application/json")

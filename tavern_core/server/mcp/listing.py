@@ -22,7 +22,7 @@ from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.catalogue.descriptions import export_for_model
 from tavern_core.model.naming_rules import SEARCH_TOOLS
 from tavern_core.model.tool import ToolSpec
-from tavern_core.schema.wire_names import wire_name
+from tavern_core.schema.dialects import wire_name
 from tavern_core.server.request_access import tools_stamp
 
 if TYPE_CHECKING:
@@ -97,11 +97,7 @@ class Listings:
         return kept[1] if kept is not None and kept[0] == stamp else None
 
     async def of(self, holder: Token) -> Listing:
-        """The list of a caller.
-
-        Raises:
-            MCPError: its profile cannot be used (-32603).
-        """
+        """The list of a caller. Raises MCPError: its profile cannot be used (-32603)."""
         if (known := self.known(holder)) is not None:
             return known
         try:
@@ -202,11 +198,7 @@ def cursor_of(number: int) -> str:
 
 
 def page_number(cursor: Any, pages: int) -> int:
-    """The page that a cursor means.
-
-    Raises:
-        MCPError: it is none of ours (-32602).
-    """
+    """The page that a cursor means. Raises MCPError: it is none of ours (-32602)."""
     if cursor is None:
         return 0
     try:

@@ -63,11 +63,7 @@ class RequestStates:
         return to_json(contents, inf_nan_mode="strings").decode()
 
     async def used(self, state: str | None) -> Round:
-        """What a state that came back says; it is used up by that.
-
-        Raises:
-            MCPError: it was used before (-32602).
-        """
+        """What a state that came back says; it is used up by that. Raises MCPError: it was used before (-32602)."""
         if state is None:
             return NO_ROUND
         data, now = json.loads(state), time.time()

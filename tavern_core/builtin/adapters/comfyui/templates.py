@@ -127,11 +127,7 @@ def read_object_info(folder: Path) -> Mapping[str, Any]:
 
 
 def template(name: str, graph: Any, sidecar: Any) -> Template:
-    """What a workflow and the file beside it come to.
-
-    Raises:
-        BadTemplate: they come to nothing.
-    """
+    """What a workflow and the file beside it come to. Raises BadTemplate: they come to nothing."""
     _check(graph)
     if problems := compile_validator(SIDECAR, name=f"{name}{_SIDECAR}").problems(sidecar):
         raise BadTemplate(f"{name}{_SIDECAR}{problems[0].path}: {problems[0].message}")

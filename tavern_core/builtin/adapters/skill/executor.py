@@ -34,11 +34,7 @@ class SkillExecutor:
     """Reads skills and runs their scripts."""
 
     def bind(self, tool: ToolSpec, home: ToolHome, /) -> BoundTool:
-        """Find the folder; nothing is read.
-
-        Raises:
-            ToolFileInvalid: there is none in the plugin (TOOL_FILE_INVALID).
-        """
+        """Find the folder; nothing is read. Raises ToolFileInvalid: there is none in the plugin (TOOL_FILE_INVALID)."""
         folder = _folder(tool, home)
         name = split_id(tool.name)[1].removesuffix(RUN)
         reader = Reader(tool.name, tool.display_name if tool.implementation.get("runs") is None else name, folder)

@@ -12,12 +12,17 @@ from typing import Any, Final
 
 from tavern_core.box.output import Ended, Serve, collect
 from tavern_core.box.script_launch import Launch, Spawner
-from tavern_core.builtin.executors.script.command import ScriptCommand, read_command
-from tavern_core.builtin.executors.script.denial_hints import Held
-from tavern_core.builtin.executors.script.environment import check_names, environment, granted_places, vcp_settings
+from tavern_core.builtin.executors.script.command import (
+    ScriptCommand,
+    check_names,
+    environment,
+    granted_places,
+    read_command,
+    vcp_settings,
+)
 from tavern_core.builtin.executors.script.masking import Masking, secrets_of
 from tavern_core.builtin.executors.script.queue import Places
-from tavern_core.builtin.executors.script.report import Deadline, Report
+from tavern_core.builtin.executors.script.report import Deadline, Held, Report
 from tavern_core.builtin.executors.script.script_artifacts import artifact_parameters, with_files, with_links
 from tavern_core.builtin.executors.script.script_input import request, vcp_request
 from tavern_core.builtin.executors.script.work_folder import WorkFolder, work_folder

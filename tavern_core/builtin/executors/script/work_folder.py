@@ -35,11 +35,7 @@ class WorkFolder:
 
 @contextlib.asynccontextmanager
 async def work_folder(sandbox: Sandbox | None) -> AsyncIterator[WorkFolder]:
-    """Empty folders of the host's user.
-
-    Raises:
-        UpstreamError: none can be created (UPSTREAM_ERROR).
-    """
+    """Empty folders of the host's user. Raises UpstreamError: none can be created (UPSTREAM_ERROR)."""
     if sandbox is None:
         yield WorkFolder()
         return

@@ -261,11 +261,7 @@ def _tls() -> Any:
 
 
 def _library() -> Any:
-    """httpx2, which is loaded with the first request.
-
-    Raises:
-        ToolFailed: it is not installed (TOOL_ERROR).
-    """
+    """httpx2, which is loaded with the first request. Raises ToolFailed: it is not installed (TOOL_ERROR)."""
     try:
         import httpx2
     except ImportError:

@@ -57,11 +57,7 @@ class Answer:
 
 
 def library() -> Any:
-    """httpx2.
-
-    Raises:
-        ToolFailed: it is not installed (TOOL_ERROR).
-    """
+    """httpx2. Raises ToolFailed: it is not installed (TOOL_ERROR)."""
     try:
         return importlib.import_module("httpx2")
     except ImportError:

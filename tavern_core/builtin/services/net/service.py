@@ -162,11 +162,7 @@ class NetOf:
             request = _redirected(request, target, answer)
 
     def _judged(self, request: Request) -> tuple[Target, dict[str, Scope]]:
-        """The target of the request, and the scopes that allow it.
-
-        Raises:
-            PolicyDenied: none does (POLICY_DENIED).
-        """
+        """The target of the request, and the scopes that allow it. Raises PolicyDenied: none does (POLICY_DENIED)."""
         try:
             target = read_url(request.url)
         except BadUrl as error:
@@ -233,11 +229,7 @@ class NetOf:
 def _request(
     url: str, method: str, headers: Mapping[str, str] | None, body: str | None, data: Any, max_bytes: int
 ) -> Request:
-    """The checked request of a plugin.
-
-    Raises:
-        ToolFailed: something in it cannot be sent (TOOL_ERROR).
-    """
+    """The checked request of a plugin. Raises ToolFailed: something in it cannot be sent (TOOL_ERROR)."""
     if not isinstance(url, str):
         raise ToolFailed(f"a URL is a text, got {type(url).__name__}")
     named = method.upper() if isinstance(method, str) else ""

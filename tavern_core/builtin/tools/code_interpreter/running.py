@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import stat
+import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,9 +17,9 @@ from typing import Any, Final
 from tavern_core.box.output import Ended, collect
 from tavern_core.box.policy import BoxUnavailable
 from tavern_core.box.script_launch import Launch
-from tavern_core.builtin.tools.code_interpreter.languages import Language, find_language
 from tavern_core.contract.protocols import Sandbox, ToolHome
 from tavern_core.errors import CallTimeout, OutputTooLarge, PolicyDenied, ToolFailed, UpstreamError
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model.call import Rights, ToolCall
 from tavern_core.model.capability_scope import common, folders
 from tavern_core.schema.limits import measure
@@ -203,3 +204,46 @@ async def _folder(sandbox: Sandbox) -> AsyncIterator[Path]:
         # In a thread, because code can leave a million files; completely, even if the call is cancelled meanwhile.
         removing = asyncio.get_running_loop().run_in_executor(None, lambda: shutil.rmtree(folder, ignore_errors=True))
         await asyncio.shield(removing)
+
+
+# Languages ------------------------------------------------------------------------------------------------------------
+# The languages: the program of each, and the driver that runs the code in the box.
+
+DRIVERS: Final = Path(__file__).with_name("drivers")
+
+
+@dataclass(frozen=True, slots=True)
+class Language:
+    """How to run the code of one language."""
+
+    program: str
+    """Absolute path."""
+    options: tuple[str, ...]
+    driver: Path
+    file: str
+    """The name of the file for the code."""
+
+    def argv(self, code: str, value: str) -> list[str]:
+        """The command line.
+
+        Args:
+            code: the file with the code.
+            value: the file for the value of its last line.
+        """
+        return [self.program, *self.options, str(self.driver), code, value]
+
+
+def find_language(name: str) -> Language:
+    """How to run `name` on this machine. Raises ToolFailed: its program is not installed (TOOL_ERROR)."""
+    if name == "python":
+        if sys.executable:
+            options = ("-I", "-B", "-X", "utf8")
+            return Language(sys.executable, options, DRIVERS / "python_driver.py", "main.py")
+    elif (program := shutil.which("node")) is not None:
+        return Language(program, ("--no-warnings",), DRIVERS / "node_driver.js", "main.js")
+    raise ToolFailed(
+        f"{name} is not installed on this machine",
+        hint="install Node.js so that `node` is found on PATH, or write Python",
+        language=name,
+        fixFor="operator",
+    )

@@ -1,0 +1,102 @@
+"""What a person gives to a command: words, files and stdin, as text and as JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+from tavern_core.cli.errors import tell_plainly
+from tavern_core.errors import UsageError
+
+LARGEST_INPUT: Final = 64_000_000
+"""Bytes read from a file or stdin; the host's own limits are far below."""
+
+
+def named(words: tuple[str, ...]) -> dict[str, str]:
+    """``name=value`` words as a mapping. Raises UsageError: a word without ``=``, or a name given twice (USAGE)."""
+    found: dict[str, str] = {}
+    for word in words:
+        name, equals, text = word.partition("=")
+        if not equals or not name:
+            raise UsageError(f"{word[:200]!r} is not name=value", hint="for example text='one two'")
+        if name in found:
+            raise UsageError(f"{name!r} is given twice", hint=f"for a list write {name}='[1, 2]'")
+        found[name] = text
+    return found
+
+
+def json_arguments(source: str | None) -> dict[str, Any]:
+    """The object of ``--json-args``: the text itself, ``@file`` or ``-``; empty without the option.
+
+    Raises:
+        UsageError: there is no such file, or it is not a JSON object (USAGE).
+    """
+    if source is None:
+        return {}
+    name, text = "--json-args", source
+    if source == "-":
+        name, text = "stdin", read_stdin()
+    elif source.startswith("@"):
+        name, text = source[1:], read_file(source[1:])
+    value = json_of(text, name)
+    if not isinstance(value, dict):
+        raise UsageError(f"{name} must hold a JSON object, not {type(value).__name__}", hint='{"name": value}')
+    return value
+
+
+def json_of(text: str, name: str) -> Any:
+    """The JSON of an input that is called `name`. Raises UsageError: it is none (USAGE)."""
+    from tavern_core.kernel.text.json_document import read_json
+
+    document = read_json(text, name, code=UsageError.code, largest=LARGEST_INPUT, most_values=1_000_000)
+    if document.findings:
+        first = document.findings[0]
+        raise UsageError(f"{name}: {first.message}", hint=first.hint, findings=document.findings)
+    return document.data
+
+
+def json_or_text(word: str) -> Any:
+    """A word of the command line as JSON; as text if it is none."""
+    try:
+        return json.loads(word)
+    except ValueError:
+        return word
+
+
+def read_file(name: str) -> str:
+    """The text of a file that the command line names.
+
+    Raises:
+        UsageError: it cannot be read, is too large or not UTF-8 (USAGE).
+    """
+    try:
+        with Path(name).open("rb") as file:
+            content = file.read(LARGEST_INPUT + 1)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{name} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    return _decoded(content, name)
+
+
+def read_stdin() -> str:
+    """Everything on stdin. Raises UsageError: too large, or not UTF-8 (USAGE)."""
+    if sys.stdin is None:
+        return ""
+    if sys.stdin.isatty():
+        tell_plainly("reading from the terminal; end with Ctrl-D")
+    buffer = getattr(sys.stdin, "buffer", None)
+    if buffer is None:  # replaced by a program that embeds the command line
+        return sys.stdin.read(LARGEST_INPUT)
+    return _decoded(buffer.read(LARGEST_INPUT + 1), "stdin")
+
+
+def _decoded(content: bytes, name: str) -> str:
+    """Line ends are kept, because they may be part of a value."""
+    if len(content) > LARGEST_INPUT:
+        raise UsageError(f"{name} holds more than {LARGEST_INPUT:,} bytes")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise UsageError(f"{name} is not UTF-8 text (line {line})", hint="save it as UTF-8") from error
