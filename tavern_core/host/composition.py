@@ -47,8 +47,7 @@ from tavern_core.kernel.hooks.dispatch import HookCalls
 from tavern_core.kernel.hooks.event_emitter import EventEmitter
 from tavern_core.kernel.hooks.quarantine import Quarantine
 from tavern_core.kernel.hooks.table import HookTable
-from tavern_core.kernel.jobs.job_changes import JobChanges
-from tavern_core.kernel.jobs.job_records import JobRecords
+from tavern_core.kernel.jobs.job_records import JobChanges, JobRecords
 from tavern_core.kernel.jobs.jobs import Jobs
 from tavern_core.kernel.jobs.new_jobs import NewJobs
 from tavern_core.kernel.jobs.running_jobs import RunningJobs

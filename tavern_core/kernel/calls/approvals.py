@@ -32,6 +32,7 @@ from tavern_core.kernel.execution.threads import ThreadPool
 from tavern_core.kernel.hooks.argument_copies import copied
 from tavern_core.kernel.hooks.dispatch import Wish
 from tavern_core.kernel.log.recorder import Recorder
+from tavern_core.kernel.stores.store_offload import asked
 from tavern_core.model.approval import Approval, ApprovalRequest, Approver
 from tavern_core.model.call import ToolCall
 from tavern_core.model.capability import RISKS, Risk, describe
@@ -101,7 +102,7 @@ class Approvals:
         definition = _definition(plan, wish)
         known = self._recalled(plan, mark + definition)
         if known is None:
-            known = await self.stored.asked(mode, self._ruled, call, mark, definition, seconds=left)
+            known = await asked(mode, self.stored.records, self._ruled, call, mark, definition, seconds=left)
         if known is not None:
             await tell(self._decided(call, request, known, 0.0, "remembered"))
             _judge(known, request, facts)
@@ -152,8 +153,8 @@ class Approvals:
         """Use the stored answer, or leave a request to be answered."""
         why = say(MESSAGES["needs_approval"], tool=request.tool, reason=request.reason)
         try:
-            answer, used_up = await self.stored.asked(
-                mode, self.stored.settle, call, request, definition, why, _details(facts, request.tool),
+            answer, used_up = await asked(
+                mode, self.stored.records, self.stored.settle, call, request, definition, why, _details(facts, request.tool),
                 seconds=None if end is None else max(end - time.perf_counter(), 0), undo=self.stored.give_back,
             )  # fmt: skip
         except ApprovalRequired:

@@ -31,13 +31,13 @@ from tavern_core.kernel.calls.attempt import accept
 from tavern_core.kernel.calls.background import Background, Request, job_id
 from tavern_core.kernel.calls.call_control import CallControl, on_left_behind
 from tavern_core.kernel.calls.call_errors import error_of, log_origin, no_context
-from tavern_core.kernel.calls.conclusion import Conclusion, Secrets
+from tavern_core.kernel.calls.compiler import Compiler
+from tavern_core.kernel.calls.conclusion import Conclusion
 from tavern_core.kernel.calls.foresight import Foresight, own_gates
 from tavern_core.kernel.calls.idempotency import Idempotency
 from tavern_core.kernel.calls.large_results import ArtifactStore, shortened
 from tavern_core.kernel.calls.normalise import NOT_AWAITABLE
 from tavern_core.kernel.calls.optional_steps import Governance
-from tavern_core.kernel.calls.plan_lookup import Catalogue
 from tavern_core.kernel.calls.plan_tokens import PlanTokens
 from tavern_core.kernel.calls.running_call import (
     CallLimits,
@@ -54,6 +54,7 @@ from tavern_core.kernel.catalogue.call_plan import Inner, Plan
 from tavern_core.kernel.execution.modes import Mode, TimeLimit, cancellations, has_begun
 from tavern_core.kernel.hooks.dispatch import HookCalls, Wish
 from tavern_core.kernel.log.recorder import Recorder
+from tavern_core.kernel.settings.secret_masking import KnownSecrets
 from tavern_core.model.call import CallContext, ToolCall
 from tavern_core.model.config import HostConfig
 from tavern_core.model.event import Event
@@ -83,7 +84,7 @@ _LOOK_S: Final = 0.25
 class Pipeline:
     """Runs calls. Holds no state of a call."""
 
-    catalogue: Catalogue
+    catalogue: Compiler
     ready: Callable[[str], Plan | None]
     """`catalogue.ready`, one look-up away."""
     hooks: HookCalls
@@ -102,12 +103,12 @@ class Pipeline:
     @classmethod
     def create(
         cls,
-        catalogue: Catalogue,
+        catalogue: Compiler,
         hooks: HookCalls,
         recorder: Recorder,
         config: HostConfig,
         approvals: Approvals,
-        known_secrets: Secrets,
+        known_secrets: KnownSecrets,
         idempotency: Idempotency,
         plans: PlanTokens,
         background: Background,
@@ -410,10 +411,6 @@ class Pipeline:
         if plan.seconds is not None:
             ends.append(time.perf_counter() + plan.seconds)
         return min(ends, default=None)
-
-    def refused(self, written: str, context: CallContext | None, result: ToolResult, door: str = "tam") -> ToolResult:
-        """Record a call that was refused before it reached the pipeline: an invalid block of text."""
-        return self.conclusion.refused(written, context, result, door)
 
 
 def _ends_of_caller(call: RunningCall) -> list[float]:

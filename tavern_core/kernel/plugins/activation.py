@@ -35,9 +35,17 @@ from tavern_core.kernel.plugins.registry_entries import aliases_of, offered_entr
 from tavern_core.kernel.plugins.remote_plugin import RemotePlugin
 from tavern_core.kernel.plugins.service_replacement import settle_overrides, split_overrides, without_ungranted
 from tavern_core.kernel.plugins.tables import ImportGuard, Tables
-from tavern_core.kernel.plugins.tool_factories import assign_names, ids_made
 from tavern_core.kernel.plugins.tool_merge import of_handler
-from tavern_core.kernel.plugins.tool_offers import DRAFT, Described, Owner, describe, refuse_twins, spec_from_mapping
+from tavern_core.kernel.plugins.tool_offers import (
+    DRAFT,
+    Described,
+    Owner,
+    assign_names,
+    describe,
+    ids_made,
+    refuse_twins,
+    spec_from_mapping,
+)
 from tavern_core.kernel.registry import Entry as ToolEntry
 from tavern_core.kernel.settings.secret_masking import MaskingFilter
 from tavern_core.model.call import HOST_PRINCIPAL, CallContext
