@@ -20,13 +20,15 @@ from pathlib import Path
 from typing import Final
 
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.kernel.files.atomic_file import PRIVATE_FILE, write_all
+from tavern_core.kernel.files.atomic_file import PRIVATE_FILE, free_path, write_all
 from tavern_core.kernel.files.regular_file import open_regular
 from tavern_core.kernel.log.record import LONGEST_RECORD, Link, decode_own, link
 from tavern_core.model.event import LOG_DAMAGED
 
 _HEAD: Final = re.compile(rb'\{"seq": *(\d{1,18}),"hash":"([0-9a-f]{64})","check":"([0-9a-f]{8})"\}\n?\Z')
 _LONGEST_HEAD: Final = 256
+_WINDOW: Final = 256 * 1024
+"""Bytes at the end that are looked at first."""
 
 
 def audit_log(home: Path) -> Path:
@@ -76,12 +78,7 @@ def rotated_path(path: Path, descriptor: int, last: int) -> Path:
     """A free name for the current file, which ends with record `last`."""
     start = re.match(rb'\{"seq":(\d{1,18}),', os.pread(descriptor, 64, 0))
     first = int(start[1]) if start else last
-    for count in range(1000):
-        again = f"-{count}" if count else ""
-        name = path.with_name(f"{path.stem}-{first:012d}-{last:012d}{again}{path.suffix}")
-        if not name.exists():
-            return name
-    raise FileExistsError(f"a thousand files with the records up to {last}")
+    return free_path(path, f"{path.stem}-{first:012d}-{last:012d}", path.suffix)
 
 
 def newest_rotated(path: Path) -> Path | None:
@@ -91,7 +88,8 @@ def newest_rotated(path: Path) -> Path | None:
 
 def cut_off(path: Path, descriptor: int, end: int, torn: bytes, seconds: float) -> str:
     """Move the half-written line behind `end` to a side file; its name."""
-    aside = _torn_path(path, seconds)
+    moment = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(seconds))
+    aside = free_path(path, f"{path.stem}.torn-{moment}", ".bin")
     copy = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE)
     try:
         write_all(copy, torn)
@@ -100,19 +98,6 @@ def cut_off(path: Path, descriptor: int, end: int, torn: bytes, seconds: float) 
         os.close(copy)
     os.ftruncate(descriptor, end)
     return aside.name
-
-
-def _torn_path(path: Path, seconds: float) -> Path:
-    """A free name for a half-written line."""
-    moment = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(seconds))
-    for count in range(1000):
-        name = path.with_name(f"{path.stem}.torn-{moment}" + (f"-{count}" if count else "") + ".bin")
-        if not name.exists():
-            return name
-    raise FileExistsError(f"a thousand half-written lines at {moment}")
-
-
-_WINDOW: Final = 256 * 1024
 
 
 @dataclass(slots=True)
