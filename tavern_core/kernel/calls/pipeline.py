@@ -194,11 +194,10 @@ class Pipeline:
                 result = accept(plan, call, value, self.limits, self.series)
         except BaseException as error:
             result = self._failed(call, error)
-            if isinstance(error, GeneratorExit):  # the coroutine may be on its way out: nothing can be awaited any more
-                self.conclusion.record(call, result)
-                return result
             if _must_not_wait(error, call):  # on the record, and then let it end
                 self.conclusion.record(call, result)
+                if isinstance(error, GeneratorExit):
+                    return result
                 if not has_begun(error):  # true of this call, and not of one that made it
                     raise asyncio.CancelledError from None
                 raise
@@ -436,7 +435,7 @@ def _forget(plan: Plan, call: RunningCall) -> None:
 
 
 def _must_not_wait(error: BaseException, call: RunningCall) -> bool:
-    """Ctrl-C, or the cancellation of the caller's own task: it is raised again as soon as it is on the record."""
-    if isinstance(error, KeyboardInterrupt):
+    """Whether nothing may be awaited any more: Ctrl-C, the cancellation of the caller's own task, or the end of the coroutine."""
+    if isinstance(error, KeyboardInterrupt | GeneratorExit):
         return True
     return isinstance(error, asyncio.CancelledError) and cancellations() > call.cancellations

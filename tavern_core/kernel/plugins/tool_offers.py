@@ -26,6 +26,11 @@ if TYPE_CHECKING:
     from tavern_core.model.manifest import Manifest
 
 INJECTED = {CallContext: "context", ToolCall: "call", ToolContext: "control"}
+_AS_MARKED: Final = (
+    "tags", "capabilities", "display_name", "optional", "examples", "read_only", "destructive", "idempotent", "fast",
+    "timeout_ms", "requires_approval", "job", "limits", "untrusted",
+)  # fmt: skip
+"""What a specification takes over from the mark as it is."""
 DRAFT: Final = object()
 """`ToolSpec.impl` of a returned mapping without parameters: the node, workflow or handler that it names says them."""
 _CHAINS = 4  # an Offer of an Offer of … is a mistake
@@ -195,10 +200,8 @@ def _from_function(function: Callable[..., Any], mark: ToolMark, owner: Owner) -
         description=mark.description or found.description,
         kind="python",
         version=mark.version or owner.version,
-        tags=mark.tags,
         input_schema=mark.parameters if mark.parameters is not None else found.parameters,
         output_schema=mark.output if mark.output is not None else found.returns,  # type: ignore[arg-type]  # see there
-        capabilities=mark.capabilities,
         impl=PythonTarget(
             function,
             found.convert if mark.parameters is None else None,
@@ -206,20 +209,9 @@ def _from_function(function: Callable[..., Any], mark: ToolMark, owner: Owner) -
             annotation=None if mark.output is not None else found.returns,
             preview=mark.preview,
         ),
-        display_name=mark.display_name,
         plugin=owner.name,
-        optional=mark.optional,
-        examples=mark.examples,
-        read_only=mark.read_only,
-        destructive=mark.destructive,
-        idempotent=mark.idempotent,
-        fast=mark.fast,
-        timeout_ms=mark.timeout_ms,
         source=_source(function),
-        requires_approval=mark.requires_approval,
-        job=mark.job,
-        limits=mark.limits,
-        untrusted=mark.untrusted,
+        **{name: getattr(mark, name) for name in _AS_MARKED},
     )
 
 
