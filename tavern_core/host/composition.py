@@ -35,10 +35,9 @@ from tavern_core.kernel.calls.plan_tokens import PlanTokens
 from tavern_core.kernel.calls.stored_approvals import StoredApprovals
 from tavern_core.kernel.catalogue.descriptions import Descriptions
 from tavern_core.kernel.catalogue.namespaces import Namespaces
-from tavern_core.kernel.catalogue.profile_inventories import Inventories
+from tavern_core.kernel.catalogue.profile_inventories import Inventories, WrittenProfiles
 from tavern_core.kernel.catalogue.tool_specs import ToolSpecs
 from tavern_core.kernel.catalogue.tools import Tools
-from tavern_core.kernel.catalogue.written_profiles import WrittenProfiles
 from tavern_core.kernel.config.configuration import LoadedConfig
 from tavern_core.kernel.execution.modes import step_by_hand
 from tavern_core.kernel.foundation import Foundation

@@ -9,9 +9,8 @@ from typing import Any
 
 from tavern_core.errors import CallError
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.kernel.calls.admission import check_budget, check_depth, check_rule, tool_call
+from tavern_core.kernel.calls.admission import check_budget, check_depth, check_rule, give_copy, tool_call
 from tavern_core.kernel.calls.approvals import Approvals, definition_of
-from tavern_core.kernel.calls.arguments import give_copy
 from tavern_core.kernel.calls.compiler import Compiler
 from tavern_core.kernel.calls.normalise import to_result
 from tavern_core.kernel.calls.plan_tokens import PlanTokens

@@ -24,9 +24,16 @@ from typing import Any, Final
 from tavern_core.contract.tool_context import RUNNING
 from tavern_core.errors import CallError, OutputTooLarge, StateDamaged
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.kernel.calls.admission import admit, check_rule, tool_call
+from tavern_core.kernel.calls.admission import (
+    admit,
+    check_rule,
+    fill_and_validate,
+    give_copy,
+    take,
+    take_changed,
+    tool_call,
+)
 from tavern_core.kernel.calls.approvals import Approvals
-from tavern_core.kernel.calls.arguments import fill_and_validate, give_copy, take, take_changed
 from tavern_core.kernel.calls.attempt import accept
 from tavern_core.kernel.calls.background import Background, Request, job_id
 from tavern_core.kernel.calls.call_control import CallControl, on_left_behind
