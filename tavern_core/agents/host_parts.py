@@ -17,9 +17,8 @@ from tavern_core.kernel.artifacts.artifacts import Artifacts
 from tavern_core.kernel.calls.compiler import Compiler
 from tavern_core.kernel.calls.pipeline import Pipeline
 from tavern_core.kernel.catalogue.descriptions import Descriptions
-from tavern_core.kernel.catalogue.profile_inventories import Inventories
+from tavern_core.kernel.catalogue.profile_inventories import Inventories, WrittenProfiles
 from tavern_core.kernel.catalogue.tools import Tools
-from tavern_core.kernel.catalogue.written_profiles import WrittenProfiles
 from tavern_core.kernel.foundation import Foundation
 from tavern_core.kernel.plugins.contribution_lookup import Sections
 from tavern_core.kernel.plugins.tables import Engines

@@ -235,7 +235,7 @@ class ToolCalls:
     def _refused(self, command: str, context: CallContext | None, result: ToolResult) -> ToolResult:
         if self._playback.is_final:
             return result
-        return self._parts.pipeline.refused(command, context, result, DOOR)
+        return self._parts.pipeline.conclusion.refused(command, context, result, DOOR)
 
     def answers(self, calls: Sequence[ModelCall], results: Sequence[ToolResult]) -> list[dict[str, Any]]:
         """The messages that answer native calls."""

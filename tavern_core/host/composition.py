@@ -35,10 +35,9 @@ from tavern_core.kernel.calls.plan_tokens import PlanTokens
 from tavern_core.kernel.calls.stored_approvals import StoredApprovals
 from tavern_core.kernel.catalogue.descriptions import Descriptions
 from tavern_core.kernel.catalogue.namespaces import Namespaces
-from tavern_core.kernel.catalogue.profile_inventories import Inventories
+from tavern_core.kernel.catalogue.profile_inventories import Inventories, WrittenProfiles
 from tavern_core.kernel.catalogue.tool_specs import ToolSpecs
 from tavern_core.kernel.catalogue.tools import Tools
-from tavern_core.kernel.catalogue.written_profiles import WrittenProfiles
 from tavern_core.kernel.config.configuration import LoadedConfig
 from tavern_core.kernel.execution.modes import step_by_hand
 from tavern_core.kernel.foundation import Foundation
@@ -47,8 +46,7 @@ from tavern_core.kernel.hooks.dispatch import HookCalls
 from tavern_core.kernel.hooks.event_emitter import EventEmitter
 from tavern_core.kernel.hooks.quarantine import Quarantine
 from tavern_core.kernel.hooks.table import HookTable
-from tavern_core.kernel.jobs.job_changes import JobChanges
-from tavern_core.kernel.jobs.job_records import JobRecords
+from tavern_core.kernel.jobs.job_records import JobChanges, JobRecords
 from tavern_core.kernel.jobs.jobs import Jobs
 from tavern_core.kernel.jobs.new_jobs import NewJobs
 from tavern_core.kernel.jobs.running_jobs import RunningJobs

@@ -192,7 +192,8 @@ class Host:
         from tavern_core.kernel.calls.text_calls import Transcript
 
         config = self.base.config
+        refused = functools.partial(self.pipeline.conclusion.refused, door="tam")
         foresee = functools.partial(self.pipeline.foresight.foresee, self.base.mode)
-        return await Transcript(
-            self.tools, self.compiler, config.tam, invoke, foresee, self.pipeline.refused, config.language
-        ).run(text, context)
+        return await Transcript(self.tools, self.compiler, config.tam, invoke, foresee, refused, config.language).run(
+            text, context
+        )

@@ -6,7 +6,33 @@ emits it and need not know its subscribers.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Subscribers(Generic[T]):
+    """Subscriptions in their order. Safe from several threads."""
+
+    __slots__ = ("_lock", "now")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.now: tuple[T, ...] = ()
+        """All of them; another tuple after each change."""
+
+    def add(self, entry: T) -> Callable[[], None]:
+        """Add one; returns a function that ends it."""
+        with self._lock:
+            self.now += (entry,)
+        return lambda: self.drop(lambda one: one is entry)
+
+    def drop(self, which: Callable[[T], bool]) -> None:
+        """End those that `which` names."""
+        with self._lock:
+            self.now = tuple(one for one in self.now if not which(one))
 
 
 class Signal:
@@ -15,18 +41,13 @@ class Signal:
     __slots__ = ("_subscribers",)
 
     def __init__(self) -> None:
-        self._subscribers: tuple[Callable[[], None], ...] = ()
+        self._subscribers = Subscribers[Callable[[], None]]()
 
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call `callback()` each time the signal is emitted, from now on, until what comes back is called."""
-        self._subscribers += (callback,)
-
-        def end() -> None:
-            self._subscribers = tuple(one for one in self._subscribers if one is not callback)
-
-        return end
+        return self._subscribers.add(callback)
 
     def emit(self) -> None:
         """Call every subscriber."""
-        for callback in self._subscribers:
+        for callback in self._subscribers.now:
             callback()

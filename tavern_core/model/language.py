@@ -66,6 +66,16 @@ def text_in(text: str, language: Language) -> str:
     )
 
 
+def row_in(row: Row, language: Language) -> str:
+    """A message without values in a language."""
+    return row[1] if language == "zh" else row[0]
+
+
+def words_in(rows: Mapping[str, Row], language: Language) -> dict[str, str]:
+    """A whole table in a language: its messages with values in braces."""
+    return {name: row_in(row, language) for name, row in rows.items()}
+
+
 def is_in(text: str, language: Language) -> bool:
     """Whether a model that reads `language` can read `text`.
 

@@ -32,6 +32,7 @@ from tavern_core.kernel.execution.threads import ThreadPool
 from tavern_core.kernel.hooks.argument_copies import copied
 from tavern_core.kernel.hooks.dispatch import Wish
 from tavern_core.kernel.log.recorder import Recorder
+from tavern_core.kernel.stores.store_offload import asked
 from tavern_core.model.approval import Approval, ApprovalRequest, Approver
 from tavern_core.model.call import ToolCall
 from tavern_core.model.capability import RISKS, Risk, describe
@@ -43,6 +44,7 @@ from tavern_core.model.tool import ToolSpec
 _MOST_AT_ONCE: Final = 64
 """Callbacks that are no coroutines and wait at once; each has a thread, and one that never returns keeps it."""
 _MOST_REMEMBERED: Final = 1_000
+_UNCHANGED: Final = "do not repeat it unchanged"
 waiting: Final[ContextVar[Callable[[], AbstractContextManager[object]] | None]] = ContextVar(
     "tavern_waiting", default=None
 )
@@ -101,7 +103,7 @@ class Approvals:
         definition = _definition(plan, wish)
         known = self._recalled(plan, mark + definition)
         if known is None:
-            known = await self.stored.asked(mode, self._ruled, call, mark, definition, seconds=left)
+            known = await asked(mode, self.stored.records, self._ruled, call, mark, definition, seconds=left)
         if known is not None:
             await tell(self._decided(call, request, known, 0.0, "remembered"))
             _judge(known, request, facts)
@@ -112,31 +114,26 @@ class Approvals:
         await tell(self._requested(call, request))
         began = time.perf_counter()
         waits = waiting.get()
+        hint = _UNCHANGED
         try:
             with waits() if waits is not None else nullcontext():
-                answer = _answer(await self._ask(request, mode, seconds), mark)
+                answer, how = _answer(await self._ask(request, mode, seconds), mark), "answered"
         except TimeLimit:
-            late = Approval(False, f"no answer within {seconds:g} s")
-            await tell(self._decided(call, request, late, time.perf_counter() - began, "timeout"))
-            if left is not None and left < self._seconds:  # the tool has not started, whatever the callback still does
-                raise TimeLimit(stopped=True, begun=False) from None
-            facts["timedOut"] = True
-            _judge(late, request, facts, "ask again, or raise approval.timeoutMs in tavern.yaml")
-            return None
+            answer, how = Approval(False, f"no answer within {seconds:g} s"), "timeout"
+            facts["timedOut"], hint = True, "ask again, or raise approval.timeoutMs in tavern.yaml"
         except asyncio.CancelledError:
-            self._decided(
-                call, request, Approval(False, "the call was cancelled"), time.perf_counter() - began, "cancelled"
-            )
+            given_up = Approval(False, "the call was cancelled")
+            self._decided(call, request, given_up, time.perf_counter() - began, "cancelled")
             raise
         except _Failed as failed:
-            wrong = Approval(False, failed.message)
-            await tell(self._decided(call, request, wrong, time.perf_counter() - began, "error"))
-            _judge(wrong, request, facts, "correct the callback that Tavern.open(approve=...) was given")
-            return None
+            answer, how = Approval(False, failed.message), "error"
+            hint = "correct the callback that Tavern.open(approve=...) was given"
         if answer.remember:
             self._remember(plan, mark + definition, answer)
-        await tell(self._decided(call, request, answer, time.perf_counter() - began, "answered"))
-        _judge(answer, request, facts)
+        await tell(self._decided(call, request, answer, time.perf_counter() - began, how))
+        if how == "timeout" and left is not None and left < self._seconds:
+            raise TimeLimit(stopped=True, begun=False)  # the tool has not started, whatever the callback still does
+        _judge(answer, request, facts, hint)
         return None
 
     async def _settle_later(
@@ -152,8 +149,8 @@ class Approvals:
         """Use the stored answer, or leave a request to be answered."""
         why = say(MESSAGES["needs_approval"], tool=request.tool, reason=request.reason)
         try:
-            answer, used_up = await self.stored.asked(
-                mode, self.stored.settle, call, request, definition, why, _details(facts, request.tool),
+            answer, used_up = await asked(
+                mode, self.stored.records, self.stored.settle, call, request, definition, why, _details(facts, request.tool),
                 seconds=None if end is None else max(end - time.perf_counter(), 0), undo=self.stored.give_back,
             )  # fmt: skip
         except ApprovalRequired:
@@ -310,9 +307,7 @@ def _answer(said: Any, mark: str) -> Approval:
     raise _Failed(f"answered {type(said).__name__}, which is neither True, False nor an Approval")
 
 
-def _judge(
-    answer: Approval, request: ApprovalRequest, facts: dict[str, Any], hint: str = "do not repeat it unchanged"
-) -> None:
+def _judge(answer: Approval, request: ApprovalRequest, facts: dict[str, Any], hint: str = _UNCHANGED) -> None:
     if answer.approved is True:
         return
     by = f" by {answer.by}" if answer.by else ""

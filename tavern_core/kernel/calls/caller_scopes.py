@@ -5,7 +5,7 @@ from __future__ import annotations
 from tavern_core.errors import TavernError
 from tavern_core.kernel.calls.running_call import current
 from tavern_core.kernel.calls.untrusted_content import may_act
-from tavern_core.kernel.catalogue.written_profiles import WrittenProfiles
+from tavern_core.kernel.catalogue.profile_inventories import WrittenProfiles
 from tavern_core.kernel.plugins.effective_scopes import EffectiveScopes
 from tavern_core.kernel.plugins.record import Records
 from tavern_core.model.call import CallContext

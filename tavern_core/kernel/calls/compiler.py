@@ -1,4 +1,4 @@
-"""Finds the tool of a call, checks who may use it, and compiles the plan of its calls (`call_catalogue.Catalogue`)."""
+"""Finds the tool of a call, checks who may use it, and compiles the plan of its calls."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from functools import partial
 from types import NoneType
 from typing import Any, Final
 
+from tavern_core.contract.protocols import BoundTool
 from tavern_core.contract.targets import BindsItself, PythonTarget
 from tavern_core.errors import CallError, PluginError, PolicyDenied, TavernError, ToolNotFound, UpstreamError
 from tavern_core.kernel.calls.attempt import execute_of, way_of
@@ -19,7 +20,6 @@ from tavern_core.kernel.catalogue.namespaces import Namespaces, canonical
 from tavern_core.kernel.catalogue.profile_inventories import Inventories
 from tavern_core.kernel.catalogue.tool_specs import ToolSpecs
 from tavern_core.kernel.hooks.argument_copies import ShownTool
-from tavern_core.kernel.hooks.table import Implementation
 from tavern_core.kernel.limits.limit_table import Governor, LimitTable
 from tavern_core.kernel.plugins.effective_scopes import EffectiveScopes
 from tavern_core.kernel.plugins.executor_facilities import ToolHomes
@@ -40,6 +40,7 @@ from tavern_core.schema.redact import compile_marked, compile_redactor
 from tavern_core.schema.validate import compile_output_validator, compile_validator
 
 MOST_SPELLINGS = 50_000
+_HOOKS: Final = ("tavern_before_execute", "tavern_check_call", "tavern_transform_result", "tavern_after_execute")
 _SURE: Final[Mapping[str, type]] = {"integer": int, "number": int, "boolean": bool, "null": NoneType}
 
 
@@ -73,7 +74,11 @@ class Compiler:
         """The plan of an active tool that is the same for all callers; None when there is more to do."""
 
     async def find(self, written: str, context: CallContext | None) -> Plan:
-        """The plan, activating the plugin if need be; see `call_catalogue.Catalogue`. Steps by hand too, without an event loop."""
+        """The plan, activating the plugin if need be. Steps by hand too, without an event loop.
+
+        Raises:
+            CallError: there is no such tool, or it cannot be used (TOOL_NOT_FOUND, POLICY_DENIED, UPSTREAM_ERROR).
+        """
         found = self._find(written, context)
         return await found if asyncio._get_running_loop() is not None else self._wait(found)
 
@@ -125,7 +130,11 @@ class Compiler:
         return known[1]
 
     async def admits(self, plan: Plan, context: CallContext) -> Plan:
-        """Check the caller against lists and profile; see `call_catalogue.Catalogue`."""
+        """The plan, with the rights of the caller's profile, when lists and profile let the caller use the tool.
+
+        Raises:
+            PolicyDenied: they do not (POLICY_DENIED).
+        """
         inventory = None
         if context.profile is not None:
             try:
@@ -142,7 +151,11 @@ class Compiler:
         return plan
 
     async def still_holds(self, plan: Plan, context: CallContext) -> None:
-        """Whether a plan that was looked up a while ago is what a look-up finds now; see `call_catalogue.Catalogue`."""
+        """Return when the tool is still the one of `plan`, with the same rights, and this caller may still use it.
+
+        Raises:
+            CallError: it is not (POLICY_DENIED, TOOL_NOT_FOUND, UPSTREAM_ERROR).
+        """
         inner = next((key for key, spec in self._engines.inner.items() if spec is plan.spec), None)
         which: Any = plan.id if inner is None else Inner(inner)
         fresh = await self.find(which, context)
@@ -155,7 +168,7 @@ class Compiler:
             )
 
     def running(self, number: int) -> RunningCall | None:
-        """See `call_catalogue.Catalogue`."""
+        """The call of this number, while it runs."""
         for record in self._specs.lifecycle.records.values():
             if (call := record.usage.calls.get(number)) is not None:
                 return call  # type: ignore[no-any-return]
@@ -239,46 +252,27 @@ class Compiler:
         """
         if is_kept:
             self._specs.judge_pin(spec)
-        executor = self._contributions.get("executors", spec.kind)
-        if executor is None:
-            kinds = self._contributions.all("executors")
-            near = nearest(spec.kind, kinds)
-            raise UpstreamError(
-                f"{spec.id} is of kind {spec.kind!r}, for which there is no executor",
-                hint=f"did you mean {near[0]!r}?" if near else f"kinds: {', '.join(sorted(kinds))}",
-            )
-        try:
-            brought_by = self._contributions.owner("executors", spec.kind) or ""
-            bound = executor.bind(spec, self._homes.of(record, spec, brought_by))
-        except CallError:
-            raise
-        except TavernError as error:
-            raise UpstreamError(
-                f"{spec.id} cannot be used: {error.message}", hint=error.hint, code=error.code
-            ) from error
-        preview = self._preview(executor, spec, record, brought_by)
-        limits = self._specs.config.limits
+        bound, preview = self._bound(spec, record)
+        limits, policy = self._specs.config.limits, self._specs.policy()
         inputs = compile_validator(spec.input_schema, name=spec.id).build()
         intake = compile_intake(inputs.judged_by, limits.argument_bytes) if is_kept else None
         outputs = (
             None if spec.output_schema is None else compile_output_validator(spec.output_schema, name=spec.id).build()
         )
-        hooked = {name: self._for_tool(name, spec) for name in
-                  ("tavern_before_execute", "tavern_check_call", "tavern_transform_result", "tavern_after_execute")}  # fmt: skip
+        fill, marked = compile_defaults(spec.input_schema), compile_marked(spec.input_schema)
+        before, gates, transforms, after = (self._specs.hooks.for_tool(name, spec) for name in _HOOKS)
         events = self._specs.hooks.of("tavern_on_event")
-        blocked = self._blocked()
-        governor = self._limit_table.governor(spec, self._specs.policy().limits)
+        all_hooks = (*before, *gates, *transforms, *after, *events)
+        ends_in_hooks = bool(transforms or after)
+        blocked, approval, access = self._blocked(), policy.approval(spec), policy.for_tool(spec)
+        governor = self._limit_table.governor(spec, policy.limits)
         is_watched = governor is not None and governor.idle_s > 0
+        in_thread = is_watched and bound.stop is None
         milliseconds = spec.timeout_ms or limits.timeout_ms
-        policy = self._specs.policy()
-        access, approval = policy.for_tool(spec), policy.approval(spec)
-        all_hooks = (*(i for group in hooked.values() for i in group), *events)
         source = spec.id if policy.is_source(spec) else ""
         effect = effect_of(spec, record.candidate.requested)
         is_outside = bool(source or effect)
         needs_call = bool(bound.wants_call or blocked or all_hooks or approval or self._recorder.is_on or is_outside)
-        fill, marked = compile_defaults(spec.input_schema), compile_marked(spec.input_schema)
-        ends_in_hooks = bool(hooked["tavern_transform_result"] or hooked["tavern_after_execute"])
         rights = replace(
             self._specs.rights(record, spec),
             scopes=tuple(self._reach.scopes(record).items()),
@@ -288,9 +282,9 @@ class Compiler:
             spec=spec,
             id=spec.id,
             usage=record.usage,
-            execute=execute_of(bound, (record.name, spec.id), in_thread=is_watched and bound.stop is None),
+            execute=execute_of(bound, (record.name, spec.id), in_thread=in_thread),
             preview=preview,
-            is_awaited=bound.is_async or bound.blocking or (is_watched and bound.stop is None),
+            is_awaited=bound.is_async or bound.blocking or in_thread,
             way=f"runs the {spec.kind} tool {way_of(bound)}",
             gives_copy=marked is not None or (needs_call and (bound.wants_call or ends_in_hooks)),
             intake=intake or partial(quick_copy, room=min(ROOM, limits.argument_bytes)),
@@ -305,10 +299,10 @@ class Compiler:
             is_annotated=isinstance(spec.impl, PythonTarget) and spec.impl.annotation == spec.output_schema,
             seconds=None if milliseconds is None else milliseconds / 1000,
             shown=ShownTool(spec),
-            before=hooked["tavern_before_execute"],
-            gates=hooked["tavern_check_call"],
-            transforms=hooked["tavern_transform_result"],
-            after=hooked["tavern_after_execute"],
+            before=before,
+            gates=gates,
+            transforms=transforms,
+            after=after,
             events=events,
             ends_in_hooks=ends_in_hooks or bool(events),
             approval=approval,
@@ -335,20 +329,37 @@ class Compiler:
             addresses=_addresses(spec),
         )
 
-    def _preview(self, executor: Any, spec: ToolSpec, record: Record, brought_by: str) -> Execute | None:
-        """The preview of a tool: a second function with the same signature, in the same process."""
+    def _bound(self, spec: ToolSpec, record: Record) -> tuple[BoundTool, Execute | None]:
+        """A tool, bound by the executor of its kind; and its preview: a second function with the same signature, in the same process.
+
+        Raises:
+            CallError: there is no such executor, or it cannot use the tool (UPSTREAM_ERROR).
+        """
+        executor = self._contributions.get("executors", spec.kind)
+        if executor is None:
+            kinds = self._contributions.all("executors")
+            near = nearest(spec.kind, kinds)
+            raise UpstreamError(
+                f"{spec.id} is of kind {spec.kind!r}, for which there is no executor",
+                hint=f"did you mean {near[0]!r}?" if near else f"kinds: {', '.join(sorted(kinds))}",
+            )
+        home = partial(self._homes.of, record, executor=self._contributions.owner("executors", spec.kind) or "")
+        try:
+            bound: BoundTool = executor.bind(spec, home(spec))
+        except CallError:
+            raise
+        except TavernError as error:
+            raise UpstreamError(
+                f"{spec.id} cannot be used: {error.message}", hint=error.hint, code=error.code
+            ) from error
         target: Any = spec.impl
         if not isinstance(target, PythonTarget | BindsItself) or target.preview is None:
-            return None
+            return bound, None
         impl: Any = target.preview
         if isinstance(target, PythonTarget):
             impl = replace(target, function=impl, preview=None)
         shown = replace(spec, impl=impl, output_schema=None)
-        bound = executor.bind(shown, self._homes.of(record, spec, brought_by))
-        return execute_of(bound, (record.name, spec.id))
-
-    def _for_tool(self, hook: str, spec: ToolSpec) -> tuple[Implementation, ...]:
-        return self._specs.hooks.for_tool(hook, spec)
+        return bound, execute_of(executor.bind(shown, home(spec)), (record.name, spec.id))
 
     def _blocked(self) -> str:
         """Why every call is refused: a plugin with a granted gate could not be activated and is not disabled."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Collection, Sequence
-from typing import Protocol
+from collections.abc import Sequence
 
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.calls.running_call import RunningCall, begin
@@ -16,17 +15,11 @@ from tavern_core.kernel.hooks.dispatch import HookCalls
 from tavern_core.kernel.log.call_changes import Change
 from tavern_core.kernel.log.recorder import DENIALS, Recorder
 from tavern_core.kernel.settings.result_redaction import redact_result
+from tavern_core.kernel.settings.secret_masking import KnownSecrets
 from tavern_core.model.call import CallContext, ToolCall
 from tavern_core.model.event import Event
 from tavern_core.model.result import ToolResult
 from tavern_core.schema.redact import compile_redactor, named_secrets
-
-
-class Secrets(Protocol):
-    """The secrets that were resolved so far; no result may hold one."""
-
-    @property
-    def values(self) -> Collection[str]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +28,7 @@ class Conclusion:
 
     hooks: HookCalls
     recorder: Recorder
-    secrets: Secrets
+    secrets: KnownSecrets
     series: str
     """Start of the call ids of this host."""
     numbers: itertools.count[int]

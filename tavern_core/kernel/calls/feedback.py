@@ -24,12 +24,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from tavern_core.errors import ERROR_CODES
-from tavern_core.kernel.calls.feedback_texts import KINDS, LABELS, Labels
+from tavern_core.kernel.calls.feedback_texts import KINDS, LABELS
 from tavern_core.kernel.catalogue.parameter_text import fold_lines, harmless
-from tavern_core.model.language import Language, is_in, text_in
+from tavern_core.model.language import Language, is_in, row_in, text_in, words_in
 from tavern_core.model.result import ToolError, ToolResult
 from tavern_core.model.text_outcome import Step, TextProblem
 
+Labels = Mapping[str, str]
 MOST_CHARS: Final = 20_000
 _LEAST_SHARE: Final = 80
 _LONGEST_LINE: Final = 1_000
@@ -59,7 +60,7 @@ def render_feedback(
     """
     from tavern_core import tam
 
-    labels = LABELS[language]
+    labels = words_in(LABELS, language)
     counts = Counter(step.call.block for step in steps)
     heads = [list(map(harmless, _step_lines(step, counts[step.call.block] > 1, labels, language))) for step in steps]
     errors = list(_problem_lines(problems, labels, language))
@@ -70,7 +71,7 @@ def render_feedback(
         shown = _value_lines(step.result, labels, max(left // (len(heads) - number), _LEAST_SHARE))
         left -= sum(map(len, shown)) + len(shown)
         text += [lines[0], *shown, *lines[1:]]
-    sections = [[labels.results, *text]] if text else []
+    sections = [[labels["results"], *text]] if text else []
     if errors:
         sections.append(errors)
     whole = "\n\n".join("\n".join(section) for section in sections)
@@ -78,72 +79,72 @@ def render_feedback(
     # itself, and that is shown to it as it should have been written, may be one.
     if tam.parse("\n".join(line for section in sections for line in section if not line.startswith(_REWRITTEN))).blocks:
         whole = tam.neutralise(whole)
-    return _cut(whole.replace(_REWRITTEN, ""), max_chars, labels.more)
+    return _cut(whole.replace(_REWRITTEN, ""), max_chars, labels["more"])
 
 
 def failure_text(error: ToolError, language: Language) -> str:
     """What a model reads of a failed call that it has made through its API: the same as of one in its text."""
     from tavern_core import tam
 
-    labels = LABELS[language]
-    lines = [f"{labels.failed} {fold_lines(error.kind, 40)}", *_error_lines(error, labels, language)]
+    labels = words_in(LABELS, language)
+    lines = [f"{labels['failed']} {fold_lines(error.kind, 40)}", *_error_lines(error, labels, language)]
     return tam.neutralise("\n".join(lines))
 
 
 def _step_lines(step: Step, in_chain: bool, labels: Labels, language: Language) -> list[str]:
     """The head of a step, then what is said about its failure."""
-    where = labels.block.format(step.call.block)
+    where = labels["block"].format(step.call.block)
     if in_chain:
-        where += labels.step.format(step.call.index)
+        where += labels["step"].format(step.call.index)
     head = f"{where} · {fold_lines(step.call.tool, 200)} · "
     result = step.result
     if result is None:
-        return [head + labels.not_run]
+        return [head + labels["not_run"]]
     if result.status == "job":
-        return [head + labels.job.format(fold_lines(result.job or "?", 100))]
+        return [head + labels["job"].format(fold_lines(result.job or "?", 100))]
     if result.ok:
-        return [head + labels.ok]
+        return [head + labels["ok"]]
     error = result.error or ToolError("INTERNAL", "the call failed without an error")
-    state = labels.waiting if result.status == "input_required" else labels.failed
+    state = labels["waiting"] if result.status == "input_required" else labels["failed"]
     return [f"{head}{state} {fold_lines(error.kind, 40)}", *_error_lines(error, labels, language)]
 
 
 def _error_lines(error: ToolError, labels: Labels, language: Language) -> Iterator[str]:
-    row = KINDS.get(error.kind, KINDS["INTERNAL"])
-    yield f"  {labels.cause}: {fold_lines(_spoken(error.message, language, row.cause[language], labels), _LONGEST_LINE)}"
+    cause, _ = KINDS.get(error.kind, KINDS["INTERNAL"])
+    yield f"  {labels['cause']}: {fold_lines(_spoken(error.message, language, row_in(cause, language), labels), _LONGEST_LINE)}"
     for problem in _as_list(error.details.get("problems"))[:_MOST_DETAILS]:
         yield f"  - {fold_lines(_problem_text(problem, language, _is_for_caller(error)), _LONGEST_LINE)}"
     if fix := _fix_for_model(error, labels, language):
-        yield f"  {labels.fix}: {fold_lines(fix, _LONGEST_LINE)}"
+        yield f"  {labels['fix']}: {fold_lines(fix, _LONGEST_LINE)}"
     if close := [fold_lines(str(name), 200) for name in _as_list(error.details.get("nearest"))[:_MOST_DETAILS]]:
-        yield f"  {labels.nearest}: {', '.join(close)}"
+        yield f"  {labels['nearest']}: {', '.join(close)}"
     if error.outcome == "unknown":
-        yield f"  {labels.unknown_outcome}"
+        yield f"  {labels['unknown_outcome']}"
     elif error.retryable:
         after = f" ({error.retry_after_ms} ms)" if error.retry_after_ms else ""
-        yield f"  {labels.retry}{after}"
+        yield f"  {labels['retry']}{after}"
 
 
 def _spoken(text: str, language: Language, otherwise: str, labels: Labels) -> str:
     """`text` where the model reads it; else what is known of it in its language, with the text as data behind it."""
     if is_in(text, language) or len(text) <= _LONGEST_NAME:
         return text_in(text, language)
-    return f"{otherwise}{labels.original.format(_as_json(str(text)))}" if text else otherwise
+    return f"{otherwise}{labels['original'].format(_as_json(str(text)))}" if text else otherwise
 
 
 def _fix_for_model(error: ToolError, labels: Labels, language: Language) -> str:
     """The repair as a model can do it: what only an operator can do (`ErrorCode.fix_for`) is replaced by what a caller can."""
     lacking = ", ".join(map(str, _as_list(error.details.get("missing"))[:_MOST_DETAILS]))
     if error.kind == "UPSTREAM_ERROR" and "exception" in error.details:
-        return labels.tool_broke
+        return labels["tool_broke"]
     if error.kind != "POLICY_DENIED" or not lacking:
         if not error.fix:
             return ""
-        repair = KINDS.get(error.kind, KINDS["INTERNAL"]).repair[language]
+        repair = row_in(KINDS.get(error.kind, KINDS["INTERNAL"])[1], language)
         if not _is_for_caller(error):
             return repair
         return _spoken(error.fix, language, repair, labels)
-    return (labels.caller_lacks if error.details.get("side") == "caller" else labels.host_lacks).format(lacking)
+    return (labels["caller_lacks"] if error.details.get("side") == "caller" else labels["host_lacks"]).format(lacking)
 
 
 def _own_or_quoted(text: str, language: Language) -> str:
@@ -175,11 +176,11 @@ def _value_lines(result: ToolResult | None, labels: Labels, most: int) -> list[s
         return []
     texts = _own_texts(result)
     if result.value is None and not texts:
-        return [f"  {labels.value}: {labels.nothing}"] if result.status == "ok" else []
+        return [f"  {labels['value']}: {labels['nothing']}"] if result.status == "ok" else []
     share = most // (len(texts) + (result.value is not None))
-    lines = [f"  {labels.text}: {_shorten(_as_json(text), share, labels)}" for text in texts]
+    lines = [f"  {labels['text']}: {_shorten(_as_json(text), share, labels)}" for text in texts]
     if result.value is not None:
-        lines.append(f"  {labels.value}: {_shorten(_as_json(result.value), share, labels)}")
+        lines.append(f"  {labels['value']}: {_shorten(_as_json(result.value), share, labels)}")
     return lines
 
 
@@ -211,7 +212,7 @@ def _shorten(text: str, most: int, labels: Labels) -> str:
     safe = tam.neutralise(_visible(text[: most + 1]), edges=False)
     if length <= most and len(safe) <= most:
         return safe
-    note = labels.shortened.format(f"{length:,}")
+    note = labels["shortened"].format(f"{length:,}")
     return safe[: max(most - len(note), 0)] + note
 
 
@@ -227,25 +228,25 @@ def _problem_lines(problems: Sequence[TextProblem], labels: Labels, language: La
         return
     errors = [p for p in problems if p.severity == "error"]
     ordered = sorted(problems, key=lambda p: (p.severity != "error", p.block, p.line, p.column))
-    yield labels.damaged if errors else f"[{labels.warning.strip()}]"
+    yield labels["damaged"] if errors else f"[{labels['warning'].strip()}]"
     for problem in ordered[:_MOST_PROBLEMS]:
-        grade = labels.warning if problem.severity == "warning" else ""
-        where = (labels.block.format(problem.block) if problem.block else labels.whole) + (
-            labels.line.format(problem.line) if problem.line else ""
+        grade = labels["warning"] if problem.severity == "warning" else ""
+        where = (labels["block"].format(problem.block) if problem.block else labels["whole"]) + (
+            labels["line"].format(problem.line) if problem.line else ""
         )
         yield _advice(
             f"{where}: {grade}{fold_lines(problem.code, 60)}: {fold_lines(text_in(problem.message, language), _LONGEST_LINE)}"
         )
         _, _, block = problem.hint.partition("\n")
         if problem.code == "looks_like_call" and block:
-            yield f"  {labels.fix}: {labels.write_it_so}"
+            yield f"  {labels['fix']}: {labels['write_it_so']}"
             yield _REWRITTEN + _visible_lines(block)[:_LONGEST_BLOCK]
         elif problem.hint:
-            yield _advice(f"  {labels.fix}: {fold_lines(text_in(problem.hint, language), _LONGEST_LINE)}")
+            yield _advice(f"  {labels['fix']}: {fold_lines(text_in(problem.hint, language), _LONGEST_LINE)}")
     if len(ordered) > _MOST_PROBLEMS:
-        yield labels.more
+        yield labels["more"]
     if errors:
-        yield labels.again
+        yield labels["again"]
 
 
 def _visible_lines(block: str) -> str:

@@ -9,11 +9,10 @@ from typing import Any
 
 from tavern_core.errors import CallError
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.kernel.calls.admission import check_budget, check_depth, check_rule, tool_call
+from tavern_core.kernel.calls.admission import check_budget, check_depth, check_rule, give_copy, tool_call
 from tavern_core.kernel.calls.approvals import Approvals, definition_of
-from tavern_core.kernel.calls.arguments import give_copy
+from tavern_core.kernel.calls.compiler import Compiler
 from tavern_core.kernel.calls.normalise import to_result
-from tavern_core.kernel.calls.plan_lookup import Catalogue
 from tavern_core.kernel.calls.plan_tokens import PlanTokens
 from tavern_core.kernel.calls.running_call import CallLimits, RunningCall, begin, enter, frame, frame_of, leave
 from tavern_core.kernel.calls.untrusted_content import has_read, judged
@@ -29,7 +28,7 @@ from tavern_core.model.result import ToolResult, iso_utc, success
 class Foresight:
     """Looks at calls that are not made. Holds no state of a call."""
 
-    catalogue: Catalogue
+    catalogue: Compiler
     hooks: HookCalls
     approvals: Approvals
     plans: PlanTokens

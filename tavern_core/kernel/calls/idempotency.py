@@ -134,15 +134,7 @@ class Idempotency:
                 hint="use a separate key for each call",
                 key=key,
             )
-        recent = self._recent.get(name) or self._older.get(name)
-        if recent is not None and time.time() < recent[2]:
-            if recent[0] != digest:
-                raise _conflict(plan, key)
-            return _again(result_of(from_json(recent[1])), call, key, "replayed")
-        if (unwritten := self._unwritten.get(name)) is not None:
-            answer, of, _ = unwritten
-            if of != digest:
-                raise _conflict(plan, key)
+        if (answer := self._known(plan, name, digest, key)) is not None:
             return _again(answer, call, key, "replayed")
         pause = _FIRST_LOOK_S
         if has_asked.get() == key:
@@ -167,6 +159,18 @@ class Idempotency:
                 continue
             await mode.pause(pause if seconds is None else min(pause, seconds))
             pause = min(pause * 2, _LONGEST_LOOK_S)
+
+    def _known(self, plan: Plan, name: str, digest: str, key: str) -> ToolResult | None:
+        """The answer to this call that is remembered here; None: there is none. Raises IdempotencyConflict: it is of another call."""
+        answer: ToolResult | None = None
+        recent = self._recent.get(name) or self._older.get(name)
+        if recent is not None and time.time() < recent[2]:
+            of, answer = recent[0], result_of(from_json(recent[1]))
+        elif (unwritten := self._unwritten.get(name)) is not None:
+            answer, of, _ = unwritten
+        if answer is not None and of != digest:
+            raise _conflict(plan, key)
+        return answer
 
     async def _written(
         self, plan: Plan, call: RunningCall, mode: Mode, name: str, digest: str, owner: str

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from tavern_core.errors import BudgetExceeded, CallError, CircuitOpen
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.kernel.calls.arguments import give_copy
+from tavern_core.kernel.calls.admission import give_copy
 from tavern_core.kernel.calls.attempt import accept
 from tavern_core.kernel.calls.call_errors import error_of
 from tavern_core.kernel.calls.conclusion import Conclusion

@@ -24,20 +24,27 @@ from typing import Any, Final
 from tavern_core.contract.tool_context import RUNNING
 from tavern_core.errors import CallError, OutputTooLarge, StateDamaged
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.kernel.calls.admission import admit, check_rule, tool_call
+from tavern_core.kernel.calls.admission import (
+    admit,
+    check_rule,
+    fill_and_validate,
+    give_copy,
+    take,
+    take_changed,
+    tool_call,
+)
 from tavern_core.kernel.calls.approvals import Approvals
-from tavern_core.kernel.calls.arguments import fill_and_validate, give_copy, take, take_changed
 from tavern_core.kernel.calls.attempt import accept
 from tavern_core.kernel.calls.background import Background, Request, job_id
 from tavern_core.kernel.calls.call_control import CallControl, on_left_behind
 from tavern_core.kernel.calls.call_errors import error_of, log_origin, no_context
-from tavern_core.kernel.calls.conclusion import Conclusion, Secrets
+from tavern_core.kernel.calls.compiler import Compiler
+from tavern_core.kernel.calls.conclusion import Conclusion
 from tavern_core.kernel.calls.foresight import Foresight, own_gates
 from tavern_core.kernel.calls.idempotency import Idempotency
 from tavern_core.kernel.calls.large_results import ArtifactStore, shortened
 from tavern_core.kernel.calls.normalise import NOT_AWAITABLE
 from tavern_core.kernel.calls.optional_steps import Governance
-from tavern_core.kernel.calls.plan_lookup import Catalogue
 from tavern_core.kernel.calls.plan_tokens import PlanTokens
 from tavern_core.kernel.calls.running_call import (
     CallLimits,
@@ -54,6 +61,7 @@ from tavern_core.kernel.catalogue.call_plan import Inner, Plan
 from tavern_core.kernel.execution.modes import Mode, TimeLimit, cancellations, has_begun
 from tavern_core.kernel.hooks.dispatch import HookCalls, Wish
 from tavern_core.kernel.log.recorder import Recorder
+from tavern_core.kernel.settings.secret_masking import KnownSecrets
 from tavern_core.model.call import CallContext, ToolCall
 from tavern_core.model.config import HostConfig
 from tavern_core.model.event import Event
@@ -83,7 +91,7 @@ _LOOK_S: Final = 0.25
 class Pipeline:
     """Runs calls. Holds no state of a call."""
 
-    catalogue: Catalogue
+    catalogue: Compiler
     ready: Callable[[str], Plan | None]
     """`catalogue.ready`, one look-up away."""
     hooks: HookCalls
@@ -102,12 +110,12 @@ class Pipeline:
     @classmethod
     def create(
         cls,
-        catalogue: Catalogue,
+        catalogue: Compiler,
         hooks: HookCalls,
         recorder: Recorder,
         config: HostConfig,
         approvals: Approvals,
-        known_secrets: Secrets,
+        known_secrets: KnownSecrets,
         idempotency: Idempotency,
         plans: PlanTokens,
         background: Background,
@@ -193,11 +201,10 @@ class Pipeline:
                 result = accept(plan, call, value, self.limits, self.series)
         except BaseException as error:
             result = self._failed(call, error)
-            if isinstance(error, GeneratorExit):  # the coroutine may be on its way out: nothing can be awaited any more
-                self.conclusion.record(call, result)
-                return result
             if _must_not_wait(error, call):  # on the record, and then let it end
                 self.conclusion.record(call, result)
+                if isinstance(error, GeneratorExit):
+                    return result
                 if not has_begun(error):  # true of this call, and not of one that made it
                     raise asyncio.CancelledError from None
                 raise
@@ -411,10 +418,6 @@ class Pipeline:
             ends.append(time.perf_counter() + plan.seconds)
         return min(ends, default=None)
 
-    def refused(self, written: str, context: CallContext | None, result: ToolResult, door: str = "tam") -> ToolResult:
-        """Record a call that was refused before it reached the pipeline: an invalid block of text."""
-        return self.conclusion.refused(written, context, result, door)
-
 
 def _ends_of_caller(call: RunningCall) -> list[float]:
     """When a call ends for the sake of its caller, or of the call around it, on the monotonic clock."""
@@ -439,7 +442,7 @@ def _forget(plan: Plan, call: RunningCall) -> None:
 
 
 def _must_not_wait(error: BaseException, call: RunningCall) -> bool:
-    """Ctrl-C, or the cancellation of the caller's own task: it is raised again as soon as it is on the record."""
-    if isinstance(error, KeyboardInterrupt):
+    """Whether nothing may be awaited any more: Ctrl-C, the cancellation of the caller's own task, or the end of the coroutine."""
+    if isinstance(error, KeyboardInterrupt | GeneratorExit):
         return True
     return isinstance(error, asyncio.CancelledError) and cancellations() > call.cancellations

@@ -13,9 +13,9 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final, Literal, TypeVar, get_args
+from typing import Any, Final, Literal, get_args
 
 from pydantic_core import to_json
 
@@ -23,16 +23,13 @@ from tavern_core.contract.stores import Record, RecordStore
 from tavern_core.errors import ApprovalRejected, ApprovalRequired, BudgetExceeded, PolicyDenied, UsageError
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.calls.running_call import current
-from tavern_core.kernel.execution.modes import Mode
 from tavern_core.kernel.log.recorder import Recorder
-from tavern_core.kernel.stores.store_offload import in_time
 from tavern_core.model.approval import Approval, ApprovalRequest
 from tavern_core.model.call import HOST_PRINCIPAL, CallContext, ToolCall, owner_name, owner_of
 from tavern_core.model.event import APPROVAL_DECIDED
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.result import iso_utc
 
-T = TypeVar("T")
 KIND: Final = "approval"
 RULE: Final = "approval-rule"
 APPROVER: Final = "approver"
@@ -112,29 +109,16 @@ class StoredApprovals:
     """
 
     def __init__(self, records: RecordStore, seconds: float, recorder: Recorder) -> None:
-        self._records = records
+        self.records = records
         self._seconds = seconds
         self._recorder = recorder
-
-    async def asked(
-        self,
-        mode: Mode,
-        method: Callable[..., T],
-        *args: Any,
-        seconds: float | None,
-        undo: Callable[[T], Any] | None = None,
-    ) -> T:
-        """What a method says; in a worker thread where the store is slow. See `store_offload.in_time`."""
-        if self._records.is_quick:
-            return method(*args)
-        return await in_time(mode, method, *args, seconds=seconds, undo=undo)
 
     # The pipeline ------------------------------------------------------------------------------------------------------
 
     def ruled(self, call: ToolCall, mark: str, definition: str) -> Approval | None:
         """What a rule says of the call; None: no rule does."""
         for name in (_call_rule(mark, definition), _tool_rule(call.tool, owner_of(call.context), definition)):
-            if (record := self._records.get(RULE, name)) is not None and record.data:
+            if (record := self.records.get(RULE, name)) is not None and record.data:
                 data = json.loads(record.data)
                 return Approval(bool(data["approved"]), str(data.get("reason", "")), str(data["by"]))
         return None
@@ -154,7 +138,7 @@ class StoredApprovals:
         """
         name, now = approval_id(request.fingerprint, definition), time.time()
         for _ in range(100):
-            record = self._records.get(KIND, name)
+            record = self.records.get(KIND, name)
             known = None if record is None else _stored(record)
             if record is None or known is None or known.state == "used":
                 data = json.loads(record.data) if record is not None and record.data else {}
@@ -166,7 +150,7 @@ class StoredApprovals:
             if known.state == "pending":
                 raise self._required(why, name, facts)
             if known.state == "expired":
-                self._records.remove(KIND, name)
+                self.records.remove(KIND, name)
                 raise ApprovalRejected(
                     f"{request.tool} was not approved: no answer came in time",
                     hint="call it again; approval is requested again",
@@ -179,14 +163,14 @@ class StoredApprovals:
             used = replace(
                 record, state="used", data=_text({**data, "key": call.idempotency_key}), expires=now + _KEPT_AFTER_S
             )
-            if self._records.replace(used):
+            if self.records.replace(used):
                 return Approval(True, known.reason, known.decided_by), replace(record, version=record.version + 1)
         raise ApprovalRequired(f"{request.tool}: its approval is being used elsewhere", hint="call it again", **facts)
 
     def give_back(self, settled: tuple[Approval, Record | None]) -> None:
         """Make the approval usable again that `settle` used up, for a call that has gone."""
         if settled[1] is not None:
-            self._records.replace(settled[1])
+            self.records.replace(settled[1])
 
     def check(self, call: ToolCall, request: ApprovalRequest, definition: str, why: str, facts: dict[str, Any]) -> None:
         """Return when the call is approved; consume nothing.
@@ -195,7 +179,7 @@ class StoredApprovals:
             ApprovalRequired: there is no answer yet; the request is stored (APPROVAL_REQUIRED).
             ApprovalRejected: it was refused (APPROVAL_REJECTED).
         """
-        record = self._records.get(KIND, approval_id(request.fingerprint, definition))
+        record = self.records.get(KIND, approval_id(request.fingerprint, definition))
         known = None if record is None else _stored(record)
         if known is None or known.state != "approved":
             self.settle(call, request, definition, why, facts)
@@ -203,7 +187,7 @@ class StoredApprovals:
     def _keep(self, old: Record | None, call: ToolCall, request: ApprovalRequest, definition: str, name: str) -> bool:
         now = time.time()
         until = now + self._seconds
-        waiting = self._records.count(KIND, owner=request.principal, state="pending", since=now - self._seconds)
+        waiting = self.records.count(KIND, owner=request.principal, state="pending", since=now - self._seconds)
         if waiting >= MOST_PENDING:
             raise BudgetExceeded(
                 f"{request.principal} has {MOST_PENDING:,} calls that wait for approval already",
@@ -221,9 +205,9 @@ class StoredApprovals:
         )
         new = Record(KIND, name, request.principal, "pending", data, now, until + _KEPT_AFTER_S)
         if old is None:
-            return self._records.add(new) is None
-        self._records.remove(KIND, name)
-        return self._records.add(new) is None
+            return self.records.add(new) is None
+        self.records.remove(KIND, name)
+        return self.records.add(new) is None
 
     def _required(self, why: str, name: str, facts: dict[str, Any]) -> ApprovalRequired:
         return ApprovalRequired(
@@ -250,7 +234,7 @@ class StoredApprovals:
             )
         if type(most) is not int or most < 0:
             raise UsageError(f"most={most!r:.80} is not a number from 0 up", hint="approvals.list(most=20)")
-        found = (_stored(record) for record in self._records.list(KIND, most=10_000 if state else most))
+        found = (_stored(record) for record in self.records.list(KIND, most=10_000 if state else most))
         return tuple([one for one in found if one is not None and state in (None, one.state)][:most])
 
     def get(self, approval: str) -> StoredApproval:
@@ -284,7 +268,7 @@ class StoredApprovals:
 
     def rules(self) -> tuple[ApprovalRule, ...]:
         """What answers later requests, newest first."""
-        return tuple(_rule(record) for record in self._records.list(RULE, most=10_000) if record.data)
+        return tuple(_rule(record) for record in self.records.list(RULE, most=10_000) if record.data)
 
     def forget(self, rule: str) -> None:
         """Remove a rule.
@@ -292,9 +276,9 @@ class StoredApprovals:
         Raises:
             UsageError: it does not exist (USAGE).
         """
-        for record in self._records.list(RULE, most=10_000):
+        for record in self.records.list(RULE, most=10_000):
             if record.data and _rule(record).id == rule:
-                self._records.remove(RULE, record.key)
+                self.records.remove(RULE, record.key)
                 return
         raise UsageError(f"there is no rule {rule!r:.80}", hint="`tavern approvals rules` lists them")
 
@@ -316,7 +300,7 @@ class StoredApprovals:
             data=_text(decided),
             expires=now + self._seconds if approved else now + _KEPT_AFTER_S,
         )
-        if not self._records.replace(changed):
+        if not self.records.replace(changed):
             return self._decide(approval, approved, by, reason, remember)
         if remember:
             self._remember(known, approved, who, reason, remember, now)
@@ -340,11 +324,11 @@ class StoredApprovals:
         data = _text(
             {"tool": known.tool, "principal": known.principal, "approved": approved, "scope": scope, "by": who, "reason": reason[:1000]}
         )  # fmt: skip
-        self._records.remove(RULE, key)
-        self._records.add(Record(RULE, key, who, "rule", data, now))
+        self.records.remove(RULE, key)
+        self.records.add(Record(RULE, key, who, "rule", data, now))
 
     def _found(self, approval: str) -> tuple[Record, StoredApproval]:
-        record = self._records.get(KIND, approval) if isinstance(approval, str) and approval.isascii() else None
+        record = self.records.get(KIND, approval) if isinstance(approval, str) and approval.isascii() else None
         known = None if record is None else _stored(record)
         if record is None or known is None:
             near = [one.id for one in self.list(None)]

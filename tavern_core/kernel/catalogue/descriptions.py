@@ -19,7 +19,6 @@ from tavern_core.model.tool import ToolSpec
 if TYPE_CHECKING:
     from tavern_core.kernel.access.profiles import ProfileLike
 
-PLACEHOLDER = "system:available_tools"
 MOST_MADE = 10_000
 
 
@@ -122,13 +121,13 @@ class Descriptions:
         return f"{tools}\n\n{rules}" if rules else tools
 
     def fill_prompt(self, prompt: str, profile: ProfileLike | None, context: CallContext | None) -> str:
-        from tavern_core.kernel.catalogue.manual import fill_prompt
+        from tavern_core.kernel.catalogue.manual import AVAILABLE_TOOLS, fill_prompt
 
         if not isinstance(prompt, str):
             raise UsageError(f"a prompt is text, got {type(prompt).__name__}")
         if "{{{" not in prompt:
             return prompt
-        return fill_prompt(prompt, {PLACEHOLDER: self.manual(profile, context, None, None, None)})
+        return fill_prompt(prompt, {AVAILABLE_TOOLS: self.manual(profile, context, None, None, None)})
 
 
 def export_for_model(spec: ToolSpec, dialect: str) -> dict[str, Any]:

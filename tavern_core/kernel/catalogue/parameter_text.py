@@ -12,9 +12,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model import depths
-from tavern_core.model.language import Language
+from tavern_core.model.language import Language, Row, words_in
 from tavern_core.model.safe_text import seen, shortened
 
 _MOST_LINES: Final = 100
@@ -24,21 +23,14 @@ _MOST_REFERENCES: Final = 8
 _PLACEHOLDER: Final = re.compile(r"\{(?=\{)")
 
 
-@dataclass(frozen=True, slots=True)
-class _Words:
-    """The words around a schema's own."""
-
-    one_of: str
-    default: str
-    length: str
-    items: str
-    more: str
-
-
-_WORDS: Final[Mapping[Language, _Words]] = {
-    "zh": _Words("可选值", "默认", "长度", "个数", "另有 {0} 个参数"),
-    "en": _Words("one of", "default", "length", "items", "{0} more parameters"),
+_WORDS: Final[Mapping[str, Row]] = {
+    "one_of": ("one of", "可选值"),
+    "default": ("default", "默认"),
+    "length": ("length", "长度"),
+    "items": ("items", "个数"),
+    "more": ("{0} more parameters", "另有 {0} 个参数"),
 }
+"""The words around a schema's own."""
 
 
 def harmless(line: str) -> str:
@@ -63,18 +55,19 @@ def fold_lines(text: str, most: int = 2_000) -> str:
 
 def parameter_lines(schema: Mapping[str, Any], language: Language, *, described: bool) -> list[str]:
     """A line per parameter, nested ones indented beneath theirs; `described` keeps what the parameters are for."""
-    writer = _Writer(schema, _WORDS[language], described)
+    words = words_in(_WORDS, language)
+    writer = _Writer(schema, words, described)
     lines = [harmless(line) for line in writer.lines(schema, 0)]
     if len(lines) > _MOST_LINES:
         rest = len(lines) - _MOST_LINES
-        lines = [*lines[:_MOST_LINES], f"- … {_WORDS[language].more.format(rest)}"]
+        lines = [*lines[:_MOST_LINES], f"- … {words['more'].format(rest)}"]
     return lines
 
 
 class _Writer:
     """Writes the parameters of one tool."""
 
-    def __init__(self, root: Mapping[str, Any], words: _Words, described: bool) -> None:
+    def __init__(self, root: Mapping[str, Any], words: Mapping[str, str], described: bool) -> None:
         self._root, self._words, self._described = root, words, described
         self._written = 0
 
@@ -147,16 +140,16 @@ class _Writer:
         enum = [part["const"]] if "const" in part else part.get("enum")
         if isinstance(enum, list | tuple) and enum:
             choices = ", ".join(_value(choice) for choice in enum[:_MOST_CHOICES])
-            yield f"{self._words.one_of} {choices}{', …' if len(enum) > _MOST_CHOICES else ''}"
+            yield f"{self._words['one_of']} {choices}{', …' if len(enum) > _MOST_CHOICES else ''}"
         if "default" in part:
-            yield f"{self._words.default} {_value(part['default'])}"
+            yield f"{self._words['default']} {_value(part['default'])}"
         low, high = part.get("minimum", part.get("exclusiveMinimum")), part.get("maximum", part.get("exclusiveMaximum"))
         if limits := _limits(low, high, "minimum" not in part, "maximum" not in part):
             yield limits
         if limits := _limits(part.get("minLength"), part.get("maxLength")):
-            yield f"{self._words.length} {limits}"
+            yield f"{self._words['length']} {limits}"
         if limits := _limits(part.get("minItems"), part.get("maxItems")):
-            yield f"{self._words.items} {limits}"
+            yield f"{self._words['items']} {limits}"
         for keyword in ("format", "pattern"):
             if isinstance(reported := part.get(keyword), str) and len(reported) <= _LONGEST_VALUE:
                 yield f"{keyword} {fold_lines(reported)}"

@@ -13,7 +13,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sized
 from threading import Lock
 from typing import Any, Final
 
-from tavern_core.kernel.catalogue.full_text import FullText
+from tavern_core.kernel.catalogue.full_text import Fits, FullText
 from tavern_core.kernel.catalogue.tokenizer import is_spaceless, query_words, words_of
 from tavern_core.model.naming_rules import spellings
 from tavern_core.model.nearest import fold
@@ -90,19 +90,21 @@ class ToolIndex:
         if limit <= 0:
             return []
         with self._lock:
-            fits = _Filter(self._tools, capability, tag, among)
+            fits = _filter(self._tools, capability, tag, among)
+            # A hint: hardly any tool can fit.
+            few = isinstance(among, Sized) and len(among) * 10 < len(self._tools)
             if not query.strip():
                 return [(tool_id, 0.0) for tool_id in sorted(filter(fits, self._tools))][:limit]
             index = self._refresh()
             named = {tool_id: score for tool_id, score in self._named(query.strip()) if fits(tool_id)}
             scores = {**named}
-            for tool_id, score in self._worded(index, query, limit + len(named), fits):
+            for tool_id, score in self._worded(index, query, limit + len(named), fits, few=few):
                 scores[tool_id] = named.get(tool_id, 0.0) + score
         return sorted(scores.items(), key=lambda item: (-item[1], item[0]))[:limit]
 
-    def _worded(self, index: FullText, query: str, wanted: int, fits: _Filter) -> Iterable[tuple[str, float]]:
+    @staticmethod
+    def _worded(index: FullText, query: str, wanted: int, fits: Fits, *, few: bool) -> Iterable[tuple[str, float]]:
         words = query_words(query)
-        few = fits.most * 10 < len(self._tools)
         if found := index.rank(words, wanted, fits, few=few):
             return found
         characters = dict.fromkeys(character for word in words if is_spaceless(word) for character in word)
@@ -146,33 +148,25 @@ class ToolIndex:
         return index
 
 
-class _Filter:
+def _filter(
+    tools: Mapping[str, ToolSpec], capability: str | None, tag: str | None, among: Container[str] | None
+) -> Fits:
     """Whether a tool may be among the results."""
+    wanted_tag = None if tag is None else tag.casefold()
 
-    def __init__(
-        self,
-        tools: Mapping[str, ToolSpec],
-        capability: str | None,
-        tag: str | None,
-        among: Container[str] | None,
-    ) -> None:
-        self._tools, self._capability, self._among = tools, capability, among
-        self._tag = tag.casefold() if tag is not None else None
-        self.most = len(among) if isinstance(among, Sized) else len(tools)
-        """At most this many tools can match."""
-
-    def __call__(self, tool_id: str) -> bool:
-        if self._among is not None and tool_id not in self._among:
+    def fits(tool_id: str) -> bool:
+        if among is not None and tool_id not in among:
             return False
-        tool = self._tools[tool_id]
-        if self._tag is not None and all(tag.casefold() != self._tag for tag in tool.tags):
+        tool = tools[tool_id]
+        if wanted_tag is not None and all(tag.casefold() != wanted_tag for tag in tool.tags):
             return False
-        wanted = self._capability
         return (
-            wanted is None
-            or wanted in tool.capabilities
-            or (wanted.endswith("*") and any(c.startswith(wanted[:-1]) for c in tool.capabilities))
+            capability is None
+            or capability in tool.capabilities
+            or (capability.endswith("*") and any(name.startswith(capability[:-1]) for name in tool.capabilities))
         )
+
+    return fits
 
 
 def document_of(tool: ToolSpec) -> dict[str, list[str]]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tavern_core.errors import ActivationFailed
 from tavern_core.kernel.hooks.argument_copies import is_its_code
+from tavern_core.kernel.plugins.registry_entries import schema_errors
 from tavern_core.kernel.plugins.tool_rules import refuse_unsound
 from tavern_core.model.tool import ToolSpec
 
@@ -23,8 +24,6 @@ def why_not(answer: Any, spec: ToolSpec) -> str:
     Args:
         answer: what it returned; it was shown `spec` without its code.
     """
-    from tavern_core.schema.schema_check import check_schema
-
     if not isinstance(answer, ToolSpec):
         return f"it answered {type(answer).__name__}"
     if (answer.name, answer.plugin) != (spec.name, spec.plugin):
@@ -37,10 +36,7 @@ def why_not(answer: Any, spec: ToolSpec) -> str:
         return f"its change is not valid: {error.message}"
     if loosened := _loosened(answer, spec):
         return f"it tried to remove a safeguard of the tool: {loosened}"
-    findings = check_schema(answer.input_schema, spec.id)
-    if answer.output_schema is not None:
-        findings = [*findings, *check_schema(answer.output_schema, f"{spec.id} output", output=True)]
-    errors = [f for f in findings if f.severity == "error"]
+    errors = schema_errors(answer)
     return f"its change is not a valid schema: {errors[0]}" if errors else ""
 
 

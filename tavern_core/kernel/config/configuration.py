@@ -290,29 +290,18 @@ def _place(finding: Finding) -> tuple[str, int, int]:
 
 def _with_folders(config: HostConfig, folders: Mapping[Keys, tuple[str, ...]]) -> HostConfig:
     """`config` with its folders absolute. Each was checked as written; the path to its file may hold what JSON cannot."""
-    plugins = config.plugins.model_copy(update={"roots": folders["plugins", "roots"], "vcp": folders["plugins", "vcp"]})
-    skills = config.skills.model_copy(update={"roots": folders["skills", "roots"], "user": folders["skills", "user"]})
-    workflows = config.workflows.model_copy(update={"roots": folders["workflows", "roots"]})
-    assistant = config.assistant.model_copy(update={"examples": folders["assistant", "examples"]})
-    knowledge = {
-        name: base.model_copy(
-            update={
-                "path": "".join(folders.get((_KNOWLEDGE, name, "path"), ())),
-                "paths": folders.get((_KNOWLEDGE, name, "paths"), ()),
-            }
-        )
-        for name, base in config.knowledge.items()
-    }
-    return config.model_copy(
-        update={
-            "plugins": plugins,
-            "profiles": folders["profiles",],
-            "skills": skills,
-            "workflows": workflows,
-            "assistant": assistant,
-            _KNOWLEDGE: knowledge,
-        }
-    )
+    for path, found in folders.items():
+        is_one = path[0] == _KNOWLEDGE and path[-1] == "path"
+        config = _placed(config, path, "".join(found) if is_one else found)
+    return config
+
+
+def _placed(part: Any, path: Keys, value: Any) -> Any:
+    """A copy of a section, or of a mapping of sections, with `value` at `path`."""
+    name, *rest = path
+    if isinstance(part, Mapping):
+        return {**part, name: _placed(part[name], tuple(rest), value)}
+    return part.model_copy(update={name: _placed(getattr(part, name), tuple(rest), value) if rest else value})
 
 
 def _merge(layers: list[Layer], base: Path) -> tuple[dict[str, Any], dict[Keys, tuple[str, ...]], dict[str, str]]:

@@ -29,8 +29,7 @@ from tavern_core.kernel.discovery.distributions import (
     read_entry,
 )
 from tavern_core.kernel.discovery.found_plugin import MANIFEST_FILE, FoundPlugin
-from tavern_core.kernel.discovery.index import Index
-from tavern_core.kernel.discovery.index_rows import CODE, Candidate, Row
+from tavern_core.kernel.discovery.index import CODE, Candidate, Index, Row
 from tavern_core.kernel.discovery.other_formats import MARKS, Root, marked
 from tavern_core.kernel.files.regular_file import open_regular
 from tavern_core.model.naming_rules import is_plugin_name

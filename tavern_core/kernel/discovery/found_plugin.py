@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tavern_core.errors import Finding
-from tavern_core.kernel.discovery.index_rows import (
+from tavern_core.kernel.discovery.index import (
     CODE,
     FACTS,
     FINDINGS,

@@ -15,7 +15,7 @@ from typing import Final
 from tavern_core.errors import Finding, Location
 from tavern_core.kernel.discovery.distributions import Distribution, normalise
 from tavern_core.kernel.discovery.found_plugin import MANIFEST_FILE, FoundPlugin
-from tavern_core.kernel.discovery.index_rows import (
+from tavern_core.kernel.discovery.index import (
     FACTS,
     FINDINGS,
     MANIFEST,

@@ -162,13 +162,21 @@ def keep_aside(path: Path) -> Path:
         StateDamaged: it cannot be renamed.
     """
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    with state_errors(path, "move away"):
+        return path.rename(free_path(path, f"{path.name}.damaged-{stamp}"))
+
+
+def free_path(path: Path, stem: str, ending: str = "") -> Path:
+    """A path beside `path` at which there is no file: its name is `stem` and `ending`, with a number between them if need be.
+
+    Raises:
+        FileExistsError: there are a thousand of them.
+    """
     for count in range(1000):
-        aside = path.with_name(f"{path.name}.damaged-{stamp}" + (f"-{count}" if count else ""))
-        if not aside.exists():
-            with state_errors(path, "move away"):
-                path.rename(aside)
-            return aside
-    raise StateDamaged(f"too many corrupt copies of {path}", hint="delete the old ones", path=str(path))
+        found = path.with_name(f"{stem}-{count}{ending}" if count else f"{stem}{ending}")
+        if not found.exists():
+            return found
+    raise FileExistsError(f"there are a thousand files {stem}{ending}: delete the old ones")
 
 
 def _sweep(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Stored jobs: one record for the job, one for its result, which may be large."""
+"""Stored jobs: one record for the job, one for its result, which may be large. Each change is an event (`JOB_CHANGED`)."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ from pydantic_core import to_json
 from tavern_core.contract.stores import Record, RecordStore
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.calls.idempotency import result_of, result_text
+from tavern_core.kernel.log.recorder import Recorder
+from tavern_core.kernel.settings.result_redaction import ForDisk
+from tavern_core.model.event import JOB_CHANGED
 from tavern_core.model.job import ENDED, Job, JobStatus
 from tavern_core.model.result import ToolError, ToolResult
 
@@ -166,6 +169,50 @@ class JobRecords:
                 job = replace(job, status="failed", error=NEVER_BEGUN if job.status == "queued" else LOST)
                 is_lost = True
         return KeptJob(job, record, facts, is_lost)
+
+
+@dataclass(frozen=True, slots=True)
+class JobChanges:
+    """Changes jobs in the store, and reports it."""
+
+    records: JobRecords
+    recorder: Recorder
+    disk: ForDisk
+    """Redacts secrets before storing."""
+
+    def change(
+        self, id_: str, edit: Callable[[Job], Job], when: Callable[[KeptJob], bool] | None = None, **facts: Any
+    ) -> Job | None:
+        """Change an unfinished job; None: it is finished or removed, or not as `when` wants it.
+
+        Args:
+            facts: what changes of its facts; see `KeptJob.facts`.
+        """
+        kept = self.records.change(id_, edit, when, **facts)
+        if kept is None:
+            return None
+        self.report(kept.job, str(kept.facts.get("user") or ""))
+        return kept.job
+
+    def report(self, job: Job, user: str) -> None:
+        """JOB_CHANGED. Progress is for subscribers alone: the log would fill with it.
+
+        Args:
+            user: the id of its caller's user; empty: none.
+        """
+        if not self.recorder.is_on:
+            return
+        data: dict[str, Any] = {"job": job.id, "tool": job.tool, "status": job.status, "principal": job.principal}
+        if user:
+            data["userId"] = user
+        if job.progress is not None:
+            data["progress"] = job.progress
+        if job.trace:
+            data |= job.trace
+        if job.status == "running" and job.progress is not None:
+            self.recorder.show(JOB_CHANGED, data, call_id=job.call_id)
+        else:
+            self.recorder.note(JOB_CHANGED, data, call_id=job.call_id)
 
 
 def ended(job: Job, status: JobStatus, error: ToolError | None = None, call_id: str = "") -> Job:

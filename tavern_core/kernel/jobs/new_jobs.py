@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from tavern_core.contract.tracing import trace_headers, traceparent_of
 from tavern_core.errors import CallMisused, InputInvalid, InternalError, StateDamaged
-from tavern_core.kernel.calls.arguments import own_copy
+from tavern_core.kernel.calls.admission import own_copy
 from tavern_core.kernel.calls.background import Request
 from tavern_core.kernel.calls.idempotency import digest_of
 from tavern_core.kernel.calls.running_call import current

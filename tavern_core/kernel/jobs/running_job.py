@@ -14,7 +14,7 @@ from tavern_core.kernel.calls.background import Request
 from tavern_core.kernel.calls.elicitation import misfit, unanswered
 from tavern_core.kernel.calls.running_call import Frame
 from tavern_core.kernel.execution.modes import Mode
-from tavern_core.kernel.jobs.job_changes import JobChanges
+from tavern_core.kernel.jobs.job_records import JobChanges
 from tavern_core.model.call import CallContext
 from tavern_core.model.job import Job
 from tavern_core.model.question import Question, QuestionKind

@@ -37,8 +37,7 @@ from tavern_core.kernel.calls.stored_approvals import StoredApprovals
 from tavern_core.kernel.calls.untrusted_content import Starter
 from tavern_core.kernel.execution.modes import Mode
 from tavern_core.kernel.execution.portal import Portal
-from tavern_core.kernel.jobs.job_changes import JobChanges
-from tavern_core.kernel.jobs.job_records import LOST, KeptJob, ended
+from tavern_core.kernel.jobs.job_records import LOST, JobChanges, KeptJob, ended
 from tavern_core.kernel.jobs.running_job import AGAIN_S, JobConversation, RunningJob, give_answer, show_questions
 from tavern_core.kernel.limits.slots import Full, Slots
 from tavern_core.kernel.settings.result_redaction import ForDisk

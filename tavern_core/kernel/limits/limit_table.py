@@ -82,6 +82,12 @@ class Governor:
     idle_s: float
     """How long a tool may take without saying how far it is; 0: as long as the call."""
 
+    @property
+    def has_any(self) -> bool:
+        """Whether there is a limit at all."""
+        numbers = self.cache_s, self.retries, self.attempt_s, self.idle_s, self.is_personal, self.inline_s is not None
+        return bool(self.rates or self.places or self.breaker or any(numbers))
+
     def rates_of(self, context: CallContext) -> tuple[Rate, ...]:
         """The rates that a call counts for; those of its caller first, so that a refused call does not use up a shared rate."""
         return (*self.table.personal_rates(context), *self.rates) if self.is_personal else self.rates
@@ -169,38 +175,33 @@ class LimitTable:
             if limits.concurrency is not None
         )
         breaker, breaker_place = self._breaker_of(tool, merged, shared, origin)
-        cache_ms = next((limits.cache_ms for _, limits, _ in reversed(everything) if limits.cache_ms), 0) or 0
+
+        def values(name: str) -> list[Any]:
+            """What the tool's own limits say, then those that it shares."""
+            return [getattr(limits, name) for _, limits, _ in reversed(everything)]
+
+        cache_ms = next(filter(None, values("cache_ms")), 0)
         if cache_ms and not tool.read_only:
             self._diagnostics.add(
                 "CACHE_IGNORED", f"{tool.id}: only answers of read-only tools are cached; this one may do more",
                 hint="mark it read_only, or take cacheMs out of its limits",
             )  # fmt: skip
             cache_ms = 0
-        retries = next((limits.retries for _, limits, _ in reversed(everything) if limits.retries is not None), None)
-        retries = self._retries if retries is None else retries
-        inline_ms = next(
-            (limits.inline_ms for _, limits, _ in reversed(everything) if limits.inline_ms is not None), None
+        inline_ms = next((ms for ms in values("inline_ms") if ms is not None), None)
+        governor = Governor(
+            self,
+            rates,
+            places,
+            breaker,
+            breaker_place,
+            cache_s=cache_ms / 1000,
+            retries=next((count for count in values("retries") if count is not None), self._retries),
+            inline_s=None if inline_ms is None else inline_ms / 1000,
+            is_personal=bool(self._callers),
+            attempt_s=next(filter(None, values("attempt_ms")), 0) / 1000,
+            idle_s=next(filter(None, values("idle_ms")), 0) / 1000,
         )
-        last = reversed(everything)
-        ends = [(limits.attempt_ms, limits.idle_ms) for _, limits, _ in last]
-        attempt_ms = next((one for one, _ in ends if one), 0)
-        idle_ms = next((one for _, one in ends if one), 0)
-        if not (
-            attempt_ms
-            or idle_ms
-            or rates
-            or places
-            or breaker
-            or cache_ms
-            or retries
-            or self._callers
-            or inline_ms is not None
-        ):
-            return None
-        inline = None if inline_ms is None else inline_ms / 1000
-        personal = bool(self._callers)
-        times = attempt_ms / 1000, idle_ms / 1000
-        return Governor(self, rates, places, breaker, breaker_place, cache_ms / 1000, retries, inline, personal, *times)
+        return governor if governor.has_any else None
 
     def _slots_of(self, key: str, limits: ToolLimits) -> Slots:
         size, queue = limits.concurrency or 1, QUEUE if limits.queue is None else limits.queue

@@ -44,8 +44,16 @@ from tavern_core.kernel.files.atomic_file import (
     sync_folder,
     write_all,
 )
-from tavern_core.kernel.log.log_files import cut_off, head_line, head_path, newest_rotated, read_head, rotated_path
-from tavern_core.kernel.log.log_tail import Tail, read_tail
+from tavern_core.kernel.log.log_files import (
+    Tail,
+    cut_off,
+    head_line,
+    head_path,
+    newest_rotated,
+    read_head,
+    read_tail,
+    rotated_path,
+)
 from tavern_core.kernel.log.record import GENESIS, Link, encode, encode_members
 from tavern_core.kernel.settings.secret_masking import KnownSecrets
 from tavern_core.model.event import LOG_DAMAGED, LOG_REPAIRED, Event

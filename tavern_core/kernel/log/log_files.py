@@ -6,7 +6,7 @@
     audit.torn-<time>.bin                     an incomplete line that was cut off
     audit.jsonl.damaged-<time>                a file without any readable record
 
-Names and the anchor only; who writes and who checks is in event_log.py and log_verify.py.
+Names, the anchor and the end of a file only; who writes and who checks is in event_log.py and verify.py.
 """
 
 from __future__ import annotations
@@ -15,15 +15,20 @@ import os
 import re
 import time
 import zlib
+from dataclasses import field
 from pathlib import Path
 from typing import Final
 
-from tavern_core.kernel.files.atomic_file import PRIVATE_FILE, write_all
+from tavern_core.frozen_dataclass import dataclass
+from tavern_core.kernel.files.atomic_file import PRIVATE_FILE, free_path, write_all
 from tavern_core.kernel.files.regular_file import open_regular
-from tavern_core.kernel.log.record import Link
+from tavern_core.kernel.log.record import LONGEST_RECORD, Link, decode_own, link
+from tavern_core.model.event import LOG_DAMAGED
 
 _HEAD: Final = re.compile(rb'\{"seq": *(\d{1,18}),"hash":"([0-9a-f]{64})","check":"([0-9a-f]{8})"\}\n?\Z')
 _LONGEST_HEAD: Final = 256
+_WINDOW: Final = 256 * 1024
+"""Bytes at the end that are looked at first."""
 
 
 def audit_log(home: Path) -> Path:
@@ -73,12 +78,7 @@ def rotated_path(path: Path, descriptor: int, last: int) -> Path:
     """A free name for the current file, which ends with record `last`."""
     start = re.match(rb'\{"seq":(\d{1,18}),', os.pread(descriptor, 64, 0))
     first = int(start[1]) if start else last
-    for count in range(1000):
-        again = f"-{count}" if count else ""
-        name = path.with_name(f"{path.stem}-{first:012d}-{last:012d}{again}{path.suffix}")
-        if not name.exists():
-            return name
-    raise FileExistsError(f"a thousand files with the records up to {last}")
+    return free_path(path, f"{path.stem}-{first:012d}-{last:012d}", path.suffix)
 
 
 def newest_rotated(path: Path) -> Path | None:
@@ -88,7 +88,8 @@ def newest_rotated(path: Path) -> Path | None:
 
 def cut_off(path: Path, descriptor: int, end: int, torn: bytes, seconds: float) -> str:
     """Move the half-written line behind `end` to a side file; its name."""
-    aside = _torn_path(path, seconds)
+    moment = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(seconds))
+    aside = free_path(path, f"{path.stem}.torn-{moment}", ".bin")
     copy = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE)
     try:
         write_all(copy, torn)
@@ -99,11 +100,75 @@ def cut_off(path: Path, descriptor: int, end: int, torn: bytes, seconds: float) 
     return aside.name
 
 
-def _torn_path(path: Path, seconds: float) -> Path:
-    """A free name for a half-written line."""
-    moment = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(seconds))
-    for count in range(1000):
-        name = path.with_name(f"{path.stem}.torn-{moment}" + (f"-{count}" if count else "") + ".bin")
-        if not name.exists():
-            return name
-    raise FileExistsError(f"a thousand half-written lines at {moment}")
+@dataclass(slots=True)
+class Tail:
+    """What was seen. Offsets are bytes from the beginning of the file."""
+
+    end: int
+    """Behind the last complete line."""
+    last: Link | None = None
+    """The last intact record."""
+    torn: bytes = b""
+    """What stands behind the last complete line: a record whose writer died."""
+    damaged: list[int] = field(default_factory=list)
+    """Complete lines that are no intact records and that no record of the log mentions yet."""
+    damaged_at_end: int = 0
+    """How many complete lines stand behind the last intact record."""
+
+    @property
+    def is_clean(self) -> bool:
+        return self.last is not None and not self.torn and not self.damaged
+
+    @property
+    def is_hopeless(self) -> bool:
+        """No record: not a log, or all of it is lost."""
+        return self.last is None and (bool(self.damaged_at_end) or len(self.torn) > 2 * LONGEST_RECORD)
+
+
+def read_tail(descriptor: int, known: int, size: int) -> Tail:
+    """Look at the bytes from `known` (a line begins there) to `size`; of a long stretch only at its end."""
+    window = _WINDOW
+    while True:
+        start = max(known, size - window)
+        tail = _look(_read(descriptor, start, size - start), start, whole=start == known)
+        if tail.last is not None or start == known:
+            return tail
+        window *= 4
+
+
+def _read(descriptor: int, start: int, count: int) -> bytes:
+    parts = []
+    while count > 0 and (part := os.pread(descriptor, count, start)):
+        parts.append(part)
+        start += len(part)
+        count -= len(part)
+    return b"".join(parts)
+
+
+def _look(data: bytes, start: int, *, whole: bool) -> Tail:
+    """`whole`: a line begins at the beginning; otherwise the first, cut line is left out."""
+    complete = data.rfind(b"\n") + 1
+    tail = Tail(end=start + complete, torn=data[complete:])
+    mentioned: list[range] = []
+    at = 0 if whole else data.find(b"\n") + 1
+    for line in data[at:complete].splitlines(keepends=True) if at < complete else ():
+        found = link(line)
+        if found is None:
+            tail.damaged.append(start + at)
+            tail.damaged_at_end += 1
+        else:
+            tail.last = found
+            tail.damaged_at_end = 0
+            mentioned += _mentioned(line)
+        at += len(line)
+    tail.damaged = [offset for offset in tail.damaged if not any(offset in stretch for stretch in mentioned)]
+    return tail
+
+
+def _mentioned(line: bytes) -> list[range]:
+    """The stretch of the file that a LOG_DAMAGED record is about."""
+    match (decode_own(line, LOG_DAMAGED) or {}).get("between"):
+        case [int(first), int(last)]:
+            return [range(first, last + 1)]
+        case _:
+            return []

@@ -6,7 +6,6 @@ The log is an observer: when it fails the call goes on and a diagnostic says so,
 from __future__ import annotations
 
 import itertools
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +18,7 @@ from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.log.call_changes import Change, changed_by, diff
 from tavern_core.kernel.log.record import as_json, quoted
 from tavern_core.kernel.settings.result_redaction import strike
-from tavern_core.kernel.signal import Signal
+from tavern_core.kernel.signal import Signal, Subscribers
 from tavern_core.model.call import CallContext, ToolCall
 from tavern_core.model.event import POLICY_DENIED, TOOL_CALLED, TOOL_RESULT, Event, event_of, event_types
 from tavern_core.model.result import ToolResult
@@ -57,9 +56,8 @@ class Recorder:
         self._diagnostics = diagnostics
         self._required = required
         self._arguments = arguments
-        self._lock = threading.Lock()
         self._numbers = itertools.count(1)
-        self._subscribers: tuple[tuple[Subscriber, frozenset[str] | None], ...] = ()
+        self._subscribers = Subscribers[tuple[Subscriber, frozenset[str] | None]]()
         self._caller: tuple[CallContext | None, str] = (None, "")
         """The caller of the last reported call, as JSON: one caller makes many calls."""
         self._changed = changed
@@ -71,21 +69,18 @@ class Recorder:
     @property
     def is_on(self) -> bool:
         """True if there are subscribers."""
-        return self._log is not None or bool(self._subscribers)
+        return self._log is not None or bool(self._subscribers.now)
 
     def subscribe(self, callback: Subscriber, *types: str) -> Callable[[], None]:
         """Call `callback(event)` for each event (of the given types); returns a function that ends it.
 
         The callback runs on the thread that caused the event; its errors are diagnostics.
         """
-        entry = (callback, frozenset(types) or None)
-        with self._lock:
-            self._subscribers += (entry,)
+        drop = self._subscribers.add((callback, frozenset(types) or None))
         self._changed.emit()
 
         def end() -> None:
-            with self._lock:
-                self._subscribers = tuple(s for s in self._subscribers if s is not entry)
+            drop()
             self._changed.emit()
 
         return end
@@ -105,7 +100,7 @@ class Recorder:
         if (
             wanted
             or changes
-            or self._subscribers
+            or self._subscribers.now
             or self._log is None
             or (own := self._called_members(call, redact)) is None
         ):
@@ -153,7 +148,7 @@ class Recorder:
             is_recorded: another record already says who called what; else this one does.
             changes: changes by plugins that no other record reports.
         """
-        if is_recorded and not (wanted or changes or self._subscribers) and self._log is not None:
+        if is_recorded and not (wanted or changes or self._subscribers.now) and self._log is not None:
             own = self._finished_members(call, result, redact)
             if own is not None:
                 self._keep(self._log.append_members, TOOL_RESULT, time.time(), own, f'"{call.id}"', plugin)
@@ -262,7 +257,7 @@ class Recorder:
 
     def show(self, type_: str, data: Mapping[str, Any], *, plugin: str = "", call_id: str = "") -> None:
         """An event for subscribers alone: there are too many of its kind for the log."""
-        if self._subscribers:
+        if self._subscribers.now:
             event = Event(type_, time.time(), data, call_id, plugin)
             object.__setattr__(event, "seq", next(self._numbers))
             self._call(event)
@@ -271,12 +266,12 @@ class Recorder:
         """Number `event`, log it (or `logged` in its place) and call subscribers; False when the log failed."""
         object.__setattr__(event, "seq", next(self._numbers))  # ours until now: everybody else gets it from here
         kept = self._log is None or self._keep(self._log.append, logged or event)
-        if self._subscribers:
+        if self._subscribers.now:
             self._call(event)
         return kept
 
     def _call(self, event: Event) -> None:
-        for callback, types in self._subscribers:
+        for callback, types in self._subscribers.now:
             if types is None or event.type in types:
                 try:
                     callback(event)

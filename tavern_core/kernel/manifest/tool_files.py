@@ -21,7 +21,7 @@ from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.manifest.implementation_check import KINDS, split_command
 from tavern_core.kernel.manifest.misspelt_keys import SHAPES
 from tavern_core.kernel.manifest.tool_ids import IdRefusal, canonical_id
-from tavern_core.kernel.settings.setting_rules import setting_problems
+from tavern_core.kernel.settings.values import setting_problems
 from tavern_core.kernel.text.document_limits import MOST_FINDINGS
 from tavern_core.kernel.text.json_document import JsonDocument, read_json
 from tavern_core.kernel.text.yaml_reader import Path

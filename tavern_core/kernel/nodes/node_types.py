@@ -29,6 +29,12 @@ from tavern_core.schema.docstring import docstring_of
 
 SINGLE_OUTPUT: Final = "result"
 """The output of a node that does not name its outputs."""
+_AS_MARKED: Final = (
+    "display_name", "category", "version", "deprecated", "replaced_by", "replaces", "experimental", "is_preview_unsafe",
+    "bypass", "default_mode", "mode_config_key", "client_script_url", "width", "is_ui_node", "cache", "idempotent", "fast",
+    "timeout_ms", "limit", "resource", "capabilities",
+)  # fmt: skip
+"""What a specification takes over from the mark as it is."""
 _SCALARS: Final[Mapping[Any, str]] = {
     str: "STRING",
     int: "INTEGER",
@@ -193,37 +199,17 @@ class _NodeReader:
             _full_type(self.name, self.owner),
             inputs,
             outputs,
-            mark.display_name,
-            mark.description or doc,
-            mark.category,
-            mark.version,
-            mark.deprecated,
-            mark.replaced_by,
-            mark.replaces,
-            mark.experimental,
-            mark.dynamic_slots or takes_all,
-            dict(mark.config_schema or {}),
-            dict(mark.config_values or {}),
-            mark.is_preview_unsafe,
-            mark.bypass,
-            dict(mark.modes or {}),
-            mark.default_mode,
-            mark.mode_config_key,
-            mark.client_script_url,
-            mark.width,
-            mark.is_ui_node,
-            mark.cache,
-            mark.idempotent,
-            mark.fast,
-            mark.timeout_ms,
-            mark.limit,
-            mark.resource,
-            mark.capabilities,
-            self.owner.name,
-            self.owner.version,
-            self.owner.artifact or ("" if self.owner.is_builtin else code_hash(self.cls or self.function)),
-            self.where,
-            code,
+            description=mark.description or doc,
+            dynamic_slots=mark.dynamic_slots or takes_all,
+            config_schema=dict(mark.config_schema or {}),
+            config_values=dict(mark.config_values or {}),
+            modes=dict(mark.modes or {}),
+            plugin=self.owner.name,
+            plugin_version=self.owner.version,
+            code_hash=self.owner.artifact or ("" if self.owner.is_builtin else code_hash(self.cls or self.function)),
+            source=self.where,
+            impl=code,
+            **{name: getattr(mark, name) for name in _AS_MARKED},
         )
         return _judged(spec, None if takes_all else inputs)
 

@@ -12,11 +12,10 @@ import logging
 import platform
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from tavern_core.contract.context import PluginContext, Runtime
 from tavern_core.contract.tools import ToolFactory
@@ -35,9 +34,17 @@ from tavern_core.kernel.plugins.registry_entries import aliases_of, offered_entr
 from tavern_core.kernel.plugins.remote_plugin import RemotePlugin
 from tavern_core.kernel.plugins.service_replacement import settle_overrides, split_overrides, without_ungranted
 from tavern_core.kernel.plugins.tables import ImportGuard, Tables
-from tavern_core.kernel.plugins.tool_factories import assign_names, ids_made
 from tavern_core.kernel.plugins.tool_merge import of_handler
-from tavern_core.kernel.plugins.tool_offers import DRAFT, Described, Owner, describe, refuse_twins, spec_from_mapping
+from tavern_core.kernel.plugins.tool_offers import (
+    DRAFT,
+    Described,
+    Owner,
+    assign_names,
+    describe,
+    ids_made,
+    refuse_twins,
+    spec_from_mapping,
+)
 from tavern_core.kernel.registry import Entry as ToolEntry
 from tavern_core.kernel.settings.secret_masking import MaskingFilter
 from tavern_core.model.call import HOST_PRINCIPAL, CallContext
@@ -46,6 +53,7 @@ from tavern_core.model.tool import ToolSpec
 
 Offered = Mapping[str, Mapping[str, Any]]
 """Section → name → thing."""
+T = TypeVar("T")
 MOST_OFFERS: Final = 20_000
 
 
@@ -86,9 +94,12 @@ def _is_from_outside(error: BaseException, before: int) -> bool:
     return isinstance(error, asyncio.CancelledError) and cancellations() > before
 
 
-def _work_of(record: Record) -> tuple[str, str]:
-    """Whose threads an activation takes: it waits for no tool."""
-    return record.name, "(activation)"
+async def _aside(
+    record: Record, tables: Tables, function: Callable[..., T], *args: Any, seconds: float | None = None
+) -> T:
+    """Run what may take its time in a thread; in the name of the activation, so that it waits for no tool."""
+    owner = record.name, "(activation)"
+    return await tables.mode.blocking(function, *args, seconds=seconds, owner=owner)  # type: ignore[no-any-return]
 
 
 async def _load(record: Record, tables: Tables, imports: ImportGuard) -> None:
@@ -98,9 +109,7 @@ async def _load(record: Record, tables: Tables, imports: ImportGuard) -> None:
     seconds = tables.base.config.limits.import_timeout_ms / 1000
     if not inline:
         try:
-            await tables.mode.blocking(
-                imports.judge, candidate, seconds=None, owner=_work_of(record)
-            )  # it has its own deadline
+            await _aside(record, tables, imports.judge, candidate)  # it has its own deadline
         finally:
             imports.look_after()
         record.timings["probe"] = (time.perf_counter() - began) * 1000
@@ -110,9 +119,7 @@ async def _load(record: Record, tables: Tables, imports: ImportGuard) -> None:
             if inline:
                 record.thing = candidate.load()
             else:
-                record.thing = await tables.mode.blocking(
-                    imports.load, candidate, seconds=seconds, owner=_work_of(record)
-                )
+                record.thing = await _aside(record, tables, imports.load, candidate, seconds=seconds)
         except TimeLimit:
             text = f"{candidate.name} could not be activated: its import has not ended after {seconds:g} s"
             hint = (
@@ -189,9 +196,7 @@ async def _ask(record: Record, tables: Tables) -> tuple[Offered, list[Described]
     described = await _named_factories(record, described, owner, tables)
     described += await _handled(record, drafts, described, owner, tables)
     if drafts:
-        described += await tables.mode.blocking(
-            _flow_tools, record, drafts, offered.get("nodes", {}), tables, seconds=None, owner=_work_of(record)
-        )
+        described += await _aside(record, tables, _flow_tools, record, drafts, offered.get("nodes", {}), tables)
     refuse_twins(described, owner)
     return offered, described
 
@@ -203,9 +208,7 @@ async def _add_profiles(record: Record, offered: dict[str, dict[str, Any]], tabl
     from tavern_core.kernel.plugins.plugin_profiles import profiles_in
 
     cache = tables.base.home / "cache" / "unpacked"
-    found, findings = await tables.mode.blocking(
-        profiles_in, record.candidate, cache, seconds=None, owner=_work_of(record)
-    )
+    found, findings = await _aside(record, tables, profiles_in, record.candidate, cache)
     for finding in findings:
         tables.diagnostics.add(
             finding.code, finding.located, plugin=record.name, hint=finding.hint, severity=finding.severity
@@ -227,7 +230,7 @@ async def _describe_nodes(record: Record, offered: dict[str, dict[str, Any]], ta
     from tavern_core.kernel.nodes.node_types import NodeOwner, describe_nodes
 
     unique = {id(item): item for item in given}  # a node may be found below `nodes.entry` and be returned as well
-    artifact = await tables.mode.blocking(candidate.artifact, seconds=None, owner=_work_of(record))
+    artifact = await _aside(record, tables, candidate.artifact)
     owner = NodeOwner(record.name, candidate.version, candidate.source == "builtin", artifact)
     nodes: dict[str, Any] = {}
     for spec in describe_nodes(list(unique.values()), owner):
@@ -242,12 +245,12 @@ async def _nodes_in_files(record: Record, tables: Tables) -> list[Any]:
     from tavern_core.kernel.nodes.node_discovery import nodes_in
     from tavern_core.model.manifest import Entry
 
-    candidate, work = record.candidate, partial(tables.mode.blocking, seconds=None, owner=_work_of(record))
+    candidate = record.candidate
     if not isinstance(entry := candidate.manifest().nodes, Entry):
         return []
     if isinstance(record.thing, RemotePlugin):  # its files are imported where its code lives, and nowhere else
-        return list(await work(record.thing.nodes, entry.entry))
-    return list(await work(nodes_in, record.thing, candidate.folder, entry.entry, record.name))
+        return await _aside(record, tables, record.thing.nodes, entry.entry)
+    return await _aside(record, tables, nodes_in, record.thing, candidate.folder, entry.entry, record.name)
 
 
 def _flow_tools(
@@ -305,9 +308,7 @@ async def _handled(
     for draft in drafts:
         handler = draft.implementation.get("handler")
         if handler and draft.name not in offered:
-            thing = await tables.mode.blocking(
-                lambda target=handler: load_handler(record, target), seconds=None, owner=_work_of(record)
-            )
+            thing = await _aside(record, tables, load_handler, record, handler)
             found.append(Described(of_handler(thing, draft, owner)))
     return found
 

@@ -6,15 +6,18 @@
                         +--> pending_consent: a request has no decision; the rest of the plugin works
 
 Judging needs no plugin code (`eligibility.py`). Activation is a transaction (`activation.py`). Only one caller at a time
-changes a plugin (`transition_locks.py`). The dependencies of a plugin are activated before it and stop after it. A broken
+changes a plugin (`Transitions`). The dependencies of a plugin are activated before it and stop after it. A broken
 plugin keeps its row with the reason, and does not affect others.
 """
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, asynccontextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 
 from tavern_core.contract.permissions import TIER, TRUST
@@ -29,13 +32,57 @@ from tavern_core.kernel.plugins.plugin_reports import changed_since_review
 from tavern_core.kernel.plugins.record import Record, Records, Standing
 from tavern_core.kernel.plugins.registry_entries import aliases_of, declared_entries, offered_entries
 from tavern_core.kernel.plugins.tables import ImportGuard, Tables, known_specs
-from tavern_core.kernel.plugins.transition_locks import Transitions
 from tavern_core.kernel.registry import Entry
 from tavern_core.model.event import PLUGIN_CHANGED, PLUGIN_STATE
 from tavern_core.model.naming_rules import split_id
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.tool import ToolSpec
 from tavern_core.schema.secret_scanning import redact_sentence
+
+_mine: ContextVar[frozenset[tuple[int, str]]] = ContextVar("tavern_transitions", default=frozenset())
+"""What the running code is itself in the middle of changing; hooks run in threads with a copy of it."""
+
+
+class Transitions:
+    """The changes of one host's plugins that are under way."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._now: dict[str, Future[None]] = {}
+
+    def under_way(self, name: str) -> bool:
+        """True while the plugin is being changed."""
+        return name in self._now
+
+    @asynccontextmanager
+    async def of(self, name: str) -> AsyncIterator[None]:
+        """Be the only one who changes the plugin.
+
+        Raises:
+            PluginError: the caller runs inside a change of this very plugin, and would wait for itself (PLUGIN_FAILED).
+        """
+        key = (id(self), name)
+        if key in _mine.get():
+            raise PluginError(
+                f"{name} cannot be used by its own code while it is being activated or stopped",
+                hint="do it when a tool is called",
+            )
+        while True:
+            with self._lock:
+                before = self._now.get(name)
+                if before is None:
+                    mine = self._now[name] = Future()
+                    break
+            # Not awaited itself: a waiter that is cancelled must not cancel what others wait for.
+            await asyncio.wait([asyncio.wrap_future(before)])
+        token = _mine.set(_mine.get() | {key})
+        try:
+            yield
+        finally:
+            _mine.reset(token)
+            with self._lock:
+                del self._now[name]
+            mine.set_result(None)
 
 
 class Lifecycle:

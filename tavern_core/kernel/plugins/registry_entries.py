@@ -95,13 +95,17 @@ def _entries_of(item: Described, record: Record) -> Iterator[Entry]:
         yield Entry(item.spec.name, record.name, item.spec, optional=item.spec.optional)
 
 
-def refuse_bad_schemas(spec: ToolSpec) -> None:
-    """Raises ActivationFailed when a schema of the tool is wrong, with every problem (ACTIVATION_FAILED)."""
+def schema_errors(spec: ToolSpec) -> tuple[Finding, ...]:
+    """Every error in the schemas of a tool."""
     from tavern_core.schema.schema_check import check_schema
 
     findings = check_schema(spec.input_schema, spec.name)
     if spec.output_schema is not None:
         findings = [*findings, *check_schema(spec.output_schema, f"{spec.name} output", output=True)]
-    errors = tuple(finding for finding in findings if finding.severity == "error")
-    if errors:
+    return tuple(finding for finding in findings if finding.severity == "error")
+
+
+def refuse_bad_schemas(spec: ToolSpec) -> None:
+    """Raises ActivationFailed when a schema of the tool is wrong, with every problem (ACTIVATION_FAILED)."""
+    if errors := schema_errors(spec):
         raise ActivationFailed(errors[0].located, hint=errors[0].hint, findings=errors)

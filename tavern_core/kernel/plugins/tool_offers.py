@@ -6,7 +6,7 @@ Everything of one plugin is read before anything is registered: one bad item fai
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
@@ -26,6 +26,11 @@ if TYPE_CHECKING:
     from tavern_core.model.manifest import Manifest
 
 INJECTED = {CallContext: "context", ToolCall: "call", ToolContext: "control"}
+_AS_MARKED: Final = (
+    "tags", "capabilities", "display_name", "optional", "examples", "read_only", "destructive", "idempotent", "fast",
+    "timeout_ms", "requires_approval", "job", "limits", "untrusted",
+)  # fmt: skip
+"""What a specification takes over from the mark as it is."""
 DRAFT: Final = object()
 """`ToolSpec.impl` of a returned mapping without parameters: the node, workflow or handler that it names says them."""
 _CHAINS = 4  # an Offer of an Offer of … is a mistake
@@ -195,10 +200,8 @@ def _from_function(function: Callable[..., Any], mark: ToolMark, owner: Owner) -
         description=mark.description or found.description,
         kind="python",
         version=mark.version or owner.version,
-        tags=mark.tags,
         input_schema=mark.parameters if mark.parameters is not None else found.parameters,
         output_schema=mark.output if mark.output is not None else found.returns,  # type: ignore[arg-type]  # see there
-        capabilities=mark.capabilities,
         impl=PythonTarget(
             function,
             found.convert if mark.parameters is None else None,
@@ -206,20 +209,9 @@ def _from_function(function: Callable[..., Any], mark: ToolMark, owner: Owner) -
             annotation=None if mark.output is not None else found.returns,
             preview=mark.preview,
         ),
-        display_name=mark.display_name,
         plugin=owner.name,
-        optional=mark.optional,
-        examples=mark.examples,
-        read_only=mark.read_only,
-        destructive=mark.destructive,
-        idempotent=mark.idempotent,
-        fast=mark.fast,
-        timeout_ms=mark.timeout_ms,
         source=_source(function),
-        requires_approval=mark.requires_approval,
-        job=mark.job,
-        limits=mark.limits,
-        untrusted=mark.untrusted,
+        **{name: getattr(mark, name) for name in _AS_MARKED},
     )
 
 
@@ -275,6 +267,53 @@ def refuse_twins(found: Iterable[Described], owner: Owner) -> None:
                 hint="names that differ only in case, - and _ count as the same",
             )
         seen[fold(name)] = name
+
+
+def ids_made(made: Any, owner: Owner) -> tuple[str, ...]:
+    """The full ids of the tools that a factory made for a caller.
+
+    Raises:
+        PluginError: it is not a tool (ACTIVATION_FAILED).
+    """
+    return () if made is None else tuple(spec.name for spec in specs_of(made, owner))
+
+
+def assign_names(
+    described: Sequence[Described], made: Mapping[int, tuple[str, ...]], declared: Iterable[str]
+) -> tuple[list[Described], int]:
+    """Give the factories that have no names the ids that are known of them.
+
+    Args:
+        made: position of a factory without names → the ids it made for the host.
+        declared: ids in plugin.yaml; those without another source must come from factories without names.
+
+    Returns:
+        All that is known by id, and the number of factories of which no id is known.
+    """
+    named = [replace(item, names=made[n]) if n in made else item for n, item in enumerate(described)]
+    offered = {i for item in named for i in ([item.spec.name] if item.spec else item.names)}
+    missing = tuple(tool_id for tool_id in declared if tool_id not in offered)
+    loose = [item.factory for n, item in enumerate(described) if n in made and item.factory is not None]
+    known = [item for item in named if item.spec is not None or item.names]
+    if missing and loose:
+        return [*known, Described(factory=_any_of(loose), names=missing)], 0
+    return known, len(named) - len(known)
+
+
+def _any_of(factories: Sequence[ToolFactory]) -> ToolFactory:
+    """One factory that makes what all of them make."""
+    if len(factories) == 1:
+        return factories[0]
+
+    async def make(context: CallContext) -> list[Any]:
+        found: list[Any] = []
+        for factory in factories:
+            made = factory.make(context)
+            made = await made if inspect.isawaitable(made) else made
+            found += [] if made is None else made if isinstance(made, list | tuple) else [made]
+        return found
+
+    return ToolFactory(make, optional=all(factory.optional for factory in factories))
 
 
 def _source(function: Any) -> str:

@@ -121,7 +121,7 @@ class SettingTable:
 
 
 def _row(plugin: str, given: SettingItem | Mapping[str, Any], tool: str, findings: list[Finding]) -> Declared | None:
-    from tavern_core.kernel.settings.setting_rules import key_problem, setting_problems
+    from tavern_core.kernel.settings.values import key_problem, setting_problems
     from tavern_core.model.settings import SettingItem
 
     if isinstance(given, SettingItem):

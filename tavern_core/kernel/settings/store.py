@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from tavern_core.errors import Finding, Location, PluginError, PolicyDenied, SettingsInvalid, UsageError
@@ -19,8 +20,8 @@ from tavern_core.kernel.settings.declared_settings import PREFIX, Declared, Sett
 from tavern_core.kernel.settings.masked_settings import Change, DescribedSetting, SavedChanges
 from tavern_core.kernel.settings.secret_masking import is_secret, mask
 from tavern_core.kernel.settings.setting_layers import SettingLayers
-from tavern_core.kernel.settings.subscriptions import Callback, SettingWatches, Watch
 from tavern_core.kernel.settings.values import all_refused, from_text, problem_of, refused
+from tavern_core.kernel.signal import Subscribers
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.secret_references import is_reference
 from tavern_core.schema.redact import MASK, redact_text
@@ -31,6 +32,16 @@ if TYPE_CHECKING:
 BeforeSave = Callable[[Mapping[str, Any]], Mapping[str, Any] | None]
 Declaration: TypeAlias = "tuple[Iterable[SettingItem | Mapping[str, Any]], str | None]"
 """Items, and the tool that they belong to; None: the plugin itself."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Watch:
+    """A subscription to the changes of one setting."""
+
+    key: str
+    callback: Callable[[Any], None]
+    owner: str
+    """The subscribing plugin; empty for the host and its program."""
 
 
 class UndeclaredSettings(Protocol):
@@ -78,7 +89,7 @@ class SettingsStore:
         self._on_finding = on_finding
         self._lock = threading.RLock()
         self._table = SettingTable(self.withheld)
-        self._watches = SettingWatches()
+        self._watches = Subscribers[Watch]()
         self._found: set[str] = set()
         self._last_values: dict[str, Any] = {}
         """Effective values as callbacks know them."""
@@ -131,7 +142,7 @@ class SettingsStore:
         with self._lock:
             for key in self._table.withdraw(plugin):
                 self._last_values.pop(key, None)
-        self._watches.forget(plugin)
+        self._watches.drop(lambda watch: watch.owner == plugin)
 
     def keys(self) -> list[str]:
         """The full keys of all settings."""
@@ -286,7 +297,7 @@ class SettingsStore:
         """Check whether another process changed the file, and notify subscribers."""
         return self._announce("")
 
-    def on_change(self, key: str, callback: Callback, *, owner: str = "") -> Callable[[], None]:
+    def on_change(self, key: str, callback: Callable[[Any], None], *, owner: str = "") -> Callable[[], None]:
         """Call ``callback(value)`` after each change of a setting; returns a function that ends it.
 
         Args:
@@ -300,7 +311,7 @@ class SettingsStore:
             row = self._table.find(key)
             if owner and row.plugin != owner:
                 raise refused(key, f"belongs to {row.plugin}; {owner} may not watch it")
-        return self._watches.add(key, callback, owner)
+        return self._watches.add(Watch(key, callback, owner))
 
     def withheld(self, plugin: str) -> tuple[str, str]:
         """Why the settings of a plugin do not exist now (it is disabled), and the repair; empty texts if nothing withholds them."""
@@ -341,7 +352,7 @@ class SettingsStore:
                     self._last_values[row.key] = new
             findings = self._layers.findings(self._table, self._table)
         self._tell(findings)
-        for watch in self._watches.on(changed):
+        for watch in [watch for watch in self._watches.now if watch.key in changed]:
             try:
                 watch.callback(self.resolved(watch.key))
             except Exception as error:  # noqa: BLE001 - an observer that breaks changes nothing

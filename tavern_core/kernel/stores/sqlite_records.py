@@ -7,6 +7,8 @@ process is concerned. A corrupt file is renamed, and a new one started.
 from __future__ import annotations
 
 import builtins
+import contextlib
+import os
 import threading
 import time
 import zlib
@@ -17,8 +19,9 @@ from typing import TYPE_CHECKING, Final
 
 from tavern_core.contract.stores import DAMAGED, Record
 from tavern_core.errors import StateDamaged
+from tavern_core.kernel.files.atomic_file import PRIVATE_FILE, make_private_folder, state_errors
+from tavern_core.kernel.files.file_lock import take_at_once
 from tavern_core.kernel.stores.memory_records import wait_for
-from tavern_core.kernel.stores.presence import Presence
 from tavern_core.kernel.stores.sqlite_file import connect, inode_of, is_damaged, put_aside
 
 if TYPE_CHECKING:
@@ -254,6 +257,63 @@ class SqliteRecords:
             self._on_damage(self._path, aside)
             hint = f"it was renamed to {aside.name}, and a new one was started: its content is lost"
         return StateDamaged(f"{self._path}: {error}", hint=hint, path=str(self._path))
+
+
+class Presence:
+    """The files of one folder.
+
+    Args:
+        folder: made when the first process enters.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._held: dict[str, int] = {}
+
+    def enter(self, process: str) -> None:
+        """Hold the file of `process`.
+
+        Raises:
+            StateDamaged: the folder cannot be written (STATE_DAMAGED).
+        """
+        if process in self._held:
+            return
+        make_private_folder(self._folder)
+        path = self._folder / process
+        with state_errors(path, "make"):
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), PRIVATE_FILE)
+            take_at_once(descriptor)
+        self._held[process] = descriptor
+
+    def leave(self, process: str) -> None:
+        """Give the file back and remove it."""
+        if (descriptor := self._held.pop(process, None)) is not None:
+            with contextlib.suppress(OSError):
+                (self._folder / process).unlink()
+            os.close(descriptor)
+
+    def is_present(self, process: str) -> bool:
+        """Whether the file is locked; an unlocked one is removed."""
+        if process in self._held:
+            return True
+        path = self._folder / process
+        try:
+            descriptor = os.open(path, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0))
+        except OSError:
+            return False
+        try:
+            if not take_at_once(descriptor):
+                return True
+            with contextlib.suppress(OSError):
+                path.unlink()
+            return False
+        finally:
+            os.close(descriptor)
+
+    def close(self) -> None:
+        """Leave for all who entered here."""
+        for process in list(self._held):
+            self.leave(process)
 
 
 def _any_text(text: bytes) -> str:

@@ -36,19 +36,22 @@ async def ask(
     if records.is_quick:
         return at_once(method, *args)
     try:
-        return await in_time(mode, method, *args, seconds=seconds, undo=undo)
+        return await asked(mode, records, method, *args, seconds=seconds, undo=undo)
     except StateDamaged as error:
         raise _unusable(error) from error
 
 
-async def in_time(
+async def asked(
     mode: Mode,
+    records: RecordStore,
     method: Callable[..., T],
     *args: Any,
     seconds: float | None = None,
     undo: Callable[[T], Any] | None = None,
 ) -> T:
-    """`ask` of a slow store, with its own errors."""
+    """`ask`, with the store's own errors."""
+    if records.is_quick:
+        return method(*args)
     lock, answers, is_gone = threading.Lock(), list[T](), False
 
     def work() -> T:

@@ -59,61 +59,46 @@ def read_json(
     found = text_of(text, file, code, largest)
     if isinstance(found, Finding):
         return JsonDocument(file, "", None, (found,), code)
-    return _Reading(found, file, code, most_values).read()
+    odd: list[object] = []  # what the quick pass saw and only the located one can name
 
-
-class _Reading:
-    """One pass over one text. Used once."""
-
-    def __init__(self, text: str, file: str, code: str, most_values: int) -> None:
-        self._text, self._file, self._code, self._most = text, file, code, most_values
-        self._suspicious = False
-        """The quick pass saw something that only the located one can name."""
-
-    def read(self) -> JsonDocument:
-        try:
-            data = json.loads(
-                self._text, object_pairs_hook=self._object, parse_constant=self._constant, parse_int=self._integer
-            )
-        except json.JSONDecodeError as error:
-            where = Location(self._file, error.lineno, error.colno)
-            said = error.msg.removesuffix(" at").removesuffix(" starting")
-            message = f"not JSON: {said[:1].lower()}{said[1:]}"
-            return self._document(None, [Finding(self._code, message, _hint(error), where)])
-        except RecursionError:
-            message = f"nested deeper than {depths.VALUE}"
-            return self._document(None, [Finding(self._code, message, FLATTER, Location(self._file))])
-        plain = JsonDocument(self._file, self._text, None)
-        findings = [
-            # What is too large has no better place than its file, and looking for one would read all of it again.
-            Finding(self._code, message, hint, Location(self._file) if hint is SMALLER else plain.locate(path))
-            for path, message, hint in _refusals(data, self._most)
-        ]
-        if self._suspicious:
-            findings += [
-                Finding(self._code, message, hint, Location(self._file, *mark, ".".join(map(str, path))))
-                for path, mark, message, hint in _scan(self._text)[1]
-            ]
-        return self._document(data, findings)
-
-    def _document(self, data: Any, findings: list[Finding]) -> JsonDocument:
-        return JsonDocument(self._file, self._text, data, tuple(findings[:MOST_FINDINGS]), self._code)
-
-    def _object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    def members_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         members = dict(pairs)
         if len(members) != len(pairs):
-            self._suspicious = True
+            odd.append(pairs)
         return members
 
-    def _constant(self, name: str) -> float:
-        self._suspicious = True
-        return 0.0
+    def integer(digits: str) -> int:
+        if len(digits) <= _LONGEST_INTEGER:
+            return int(digits)
+        odd.append(digits)
+        return 0
 
-    def _integer(self, digits: str) -> int:
-        if len(digits) > _LONGEST_INTEGER:
-            self._suspicious = True
-            return 0
-        return int(digits)
+    def finding(message: str, hint: str, where: Location) -> Finding:
+        return Finding(code, message, hint, where)
+
+    try:
+        data = json.loads(found, object_pairs_hook=members_of, parse_constant=odd.append, parse_int=integer)
+    except json.JSONDecodeError as error:
+        said = error.msg.removesuffix(" at").removesuffix(" starting")
+        wrong = finding(
+            f"not JSON: {said[:1].lower()}{said[1:]}", _hint(error), Location(file, error.lineno, error.colno)
+        )
+        return JsonDocument(file, found, None, (wrong,), code)
+    except RecursionError:
+        wrong = finding(f"nested deeper than {depths.VALUE}", FLATTER, Location(file))
+        return JsonDocument(file, found, None, (wrong,), code)
+    plain = JsonDocument(file, found, None)
+    findings = [
+        # What is too large has no better place than its file, and looking for one would read all of it again.
+        finding(message, hint, Location(file) if hint is SMALLER else plain.locate(path))
+        for path, message, hint in _refusals(data, most_values)
+    ]
+    if odd:
+        findings += [
+            finding(message, hint, Location(file, *mark, ".".join(map(str, path))))
+            for path, mark, message, hint in _scan(found)[1]
+        ]
+    return JsonDocument(file, found, data, tuple(findings[:MOST_FINDINGS]), code)
 
 
 def _hint(error: json.JSONDecodeError) -> str:
