@@ -68,7 +68,7 @@ def check(session: Session, targets: tuple[str, ...]) -> None:
 
     PATH is a folder or its SKILL.md. Without arguments, all skills are checked. Exit code 4 if one is not valid.
     """
-    from tavern_core.kernel.manifest.skill_tools import check_skill
+    from tavern_core.kernel.manifest.skill_folder import check_skill
 
     folders = [_folder(session, target) for target in targets]
     if not targets:

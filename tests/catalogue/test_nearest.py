@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tavern_core.model.nearest import slips
-from tavern_core.model.nearest import did_you_mean, nearest
+from tavern_core.model.nearest import did_you_mean, nearest, slips
 
 NAMES = [
     "text:count", "text:wipe", "text:check", "file-operator:WriteFile", "hook:server:tool:check", "read:fs", "write:fs",

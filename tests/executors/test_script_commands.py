@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tavern_core.builtin.executors.script.command import read_command
-from tavern_core.builtin.executors.script.command import check_names, environment
+from tavern_core.builtin.executors.script.command import check_names, environment, read_command
 from tavern_core.builtin.executors.script.executor import ScriptExecutor
 from tavern_core.errors import ToolFileInvalid
 from tavern_core.model.tool import ToolSpec

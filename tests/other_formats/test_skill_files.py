@@ -12,7 +12,7 @@ import pytest
 import skills_ref
 
 from tavern_core.kernel.manifest.skill_file import read_skill
-from tavern_core.kernel.manifest.skill_tools import check_skill
+from tavern_core.kernel.manifest.skill_folder import check_skill
 
 VALID = {
     "plain": "name: demo\ndescription: Does it.",

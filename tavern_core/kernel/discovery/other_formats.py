@@ -51,7 +51,7 @@ def translate(source: Source, folder: str, content: bytes, files: PluginFiles, *
         from tavern_core.kernel.manifest.vcp_manifest import read_vcp
 
         return read_vcp(content, folder, files)
-    from tavern_core.kernel.manifest.skill_tools import read_skill_folder
+    from tavern_core.kernel.manifest.skill_folder import read_skill_folder
 
     return read_skill_folder(folder, files, is_trusted=is_trusted)
 

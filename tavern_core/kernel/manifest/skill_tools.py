@@ -6,22 +6,16 @@ any other. Skills of a plugin (`skills: {entry: skills}`) are tools of that plug
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import field
-from pathlib import Path
 from typing import Any, Final
 
-from tavern_core.contract.permissions import TRUST
 from tavern_core.errors import Finding, Location
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.kernel.files.plugin_files import FolderFiles, PluginFiles, Stamp
-from tavern_core.kernel.manifest.declared_tools import DeclaredTools
+from tavern_core.kernel.files.plugin_files import PluginFiles, Stamp
 from tavern_core.kernel.manifest.skill_file import CODE, SkillFile, read_skill
 from tavern_core.kernel.manifest.tool_ids import plugin_name
-from tavern_core.kernel.manifest.translated import Translated, unstated_needs
-from tavern_core.model.manifest import Manifest, Permissions
 from tavern_core.model.skill import RUN, SCRIPTS, SKILL_FILES
 from tavern_core.model.tool import ToolSpec
 
@@ -140,32 +134,3 @@ def specs_of(skill: SkillFile, plugin: str, files: PluginFiles, path: str) -> It
             implementation={"type": "skill", "path": path, "runs": True},
             source=folder,
         )
-
-
-def check_skill(folder: Path) -> SkillFile:
-    """What the specification says to the skill in a folder, whatever else is there. Runs nothing."""
-    real = Path(os.path.realpath(folder))
-    return read_one(folder.absolute().name or real.name, FolderFiles(real), "")
-
-
-def read_skill_folder(folder: str, files: PluginFiles, *, is_trusted: bool) -> Translated:
-    """The skill in a folder, as a plugin.
-
-    Args:
-        folder: the name of its folder.
-        is_trusted: it lies in the operator's own folder; others wait for ``skill:trust``.
-    """
-    skill = read_one(folder, files, "")
-    name = plugin_name(skill.name, f"{NAMESPACE}-")
-    if not skill.is_usable:
-        return Translated(name, findings=skill.findings)
-    specs = tuple(specs_of(skill, name, files, ""))
-    manifest = Manifest(
-        name=name,
-        display_name=skill.name,
-        version=version_of(skill),
-        description=skill.description[:LONGEST_DESCRIPTION],
-        permissions=unstated_needs("skills") if len(specs) > 1 else Permissions(),
-    )
-    asks = frozenset() if is_trusted else frozenset({TRUST.id})
-    return Translated(name, manifest, DeclaredTools(specs), skill.findings, asks=asks)

@@ -1,6 +1,6 @@
 """A folder in the format of another system, as the plugin that the host makes of it.
 
-Translators (`vcp_manifest.py`, `skill_tools.py`) read text; they run nothing and open nothing but the files of the folder.
+Translators (`vcp_manifest.py`, `skill_folder.py`) read text; they run nothing and open nothing but the files of the folder.
 """
 
 from __future__ import annotations

@@ -1,0 +1,44 @@
+"""A skill in a folder of the project or of the user, as a plugin of its own: ``skill-<name>``."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from tavern_core.contract.permissions import TRUST
+from tavern_core.kernel.files.plugin_files import FolderFiles, PluginFiles
+from tavern_core.kernel.manifest.declared_tools import DeclaredTools
+from tavern_core.kernel.manifest.skill_file import SkillFile
+from tavern_core.kernel.manifest.skill_tools import LONGEST_DESCRIPTION, NAMESPACE, read_one, specs_of, version_of
+from tavern_core.kernel.manifest.tool_ids import plugin_name
+from tavern_core.kernel.manifest.translated import Translated, unstated_needs
+from tavern_core.model.manifest import Manifest, Permissions
+
+
+def check_skill(folder: Path) -> SkillFile:
+    """What the specification says to the skill in a folder, whatever else is there. Runs nothing."""
+    real = Path(os.path.realpath(folder))
+    return read_one(folder.absolute().name or real.name, FolderFiles(real), "")
+
+
+def read_skill_folder(folder: str, files: PluginFiles, *, is_trusted: bool) -> Translated:
+    """The skill in a folder, as a plugin.
+
+    Args:
+        folder: the name of its folder.
+        is_trusted: it lies in the operator's own folder; others wait for ``skill:trust``.
+    """
+    skill = read_one(folder, files, "")
+    name = plugin_name(skill.name, f"{NAMESPACE}-")
+    if not skill.is_usable:
+        return Translated(name, findings=skill.findings)
+    specs = tuple(specs_of(skill, name, files, ""))
+    manifest = Manifest(
+        name=name,
+        display_name=skill.name,
+        version=version_of(skill),
+        description=skill.description[:LONGEST_DESCRIPTION],
+        permissions=unstated_needs("skills") if len(specs) > 1 else Permissions(),
+    )
+    asks = frozenset() if is_trusted else frozenset({TRUST.id})
+    return Translated(name, manifest, DeclaredTools(specs), skill.findings, asks=asks)
