@@ -6,7 +6,6 @@ import contextlib
 import os
 from typing import Final
 
-from tavern_core.box import namespaces
 from tavern_core.box.policy import BoxPolicy
 from tavern_core.box.protected_paths import is_in
 from tavern_core.box.syscalls import KERNEL, mount, prctl, unshare
@@ -90,7 +89,7 @@ def own_places(policy: BoxPolicy) -> tuple[str, ...]:
         if policy.limits.processes is not None and KERNEL >= (6, 14):
             bound = _RESERVED_NUMBERS + max(1, policy.limits.processes)
             with contextlib.suppress(OSError):
-                namespaces.write("/proc/sys/kernel/pid_max", str(bound))
+                write("/proc/sys/kernel/pid_max", str(bound))
         mount("proc", "/proc", "proc", _QUIET, "subset=pid")
     except OSError:
         return ()

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, Final
 from tavern_core.errors import Finding, Location, SettingsInvalid, StateDamaged
 from tavern_core.kernel.files.atomic_file import read_text
 from tavern_core.kernel.settings.secret_masking import is_secret
-from tavern_core.kernel.text.yaml_reader import PathProblem
 from tavern_core.model.nearest import did_you_mean
+from tavern_core.model.path_problem import PathProblem
 from tavern_core.model.secret_references import REFERENCES, is_reference
 
 if TYPE_CHECKING:

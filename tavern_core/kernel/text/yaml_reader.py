@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import yaml
 
@@ -29,20 +29,6 @@ __all__ = [
     "Mark", "Path", "YamlDocument", "decode", "place",
     "read_yaml",
 ]  # fmt: skip
-
-
-class PathProblem(NamedTuple):
-    """One thing wrong at a path of a document; the document knows where in the file that is (`YamlDocument.locate`)."""
-
-    path: Path
-    message: str
-    hint: str = ""
-    severity: Literal["error", "warning", "info"] = "error"
-    at_key: bool = False
-
-    def below(self, path: Path) -> PathProblem:
-        """The same, where the document stands at `path` of another one."""
-        return self._replace(path=(*path, *self.path))
 
 
 @dataclass(frozen=True)
