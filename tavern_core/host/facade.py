@@ -273,7 +273,7 @@ class Tavern:
         if self._state != "open":
             return self._not_open()
         if _running_loop() is not None:
-            return _inside_a_loop(tool)
+            return _inside_a_loop("invoke_sync", f"invoke({tool!r:.80}, ...)")
         phase = DRY_RUN if dry_run else AS_JOB if job else None
         plan = (self._ready(tool) if isinstance(tool, str) else None) or self._prepared(tool, context)
         if plan is None or plan.needs_loop:
@@ -337,9 +337,7 @@ class Tavern:
         if self._state != "open":
             return self._not_open()
         if _running_loop() is not None:
-            return failure(
-                CallMisused("commit_sync was called inside a running event loop", hint="use `await tavern.commit(...)`")
-            )
+            return _inside_a_loop("commit_sync", "commit(...)")
         return self._host.base.portal.run(
             self._host.commit(plan_token, arguments, context, purpose, idempotency_key, door, tool)
         )
@@ -405,7 +403,7 @@ class Tavern:
         if self._state != "open":
             return self._not_open()
         if _running_loop() is not None:
-            return _inside_a_loop(tool)
+            return _inside_a_loop("invoke_sync", f"invoke({tool!r:.80}, ...)")
         return self._host.base.portal.run(
             self._host.invoke_from(
                 door, tool, arguments, context, purpose, timeout_ms, idempotency_key, dry_run, job, trace
@@ -794,10 +792,6 @@ async def _as_coroutine(result: ToolResult) -> ToolResult:
     return result
 
 
-def _inside_a_loop(tool: str) -> ToolResult:
-    return failure(
-        CallMisused(
-            "invoke_sync was called inside a running event loop, which it would block",
-            hint=f"use `await tavern.invoke({tool!r:.80}, ...)`",
-        )
-    )
+def _inside_a_loop(method: str, instead: str) -> ToolResult:
+    text = f"{method} was called inside a running event loop, which it would block"
+    return failure(CallMisused(text, hint=f"use `await tavern.{instead}`"))

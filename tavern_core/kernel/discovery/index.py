@@ -104,7 +104,7 @@ class _Text(bytes):
 
 @dataclass(slots=True)
 class Row:
-    """What the index keeps of one plugin; every field is JSON."""
+    """What the index keeps of one plugin; every field is JSON. Each start builds hundreds, so its heavy half is decoded on demand."""
 
     key: str
     """Where it came from: the folder, or distribution, version, entry point and value."""

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from tavern_core.contract.decisions import Deny, RequireApproval
 from tavern_core.errors import InputInvalid, PolicyDenied, SettingsInvalid
-from tavern_core.kernel.execution.modes import Mode, TimeLimit
+from tavern_core.kernel.execution.modes import Mode
 from tavern_core.kernel.hooks.argument_copies import ShownTool, copied, shown
 from tavern_core.kernel.hooks.execution import HookRuns, facts
 from tavern_core.kernel.hooks.quarantine import HookPaused
@@ -21,7 +21,7 @@ from tavern_core.kernel.hooks.table import Implementation
 from tavern_core.kernel.log.call_changes import Change
 from tavern_core.model.call import ToolCall
 from tavern_core.model.result import ToolResult, contradiction, failure
-from tavern_core.model.safe_text import printed, said
+from tavern_core.model.safe_text import said
 from tavern_core.schema.limits import json_copy
 
 
@@ -142,30 +142,9 @@ class HookCalls(HookRuns):
         """
         for impl in implementations:
             try:
-                if impl.timing.is_watched:
-                    self._quarantine.check(impl)
-                answer = await self._run(impl, {"changes": copied(dict(changes))}, mode)
-                if impl.timing.is_watched:
-                    self._quarantine.worked(impl)
-            except HookPaused as paused:
-                hint = (
-                    f"correct it and `tavern plugins reload {impl.plugin}`, or `tavern plugins disable {impl.plugin}`"
-                )
-                raise SettingsInvalid(f"not saved: {paused.rest.summary}", hint=hint, plugin=impl.plugin) from None
-            except TimeLimit:
-                self._quarantine.failed(impl, f"took longer than {self._seconds:g} s")
-                raise SettingsInvalid(
-                    f"not saved: {impl.plugin} took longer than {self._seconds:g} s (limits.hookTimeoutMs)"
-                ) from None
-            except Exception as error:
-                self._quarantine.failed(impl, f"failed with {printed(error)}")
-                raise SettingsInvalid(
-                    f"not saved: {impl.plugin} failed with {printed(error)}", hint=f"see {impl.where}"
-                ) from error
-            if isinstance(answer, Deny):
-                raise SettingsInvalid(
-                    f"not saved: {impl.plugin} refused: {answer.reason}", hint=answer.hint, plugin=impl.plugin
-                )
+                answer = await self.guard(impl, {"changes": copied(dict(changes))}, mode, "the change")
+            except PolicyDenied as denied:
+                raise SettingsInvalid(f"not saved: {denied.message}", hint=denied.hint, plugin=impl.plugin) from denied
             if isinstance(answer, Mapping) and all(isinstance(key, str) for key in answer):
                 changes = copied(dict(answer))
             elif answer is not None:

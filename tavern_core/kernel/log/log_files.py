@@ -126,7 +126,7 @@ class Tail:
 
 
 def read_tail(descriptor: int, known: int, size: int) -> Tail:
-    """Look at the bytes from `known` (a line begins there) to `size`; of a long stretch only at its end."""
+    """Look at the bytes from `known` (a line begins there) to `size`; of a long stretch only at its end, until an intact record is seen."""
     window = _WINDOW
     while True:
         start = max(known, size - window)

@@ -91,7 +91,11 @@ class ObservedPipeline(Pipeline):
 
 
 class Spans:
-    """Begins and ends spans with the tracer that the program has set up."""
+    """Begins and ends a span for each call, ``execute_tool {name}`` with the attributes of OpenTelemetry's GenAI conventions.
+
+    The parent is the span of the caller, or the context's `trace_id` if that is a W3C ``traceparent``. In-process tools
+    run inside the span, so their own spans belong to it.
+    """
 
     def __init__(self, version: str) -> None:
         """

@@ -44,7 +44,10 @@ _mine: ContextVar[frozenset[tuple[int, str]]] = ContextVar("tavern_transitions",
 
 
 class Transitions:
-    """The changes of one host's plugins that are under way."""
+    """The changes of one host's plugins that are under way: one at a time for each plugin, over threads and event loops.
+
+    ``async with transitions.of("text"):`` waits for the present change of it; then only the block changes it.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

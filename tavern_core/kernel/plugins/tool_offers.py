@@ -281,7 +281,7 @@ def ids_made(made: Any, owner: Owner) -> tuple[str, ...]:
 def assign_names(
     described: Sequence[Described], made: Mapping[int, tuple[str, ...]], declared: Iterable[str]
 ) -> tuple[list[Described], int]:
-    """Give the factories that have no names the ids that are known of them.
+    """Give the factories that have no names the ids that are known of them: those they made for the host, else those of plugin.yaml.
 
     Args:
         made: position of a factory without names → the ids it made for the host.

@@ -260,7 +260,7 @@ class SqliteRecords:
 
 
 class Presence:
-    """The files of one folder.
+    """Which processes of a state folder are alive: each holds the lock of a file of its own, which the system gives back at its end.
 
     Args:
         folder: made when the first process enters.
