@@ -192,26 +192,26 @@ class Registry:
                     folded = owner, fold(owner)
                 name = fold(local)
                 key = f"{folded[1]}:{name}"  # `folded_id`
-                if (winner := by_fold.get(key)) is not None and winner != entry.id:
-                    hidden[entry.id] = self._clash(entry, entries[winner])
-                    continue
-                if winner == entry.id and entries[winner].plugin != plugin:
-                    hidden[f"{plugin}/{entry.id}"] = self._clash(entry, entries[winner])
+                winner = entries.get(by_fold.get(key, ""))
+                if winner is not None and (winner.id != entry.id or winner.plugin != plugin):
+                    loser = entry.id if winner.id != entry.id else f"{plugin}/{entry.id}"
+                    hidden[loser] = self._clash(entry, winner)
                     continue
                 by_fold[key] = entry.id
                 entries[entry.id] = entry
                 loose.setdefault(f"{folded[1]}{name}", set()).add(entry.id)
                 loose.setdefault(name, set()).add(entry.id)
-            for alias, target in own_aliases.items():
-                if target not in entries or entries[target].plugin != plugin:
-                    continue
-                taken = aliases.get(alias) or (alias if alias in entries else None)
-                if taken is not None and taken != target:
+            wanted = {
+                a: target for a, target in own_aliases.items() if target in entries and entries[target].plugin == plugin
+            }
+            for alias, target in wanted.items():
+                taken = aliases.get(alias) or (alias if alias in entries else target)
+                if taken == target:
+                    aliases[alias] = target
+                    loose.setdefault(fold(alias), set()).add(target)
+                else:
                     hidden[alias] = f"alias {alias!r} of {plugin} is already {taken!r}; {taken!r} keeps it"
                     self._diagnostics.add("NAME_CONFLICT", hidden[alias], plugin=plugin)
-                    continue
-                aliases[alias] = target
-                loose.setdefault(fold(alias), set()).add(target)
         given, misfits = self._add_given(entries, aliases, loose)
         self._hidden = hidden
         self._picture = _Known(

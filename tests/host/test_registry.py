@@ -295,7 +295,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"": "t:one"}, "1 to 160"),
     ({"a\u202eb": "t:one"}, "printable"),
     ({"a": "one"}, "plugin:tool"),
-    ({"a": 5}, "string"),
+    ({"a": 5}, "must be text"),
 ]
 
 

@@ -116,23 +116,34 @@ class NewJobs:
             "arguments": arguments and self._stored(arguments, request.key), "key": request.key and self._disk.text(request.key),
             "door": request.door, "again": request.is_harmless_again, **({"digest": digest} if digest else {}),
         }  # fmt: skip
-        try:
-            self._running.enter()
-            tried = 0
-            while (known := self._changes.records.add(job, owner, facts)) is not None:
-                if self._is_same(known, owner, digest, now):
-                    return known.job, None
-                tried += 1  # the key was used before
-                job = replace(job, id=_named(job.id if tried < _MOST_TRIED else urandom(8).hex()))
-        except StateDamaged as error:
-            self._cancel(job)
-            raise InternalError(f"the job cannot be stored: {error.message}", hint=error.hint) from error
+        job, is_new = self._add(job, owner, facts, digest)
+        if not is_new:
+            return job, None
         self._changes.report(job, caller.user_id)
         own = request.arguments if arguments is None else arguments
         running = RunningJob(job.id, owner, request, own, context, trace, outer)
         if request.done is not None:
             running.done = request.done
         return job, running
+
+    def _add(self, job: Job, owner: str, facts: dict[str, Any], digest: str) -> tuple[Job, bool]:
+        """Store a new job, under another id where its key was used before; or the same call with the same key, and False.
+
+        Raises:
+            InternalError: the store cannot be used (INTERNAL).
+        """
+        try:
+            self._running.enter()
+            tried = 0
+            while (known := self._changes.records.add(job, owner, facts)) is not None:
+                if self._is_same(known, owner, digest, job.created):
+                    return known.job, False
+                tried += 1
+                job = replace(job, id=_named(job.id if tried < _MOST_TRIED else urandom(8).hex()))
+        except StateDamaged as error:
+            self._cancel(job)
+            raise InternalError(f"the job cannot be stored: {error.message}", hint=error.hint) from error
+        return job, True
 
     async def now(self, job: Job, mode: Mode, left: float | None) -> Job:
         """See `Background`."""

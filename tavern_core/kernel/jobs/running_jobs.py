@@ -203,18 +203,19 @@ class RunningJobs:
                 self._leave(running)
             elif place is not None:
                 self._slots.give_up(running.owner, place)
-            if running.is_elsewhere or (
-                running.is_left and (status == "cancelled" or result.status != ("ok" if result.ok else "error"))
-            ):
-                self._gone(running, ToolResult(False, error=LOST, job=running.id))
-            else:
-                result = result.replace(job=running.id)
-                if self._records.records.is_quick:
-                    self._over(running, result, status)
-                else:  # a task of its own: no second cancellation keeps the end from being stored
-                    ending = asyncio.ensure_future(self._over_aside(running, result, status))
-                    self._ending.add(ending)
-                    ending.add_done_callback(self._ending.discard)
+            self._end_with(running, result.replace(job=running.id), status)
+
+    def _end_with(self, running: RunningJob, result: ToolResult, status: JobStatus) -> None:
+        """What came of a job is stored, unless the job is another process's, or left to be resumed."""
+        is_unfinished = status == "cancelled" or result.status != ("ok" if result.ok else "error")
+        if running.is_elsewhere or (running.is_left and is_unfinished):
+            self._gone(running, ToolResult(False, error=LOST, job=running.id))
+        elif self._records.records.is_quick:
+            self._over(running, result, status)
+        else:  # a task of its own: no second cancellation keeps the end from being stored
+            ending = asyncio.ensure_future(self._over_aside(running, result, status))
+            self._ending.add(ending)
+            ending.add_done_callback(self._ending.discard)
 
     async def aside(self, method: Callable[..., T], *args: Any, **options: Any) -> T:
         """Ask the store; a slow one in a thread: the loop serves other calls."""
