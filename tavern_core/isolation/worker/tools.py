@@ -21,8 +21,7 @@ from tavern_core.isolation.worker.running_call import WorkerCalls
 from tavern_core.isolation.worker_setup import Setup
 from tavern_core.kernel.calls.normalise import plain, plain_parts
 from tavern_core.kernel.plugins.executor_facilities import load_handler
-from tavern_core.kernel.plugins.tool_merge import of_handler
-from tavern_core.kernel.plugins.tool_offers import DRAFT, Described, Owner, spec_from_mapping, specs_of
+from tavern_core.kernel.plugins.tool_offers import DRAFT, Described, Owner, of_handler, spec_from_mapping, specs_of
 from tavern_core.model.config import LimitsConfig
 from tavern_core.model.manifest import Manifest
 from tavern_core.model.result import ToolResult

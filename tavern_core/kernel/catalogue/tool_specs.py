@@ -26,8 +26,7 @@ from tavern_core.kernel.foundation import Foundation
 from tavern_core.kernel.hooks.argument_copies import shown
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.kernel.plugins.record import Record
-from tavern_core.kernel.plugins.tool_merge import completed
-from tavern_core.kernel.plugins.tool_offers import Owner, specs_of
+from tavern_core.kernel.plugins.tool_offers import Owner, completed, specs_of
 from tavern_core.kernel.registry import Entry
 from tavern_core.model.call import HOST_PRINCIPAL, CallContext, Rights
 from tavern_core.model.capability import is_capability, is_dangerous

@@ -34,7 +34,6 @@ from tavern_core.kernel.plugins.registry_entries import aliases_of, offered_entr
 from tavern_core.kernel.plugins.remote_plugin import RemotePlugin
 from tavern_core.kernel.plugins.service_replacement import settle_overrides, split_overrides, without_ungranted
 from tavern_core.kernel.plugins.tables import ImportGuard, Tables
-from tavern_core.kernel.plugins.tool_merge import of_handler
 from tavern_core.kernel.plugins.tool_offers import (
     DRAFT,
     Described,
@@ -42,6 +41,7 @@ from tavern_core.kernel.plugins.tool_offers import (
     assign_names,
     describe,
     ids_made,
+    of_handler,
     refuse_twins,
     spec_from_mapping,
 )
