@@ -18,8 +18,8 @@ from tavern_core.contract.llm import ModelCall
 from tavern_core.errors import CallError, InputInvalid, TavernError, ToolNotFound, call_error_of
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.calls.feedback import failure_text
-from tavern_core.kernel.calls.idempotency import result_of, result_text
 from tavern_core.kernel.calls.native_calls import not_an_object, read_arguments, text_of
+from tavern_core.kernel.calls.stored_results import result_of, result_text
 from tavern_core.kernel.calls.text_calls import Transcript
 from tavern_core.kernel.catalogue.call_plan import Inner, Plan
 from tavern_core.kernel.catalogue.parameter_text import fold_lines

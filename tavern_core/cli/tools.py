@@ -252,6 +252,20 @@ def _parameter_rows(spec: ToolSpec, properties: Any) -> list[tuple[Any, ...]]:
 
 
 @tools.command()
+@click.argument("call", metavar="CALL")
+def cancel(session: Session, call: str) -> None:
+    """Cancel a running call, in whichever process it runs.
+
+    CALL is the id of the call, which `tavern logs tail` shows.
+    """
+    asked = session.host().cancel(call)
+    text = f"{call} was asked to end" if asked else f"no call {call} runs in this home"
+    session.show({"callId": call, "cancelled": asked}, text)
+    if not asked:
+        raise ReportedExit(exit_code_of("JOB_NOT_FOUND"))
+
+
+@tools.command()
 def pins(session: Session) -> None:
     """List the pinned tools and the changes of their definitions; exit code 3 if one is quarantined."""
     found = session.host().tools.pins()

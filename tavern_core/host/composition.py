@@ -168,7 +168,7 @@ def compose(loaded: LoadedConfig, options: Options) -> Host:
     stored = StoredApprovals(kept, config.approval.keep_ms / 1000, base.recorder)
     approvals = Approvals(options.approve, config.approval.timeout_ms / 1000, base.recorder, base.portal, stored)
     plans = PlanTokens(kept, config.approval.plan_ms / 1000, disk)
-    running_jobs, new_jobs, jobs = _jobs(tables, kept, stored, disk)
+    running_jobs, new_jobs, jobs = _jobs(tables, kept, stored, disk, compiler)
     artifacts = Artifacts(home / "artifacts", kept, config.artifacts.ttl_ms / 1000, config.artifacts.max_bytes)
     pipeline = Pipeline.create(
         compiler,
@@ -181,6 +181,7 @@ def compose(loaded: LoadedConfig, options: Options) -> Host:
         plans,
         new_jobs,
         artifacts,
+        kept,
     )
     metrics = Metrics(config.metrics.enabled, limit_table, jobs, base.recorder, lambda tool: tool in registry.entries())
     pipeline = _watched(base, pipeline, metrics)
@@ -250,7 +251,7 @@ def _limit_table(base: Foundation, kept: RecordStore) -> LimitTable:
 
 
 def _jobs(
-    tables: Tables, kept: RecordStore, stored: StoredApprovals, disk: ForDisk
+    tables: Tables, kept: RecordStore, stored: StoredApprovals, disk: ForDisk, compiler: Compiler
 ) -> tuple[RunningJobs, NewJobs, Jobs]:
     base, config = tables.base, tables.base.config.jobs
     changes = JobChanges(JobRecords(kept, config.ttl_ms / 1000), base.recorder, disk)
@@ -258,7 +259,7 @@ def _jobs(
     new = NewJobs(
         running, disk, base.config.limits.argument_bytes, config.poll_ms, config.ttl_ms, base.config.idempotency.ttl_ms
     )
-    return running, new, Jobs(running, new, stored)
+    return running, new, Jobs(running, new, stored, compiler.find)
 
 
 def _contribute(tables: Tables, tools: Tools, flow: Flow, jobs: Jobs, knowledge: Knowledge, pipeline: Pipeline) -> None:

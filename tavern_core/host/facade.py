@@ -36,6 +36,7 @@ from tavern_core.kernel.config import configuration
 from tavern_core.kernel.execution.modes import step_by_hand
 from tavern_core.kernel.execution.portal import COPIED_HINT, copied
 from tavern_core.kernel.grants.grants import GrantRecord
+from tavern_core.kernel.jobs.jobs import check_caller
 from tavern_core.kernel.log.audit import AuditLog
 from tavern_core.kernel.log.recorder import Events
 from tavern_core.kernel.plugins.roster import Activate
@@ -284,19 +285,26 @@ class Tavern:
             self._run(self._inline_mode, tool, arguments, context, purpose, idempotency_key, "api", phase)
         )
 
-    def cancel(self, call_id: str) -> bool:
-        """Cancel a running call, from any thread; its result is CANCELLED.
+    def cancel(self, call_id: str, *, context: CallContext | None = None) -> bool:
+        """Cancel a running call, from any thread and any process of the home; its result is CANCELLED.
 
         Scripts, workers and async code are stopped. Sync code in a worker thread continues (`details.stopped` is false) and occupies its
         slot in limits until it ends; it can check `ToolContext.is_cancelled`. Sync code on the thread of `invoke_sync` can only check that.
+        A call of another process can be reached once it has run for half a second.
 
         Args:
-            call_id: as in events, `result.call_id` and `ToolContext.call_id`.
+            call_id: as in events, in the log, `result.call_id` and `ToolContext.call_id`.
+            context: who cancels: only calls of this caller; None: the host, which may cancel any.
 
         Returns:
-            Whether a call with this id runs in this host and was cancelled.
+            Whether a call with this id runs in this host and was cancelled, or in another process, which was asked to end it.
+
+        Raises:
+            UsageError: `context` is not a CallContext (USAGE).
+            StateDamaged: it is a call of another host, and the store cannot be used (STATE_DAMAGED).
         """
-        return self._host.pipeline.cancel(call_id)
+        check_caller(context)
+        return self._host.pipeline.cancel(call_id, context)
 
     async def commit(
         self,

@@ -111,6 +111,7 @@ class Host:
         self.isolation.sandboxes.release()
         self.base.release()
         self.pipeline.approvals.close()
+        self.pipeline.long_calls.close()
         self.pipeline.governance.idempotency.close()
         self.records.close()
         self.knowledge.close()

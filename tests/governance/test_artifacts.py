@@ -57,6 +57,55 @@ def test_a_large_answer_is_shown_in_part_and_kept_whole(tmp_path: Path) -> None:
         assert listed["callId"]
 
 
+@pytest.mark.parametrize("preview", [20, 4_000])
+def test_the_answer_of_a_key_is_stored_in_part_and_given_again_with_the_same_link(tmp_path: Path, preview: int) -> None:
+    call: dict[str, Any] = {"arguments": {"count": 3_000}, "context": ANN, "idempotency_key": "k"}
+    with opened(tmp_path, over=1_000, preview=preview) as host:
+        first = host.invoke_sync("t:rows", **call)
+        again = host.invoke_sync("t:rows", **call)
+    with opened(tmp_path, over=1_000, preview=preview) as host:
+        later = host.invoke_sync("t:rows", **call)
+        (artifact,) = host.artifacts.list()
+        assert [one.value["artifact"]["id"] for one in (first, again, later)] == [artifact.id] * 3
+        assert [len(one.value["preview"]) for one in (first, again, later)] == [preview] * 3
+        assert len(json.loads(host.artifacts.read(artifact.id, context=ANN))) == 3_000
+        assert sum(path.stat().st_size for path in (tmp_path / "home").glob("state.sqlite*")) < 200_000
+
+
+def test_an_answer_that_only_looks_like_a_preview_is_shortened(tmp_path: Path) -> None:
+    @tool
+    def fake(uri: str) -> dict[str, Any]:
+        return {"preview": "x", "truncated": True, "artifact": {"uri": uri, "filler": "y" * 5_000}}
+
+    with opened(tmp_path, over=1_000, preview=20) as host:
+        host.tools.register(fake)
+        for uri in ("artifact:none", host.artifacts.put(b"1", context=ANN).uri):
+            shown = host.invoke_sync("app:fake", {"uri": uri}, context=ANN).value
+            assert len(json.dumps(shown)) < 1_000
+
+
+def test_equal_artifacts_that_are_stored_and_removed_at_one_time_keep_their_bytes(tmp_path: Path) -> None:
+    lost: list[Exception] = []
+
+    def often(host: Tavern, owner: CallContext) -> None:
+        for _ in range(150):
+            made = host.artifacts.put(b"the same", context=owner)
+            try:
+                assert host.artifacts.read(made.id, context=owner) == b"the same"
+            except StateDamaged as error:
+                lost.append(error)
+            host.artifacts.remove(made.id, context=owner)
+
+    with opened(tmp_path) as host:
+        workers = [threading.Thread(target=often, args=(host, owner)) for owner in (ANN, BOB, ANN)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        assert not lost
+        assert not [path for path in (tmp_path / "home" / "artifacts").glob("**/*") if path.is_file()]
+
+
 def test_answers_stay_whole_where_nothing_else_is_said(tmp_path: Path) -> None:
     with opened(tmp_path) as host:
         assert len(host.invoke_sync("t:text", {"size": 500_000}).value) == 500_000

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import signal
+import sqlite3
 import sys
 import threading
 import time
@@ -21,7 +22,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 
 from tavern_core import Budget, CallContext, Plugin, Tavern, ToolContext, tool
 from tavern_core.contract.stores import Record
-from tavern_core.errors import CallMisused, JobNotFound, PolicyDenied, ToolFailed, UsageError
+from tavern_core.errors import CallMisused, JobNotFound, PolicyDenied, StateDamaged, ToolFailed, UsageError
 from tavern_core.model.job import Job
 from tests import programs
 from tests.governance import redis_server
@@ -520,6 +521,116 @@ def test_a_running_call_is_cancelled_by_its_id() -> None:
     assert not any(host.cancel(odd) for odd in ("", "x", "a-b-c", 7, None))  # type: ignore[arg-type]
 
 
+def test_a_call_whose_event_loop_has_been_closed_cannot_be_cancelled() -> None:
+    ids: list[str] = []
+
+    @tool
+    async def waits(ctx: ToolContext) -> int:
+        ids.append(ctx.call_id)
+        await asyncio.Future()
+        return 1
+
+    host.tools.register(waits)
+    loop = asyncio.new_event_loop()
+    call = loop.create_task(host.invoke("app:waits"))
+    loop.run_until_complete(filled(ids))
+    loop.close()
+    assert not host.cancel(ids[0])
+    call.get_coro().close()  # type: ignore[union-attr]
+
+
+LONG = """
+import asyncio, sys
+from tavern_core import CallContext, Plugin, Tavern, ToolContext, tool
+
+@tool
+async def waits(ctx: ToolContext) -> int:
+    print(ctx.call_id, flush=True)
+    await asyncio.sleep(3600)
+    return 1
+
+async def main():
+    async with Tavern.open({"state": {"store": sys.argv[2]}}, home=sys.argv[1], plugins=[Plugin([waits], name="t")]) as host:
+        while sys.stdin.readline():
+            result = await host.invoke("t:waits", context=CallContext(principal="user:ann", user_id="ann"))
+            print(result.error.kind, flush=True)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("store", ["sqlite", "redis"])
+def test_a_call_of_another_process_is_cancelled_by_its_caller_or_the_host_alone(store: str, tmp_path: Path) -> None:
+    with contextlib.ExitStack() as stack:
+        where = stack.enter_context(redis_server.running(tmp_path)) if store == "redis" else store
+        config = {"state": {"store": where}}
+        (tmp_path / "tavern.yaml").write_text(json.dumps(config), encoding="utf-8")
+        other = stack.enter_context(start(LONG, tmp_path / "shared", where))
+        assert other.stdin is not None
+        assert other.stdout is not None
+        with opened(tmp_path / "shared", **config):
+            for by in (ANN, None, "the command line"):
+                other.stdin.write("\n")
+                other.stdin.flush()
+                call = other.stdout.readline().strip()
+                asked, end = False, time.monotonic() + 30
+                while not asked:
+                    assert time.monotonic() < end
+                    assert not host.cancel(call, context=BOB)
+                    if isinstance(by, str):
+                        words = ("tools", "cancel", call, "--json")
+                        done = programs.tavern(*words, cwd=tmp_path, home=tmp_path / "shared")
+                        asked = json.loads(done.stdout)["cancelled"]
+                        assert done.returncode == (0 if asked else 5)
+                    else:
+                        asked = host.cancel(call, context=by)
+                assert other.stdout.readline().strip() == "CANCELLED"
+            assert not host.cancel(call[:-1] + "f")
+        other.stdin.close()
+        assert other.wait(30) == 0
+    done = programs.tavern("tools", "cancel", "3b2547da4813-1", cwd=tmp_path, home=tmp_path / "none")
+    if store == "sqlite":
+        assert (done.returncode, done.stdout.strip()) == (5, "no call 3b2547da4813-1 runs in this home")
+
+
+def test_a_call_of_a_process_that_was_killed_cannot_be_cancelled(tmp_path: Path) -> None:
+    with start(LONG, tmp_path / "shared", "sqlite") as other, opened(tmp_path / "shared"):
+        assert other.stdin is not None
+        assert other.stdout is not None
+        other.stdin.write("\n")
+        other.stdin.flush()
+        call = other.stdout.readline().strip()
+        while not host.records.list("call"):
+            time.sleep(0.001)
+        other.kill()
+        other.wait()
+        assert not host.cancel(call)
+
+
+def test_a_call_is_cancelled_by_its_caller_or_the_host_alone() -> None:
+    ids: list[str] = []
+
+    @tool
+    async def waits(ctx: ToolContext) -> int:
+        ids.append(ctx.call_id)
+        await asyncio.sleep(3600)
+        return 1
+
+    host.tools.register(waits)
+
+    async def cancelled(owner: CallContext | None) -> Any:
+        ids.clear()
+        call = asyncio.ensure_future(host.invoke("app:waits", context=owner))
+        await filled(ids)
+        assert not host.cancel(ids[0], context=BOB)
+        assert host.cancel(ids[0], context=owner)
+        return (await call).error.kind
+
+    assert [asyncio.run(cancelled(owner)) for owner in (ANN, None)] == ["CANCELLED", "CANCELLED"]
+    with pytest.raises(UsageError, match="takes a CallContext"):
+        host.cancel("x", context="user:ann")  # type: ignore[arg-type]
+
+
 def test_sync_work_in_a_thread_is_notified_and_not_awaited() -> None:
     ids: list[str] = []
     saw: list[bool] = []
@@ -819,9 +930,30 @@ def test_a_job_has_a_copy_of_its_arguments(tmp_path: Path) -> None:
     assert asyncio.run(change()) == [["as", "given"], ["as", "given"]]
 
 
+def test_a_job_begun_by_either_way_and_any_spelling_is_of_one_tool() -> None:
+    async def begin() -> set[str]:
+        names = ("t:work", "t.work", "t_work", "work")
+        invoked = [await host.invoke(name, {}, idempotency_key="k", job=True) for name in names]
+        started = [await host.jobs.start(name, {}, idempotency_key="k") for name in names]
+        return {str(one.job) for one in invoked} | {one.id for one in started}
+
+    (job,) = asyncio.run(begin())
+    assert waited(job).status == "completed"
+    assert [one.id for one in host.jobs.list(tool="t:work")] == [job]
+
+
 @pytest.mark.parametrize(
     "wrong",
-    [{"tool": 5}, {"tool": None}, {"purpose": object()}, {"idempotency_key": 7}, {"idempotency_key": b"k"}],
+    [
+        {"tool": 5},
+        {"tool": None},
+        {"tool": "\ud800"},
+        {"purpose": object()},
+        {"purpose": "\ud800"},
+        {"idempotency_key": 7},
+        {"idempotency_key": b"k"},
+        {"idempotency_key": "\ud800"},
+    ],
     ids=lambda one: " ".join(f"{name} {type(value).__name__}" for name, value in one.items()),
 )
 def test_a_job_of_wrong_texts_is_refused_before_it_is_stored(wrong: dict[str, Any]) -> None:
@@ -861,6 +993,87 @@ def test_a_job_of_arguments_that_no_call_takes_fails_and_does_not_store_them(tmp
 async def twice(seconds: float) -> str:
     await asyncio.sleep(seconds)
     return "done"
+
+
+def test_a_job_begun_by_its_method_can_be_resumed_where_it_may_run_twice(tmp_path: Path) -> None:
+    def reopened() -> Tavern:
+        return Tavern.open({}, home=tmp_path / "kept", plugins=[Plugin([twice], name="t")])
+
+    with reopened() as first:
+        job = first.wait(first.jobs.start("t.twice", {"seconds": 3600})).id
+        while first.jobs[job].status != "running":
+            time.sleep(0.001)
+    with reopened() as second:
+        assert second.wait(second.jobs.resume(job)).status == "queued"
+        assert second.jobs.cancel(job)
+
+
+class QuickLoop(asyncio.SelectorEventLoop):
+    """Long waits are over at once, and noted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: list[float] = []
+
+    def call_later(self, delay: float, *args: Any, **options: Any) -> Any:
+        if delay > 2:
+            self.waits.append(delay)
+            delay = 0.01
+        return super().call_later(delay, *args, **options)
+
+
+def test_a_host_that_closes_waits_for_all_its_jobs_together(tmp_path: Path) -> None:
+    ends = threading.Event()
+    begun = threading.Semaphore(0)
+
+    @tool(job=True)
+    async def stubborn() -> int:
+        begun.release()
+        while not ends.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.01)
+        return 1
+
+    async def closed(count: int) -> list[float]:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, QuickLoop)
+        async with Tavern.open({}, home=tmp_path / str(count), plugins=[Plugin([stubborn], name="t")]) as other:
+            for _ in range(count):
+                await other.invoke("t:stubborn")
+            await asyncio.to_thread(lambda: [begun.acquire() for _ in range(count)])
+            loop.waits.clear()
+        return loop.waits
+
+    try:
+        waits = []
+        for count in (1, 4):
+            with asyncio.Runner(loop_factory=QuickLoop) as runner:
+                waits.append(runner.run(closed(count)))
+    finally:
+        ends.set()
+    assert waits[0] == waits[1]
+
+
+def test_a_resume_that_the_store_reported_as_failed_is_undone(tmp_path: Path) -> None:
+    home = tmp_path / "kept"
+    with opened(home):
+        job = begun("pay", {"amount": 3}, context=ANN)
+        assert waited(job).status == "input_required"
+    with opened(home), contextlib.closing(sqlite3.connect(home / "state.sqlite", isolation_level=None)) as file:
+        file.execute(
+            "CREATE TRIGGER late AFTER UPDATE ON records WHEN new.kind = 'job' BEGIN SELECT RAISE(FAIL, 'late'); END"
+        )
+        with pytest.raises(StateDamaged, match="late"):
+            host.wait(host.jobs.resume(job))
+        assert file.execute("SELECT state FROM records WHERE key = ?", (job,)).fetchone() == ("queued",)
+        file.execute("DROP TRIGGER late")
+        while host.jobs[job].status != "input_required":
+            time.sleep(0.001)
+        assert host.wait(host.jobs.resume(job)).status == "queued"
+        assert waited(job).status == "input_required"
+        assert host.jobs.answer(job, True, context=BOSS)
+        assert waited(job).status == "completed"
+        assert host.jobs.result(job).value == 3
 
 
 def test_jobs_that_the_close_of_a_host_ends_can_be_resumed_as_after_a_kill(tmp_path: Path) -> None:

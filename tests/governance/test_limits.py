@@ -399,6 +399,33 @@ def test_a_call_without_a_deadline_does_not_wait_for_as_long_as_an_upstream_like
     assert (error.kind, error.retry_after_ms) == ("UPSTREAM_ERROR", 86_400_000)
 
 
+@pytest.mark.parametrize("outcome", ["none", "unknown"])
+def test_a_call_that_is_cancelled_between_two_attempts_has_the_outcome_of_the_first(
+    tmp_path: Path, outcome: Any
+) -> None:
+    ran: list[int] = []
+
+    @tool(idempotent=outcome == "unknown", limits={"retries": 1})
+    async def away() -> int:
+        ran.append(1)
+        raise UpstreamError("away", retryable=True, outcome=outcome, retry_after_ms=60_000)
+
+    with host_of(tmp_path, [away]) as host:
+        waiting: list[str] = []
+        host.events.subscribe(lambda event: waiting.append(event.call_id), "RETRY")
+
+        async def cancelled() -> Any:
+            call = asyncio.ensure_future(host.invoke("t:away", idempotency_key="k"))
+            while not waiting:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+            assert host.cancel(waiting.pop())
+            return (await call).error
+
+        for count in (1, 2):  # the key is free again
+            error = asyncio.run(cancelled())
+            assert (error.kind, error.outcome, len(ran)) == ("CANCELLED", outcome, count)
+
+
 def test_any_number_of_callers_leaves_bounded_traces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tavern_core.kernel.limits.limit_table._MOST_CALLERS", 20)
     config = {"limits": {"callers": {"*": {"concurrency": 2}}}, "metrics": {"enabled": True}}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tavern_core import Plugin, Tavern, tool
+from tavern_core import CallContext, Plugin, Tavern, tool
 from tavern_core.errors import StateDamaged, ToolNotFound, UsageError
 from tests import programs
 
@@ -82,6 +82,23 @@ def test_a_pinned_tool_that_changed_is_in_quarantine_until_it_is_reviewed(
         assert host.invoke_sync("t:count", {"text": "abc"}).ok
         assert [pin.state for pin in host.tools.pins()] == ["ok"]
     assert called(tmp_path, count).error.kind == "TOOL_QUARANTINED"
+
+
+def test_no_model_reads_of_a_tool_that_changed_under_its_pin(tmp_path: Path) -> None:
+    assert called(tmp_path, count).ok
+    anyone = CallContext(principal="agent:x")
+    with opened(tmp_path, described, other) as host:
+        for context in (None, anyone):
+            assert "t:count" not in [one.id for one in host.tools.list(context=context)]
+            assert not host.tools.search("instructions", context=context)
+            assert "Ignore" not in host.manual(context=context)
+            why = host.tools.why("t:count", context=context)
+            assert (why.visible, "pinned" in why.reason, "tavern tools pin t:count" in why.fix) == (False, True, True)
+        with opened(tmp_path, described) as elsewhere:
+            elsewhere.tools.pin("t:count")
+        for context in (None, anyone):
+            assert "t:count" in [one.id for one in host.tools.list(context=context)]
+            assert host.tools.why("t:count", context=context).visible
 
 
 def test_a_tool_that_is_not_pinned_may_change(tmp_path: Path) -> None:

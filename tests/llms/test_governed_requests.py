@@ -167,6 +167,12 @@ def test_names_that_do_not_exist_are_not_counted_one_by_one(opened: Open) -> Non
     assert lines == ['llm_requests_total{llm="",ok="false"} 2.0']
 
 
+def test_a_request_never_becomes_a_job(opened: Open) -> None:
+    with opened(scripted(), limits={"tools": {"*": {"inlineMs": 0}}}) as host:
+        assert host.wait(host.llms.complete("hi")).text == "ok"
+        assert not host.jobs
+
+
 def test_a_cancelled_request_is_recorded(opened: Open) -> None:
     events: list[Any] = []
 

@@ -101,7 +101,10 @@ def test_the_command_serves_over_http_what_the_command_for_tokens_gave(tmp_path:
     def run(*words: str) -> subprocess.CompletedProcess[str]:
         return programs.tavern(*words, cwd=tmp_path, home=tmp_path / "home")
 
-    made = json.loads(run("tokens", "create", "agent:x", "--name", "test", "--days", "1", "--json").stdout)
+    given = ("--name", "test", "--days", "1", "--role", "caller", "--role", "guest")
+    made = json.loads(run("tokens", "create", "agent:x", *given, "--json").stdout)
+    assert json.loads(run("tokens", "list", "--json").stdout)[0]["roles"] == ["caller", "guest"]
+    assert "caller, guest" in run("tokens").stdout
     assert run("tokens", "create", "agent:x", "--profile", "nobody").returncode == 2
     assert run("mcp", "--http", "nonsense").returncode == 2
     for wrong in (("--profile", "nobody"), ("--principal", "host"), ("--permissions", "read:everything")):

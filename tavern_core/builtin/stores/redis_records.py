@@ -78,6 +78,8 @@ class RedisRecords:
         from redis.retry import Retry
 
         self._errors = redis.exceptions.RedisError
+        self._is_away = False
+        """Whether it did not answer last time."""
         self._redis: Any = redis.Redis.from_url(
             address,
             decode_responses=True,
@@ -167,7 +169,8 @@ class RedisRecords:
     def leave(self, process: str) -> None:
         with self._lock:
             self._present.discard(process)
-        self._asked(self._redis.delete, f"{_PREFIX}p:{process}")
+        if not self._is_away:  # else it expires by itself, and nobody waits for a server that is silent
+            self._asked(self._redis.delete, f"{_PREFIX}p:{process}")
 
     def is_present(self, process: str) -> bool:
         return bool(self._asked(self._redis.exists, f"{_PREFIX}p:{process}"))
@@ -198,8 +201,11 @@ class RedisRecords:
 
     def _asked(self, command: Any, *args: Any, **options: Any) -> Any:
         try:
-            return command(*args, **options)
+            answer = command(*args, **options)
+            self._is_away = False
+            return answer
         except self._errors as error:
+            self._is_away = True
             raise StateDamaged(
                 f"the Redis server of state.store cannot be used: {error}", hint="start it, or correct state.store"
             ) from error

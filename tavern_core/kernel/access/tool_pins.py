@@ -106,6 +106,16 @@ class ToolPins:
             raise _quarantined(tool.id, f"it is {before} under another name", differences(pins[before], now))
         self._keep({tool.id: now})
 
+    def changed(self, tools: Iterable[ToolSpec]) -> set[str]:
+        """The ids of those that are not as they were reviewed."""
+        pins = self._read()
+        return {tool.id for tool in tools if tool.id in pins and pins[tool.id] != definition(tool)} if pins else set()
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether another process has changed the pins since they were read."""
+        return self._signature is not None and self._signature != self._file.signature()
+
     def pin(self, tools: Iterable[ToolSpec]) -> None:
         """Take these definitions as reviewed. Raises StateDamaged."""
         self._keep({tool.id: definition(tool) for tool in tools})

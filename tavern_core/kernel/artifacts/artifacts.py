@@ -26,7 +26,8 @@ from tavern_core.contract.stores import Record, RecordStore
 from tavern_core.errors import ArtifactNotFound, OutputTooLarge, StateDamaged, UsageError
 from tavern_core.kernel.calls.running_call import current
 from tavern_core.kernel.calls.untrusted_content import running_call_has_read, sources_of_running_call
-from tavern_core.kernel.files.atomic_file import PRIVATE_FILE, make_private_folder
+from tavern_core.kernel.files.atomic_file import PRIVATE_FILE, make_private_folder, state_errors
+from tavern_core.kernel.files.file_lock import locked
 from tavern_core.model.artifact import SCHEME, Artifact
 from tavern_core.model.call import HOST_PRINCIPAL, CallContext, owner_of
 from tavern_core.model.nearest import did_you_mean
@@ -83,7 +84,7 @@ class Artifacts:
         """
         if not isinstance(media_type, str) or not re.fullmatch(_TYPE, media_type):
             raise UsageError(f"{media_type!r:.80} is not a media type", hint='for example "image/png"')
-        digest, size = self._written(chunks_of(data))
+        beside, digest, size = self._written(chunks_of(data))
         owner, now = _owner(context), time.time()
         made = Artifact(
             f"art-{secrets.token_hex(10)}", f"sha256:{digest}", size, media_type, _name(name), owner.partition("\x1f")[0], now,
@@ -92,7 +93,16 @@ class Artifacts:
         reported = {"digest": made.digest, "size": size, "mediaType": media_type, "name": made.name, "callId": call_id}
         if made.untrusted:
             reported["untrusted"] = made.untrusted
-        self._records.add(Record(KIND, made.id, owner, "kept", to_json(reported).decode(), now, made.expires))
+        record = Record(KIND, made.id, owner, "kept", to_json(reported).decode(), now, made.expires)
+        try:
+            with locked(self._folder), state_errors(self._folder, "write"):
+                path = self._path(made.digest)
+                make_private_folder(path.parent)
+                beside.replace(path)
+                self._records.add(record)
+        except BaseException:
+            _discard(beside)
+            raise
         self._put += 1
         if self._put % _PURGE_EVERY == 1:  # the first, too: most processes put few
             self.purge()
@@ -148,9 +158,9 @@ class Artifacts:
         """Forget one before its time. Raises as `get`."""
         known = self.get(id, context=context)
         self._records.remove(KIND, known.id)
-        if all(one.digest != known.digest for one in self._all()):
-            with contextlib.suppress(OSError):
-                self._path(known.digest).unlink()
+        with locked(self._folder):  # else an equal one that is being stored could lose its bytes
+            if all(one.digest != known.digest for one in self._all()):
+                _discard(self._path(known.digest))
 
     def purge(self) -> int:
         """Remove bytes without an owner; the number of files. Those of the last hour stay: a record for them may be on its way.
@@ -158,10 +168,11 @@ class Artifacts:
         What a killed process was writing has no owner either.
         """
         kept = {one.digest.removeprefix("sha256:") for one in self._all()}
+        unknown = (path for path in self._folder.glob("??/*") if path.parent.name + path.name not in kept)
         gone = 0
-        for path in (*self._folder.glob("??/*"), *self._folder.glob(f"{_BEGUN}*")):
-            with contextlib.suppress(OSError):
-                if path.parent.name + path.name not in kept and path.stat().st_mtime < time.time() - 3600:
+        for path in (*unknown, *self._folder.glob(f"{_BEGUN}*")):
+            with contextlib.suppress(OSError), locked(self._folder):
+                if path.stat().st_mtime < time.time() - 3600:
                     path.unlink()
                     gone += 1
         return gone
@@ -175,9 +186,10 @@ class Artifacts:
         text = digest.removeprefix("sha256:")
         return self._folder / text[:2] / text[2:]
 
-    def _written(self, chunks: Iterable[bytes]) -> tuple[str, int]:
+    def _written(self, chunks: Iterable[bytes]) -> tuple[Path, str, int]:
+        """A file with these bytes, which is not in its place yet; their digest and number."""
         hashed, size = hashlib.sha256(), 0
-        try:
+        with state_errors(self._folder, "write"):
             make_private_folder(self._folder)
             descriptor, name = tempfile.mkstemp(dir=self._folder, prefix=_BEGUN)
             beside = Path(name)
@@ -194,20 +206,16 @@ class Artifacts:
                             )
                         hashed.update(chunk)
                         file.write(chunk)
-                path = self._path(hashed.hexdigest())
-                make_private_folder(path.parent)
                 beside.chmod(PRIVATE_FILE)
-                beside.replace(path)
             except BaseException:
-                with contextlib.suppress(OSError):
-                    beside.unlink()
+                _discard(beside)
                 raise
-        except OSError as error:
-            raise StateDamaged(
-                f"{self._folder}: {error}", hint="free some disk space, and see that the folder can be written",
-                path=str(self._folder),
-            ) from error  # fmt: skip
-        return hashed.hexdigest(), size
+        return beside, hashed.hexdigest(), size
+
+
+def _discard(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        path.unlink()
 
 
 def chunks_of(data: object) -> Iterator[bytes]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from concurrent.futures import Future
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import Any, Final, Protocol
 
 from tavern_core.frozen_dataclass import dataclass
+from tavern_core.kernel.catalogue.call_plan import Plan
 from tavern_core.kernel.execution.modes import Mode
 from tavern_core.model.call import CallContext
 from tavern_core.model.job import Job
@@ -38,6 +40,12 @@ class Request:
     """Whether `arguments` are plain JSON of the host's own."""
     done: Future[ToolResult] | None = None
     """For a caller who waits: done when the job is."""
+
+    def of(self, plan: Plan) -> Request:
+        """The same request, with what is known of its tool."""
+        spec, has_key = plan.spec, self.key is not None
+        again = spec.may_be_repeated(has_key=has_key) or (has_key and spec.finds_by_key)
+        return replace(self, tool=plan.id, is_run=spec.kind == "workflow", is_harmless_again=again)
 
 
 class Background(Protocol):

@@ -125,7 +125,10 @@ class Compiler:
             access = self._specs.policy().for_inner(spec)
             guarded = bool(access.denied or not access.host.allowed)
             # What a person set up as the model of an agent is neither a stranger to it nor a place to send things to.
-            plan = replace(plan, access=access, guarded=guarded, source="", effect="", reads_addresses=False)
+            # And who makes such a call waits for its answer, so it is never a job.
+            plan = replace(
+                plan, access=access, guarded=guarded, source="", effect="", reads_addresses=False, inline_s=None
+            )
             known = self._inner_plans[name] = state, plan
         return known[1]
 
@@ -173,6 +176,11 @@ class Compiler:
             if (call := record.usage.calls.get(number)) is not None:
                 return call  # type: ignore[no-any-return]
         return None
+
+    def all_running(self) -> list[RunningCall]:
+        """The calls that run now, from any thread."""
+        records = list(self._specs.lifecycle.records.values())
+        return [call for record in records for call in list(record.usage.calls.values())]
 
     async def _made_for(self, written: str, context: CallContext | None) -> Plan | None:
         """A tool that a factory without names makes for this caller."""

@@ -31,6 +31,8 @@ from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.calls.background import has_asked
 from tavern_core.kernel.calls.retrying import is_harmless_again
 from tavern_core.kernel.calls.running_call import RunningCall
+from tavern_core.kernel.calls.stored_results import result_of, result_text
+from tavern_core.kernel.calls.unstored_keys import RUNNING, UNKNOWN, UnstoredKeys
 from tavern_core.kernel.catalogue.call_plan import Plan
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.execution.modes import Mode, StoreSilent, TimeLimit, has_begun
@@ -38,16 +40,13 @@ from tavern_core.kernel.limits.slots import held
 from tavern_core.kernel.settings.result_redaction import ForDisk
 from tavern_core.kernel.stores.store_offload import ask, at_once
 from tavern_core.model.call import owner_of
-from tavern_core.model.result import NO_REST, Evidence, ToolError, ToolResult
+from tavern_core.model.result import ToolResult
 
 KIND: Final = "answer"
 LONGEST_KEY: Final = 255
-RUNNING: Final = "running"
 DONE: Final = "done"
-UNKNOWN: Final = "unknown"
 _PLAIN: Final = frozenset({int, bool, str, type(None)})
 _MOST_RECENT: Final = 1_000
-_MOST_UNSURE: Final = 10_000
 _SHORT: Final = 4_096
 """Characters of an answer that is remembered besides being stored."""
 _Answer = tuple[str, str, float]
@@ -56,8 +55,6 @@ _FIRST_LOOK_S: Final = 0.005
 _LONGEST_LOOK_S: Final = 0.1
 _LEAST_WRITE_S: Final = 0.25
 """How long a caller waits at least until its answer is stored."""
-_AGAIN_S: Final = 0.25
-"""How often it is tried to store what the store did not take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,23 +85,14 @@ class Idempotency:
         self._entered = False
         self._lock = threading.Lock()
         self._running: dict[str, Claim] = {}
-        self._unwritten: dict[str, tuple[ToolResult, str, Record | None]] = {}
-        """Answers that are not stored yet, with the digest of their arguments; None: never can be. Known while this host is open."""
-        self._unsure: dict[str, Record] = {}
-        """Records of calls that do not run, by their data; the store failed, so they may stand there nevertheless."""
-        self._sent: set[str] = set()
-        """Data of records that are being written or removed in a thread."""
-        self._behind: threading.Thread | None = None
-        """Makes good what the store did not take; None: there is nothing."""
-        self._closing = threading.Event()
+        self._unstored = UnstoredKeys(records)
         self._recent: dict[str, _Answer] = {}
         self._older: dict[str, _Answer] = {}
         """Answers that were written lately, in two generations: they change no more until they expire, so none is read again."""
 
     def close(self) -> None:
-        self._closing.set()
         with suppress(StateDamaged):
-            self._make_good()
+            self._unstored.close()
             if self._entered:
                 self._records.leave(self._process)
 
@@ -166,8 +154,8 @@ class Idempotency:
         recent = self._recent.get(name) or self._older.get(name)
         if recent is not None and time.time() < recent[2]:
             of, answer = recent[0], result_of(from_json(recent[1]))
-        elif (unwritten := self._unwritten.get(name)) is not None:
-            answer, of, _ = unwritten
+        elif (unstored := self._unstored.answer(name)) is not None:
+            answer, of = unstored
         if answer is not None and of != digest:
             raise _conflict(plan, key)
         return answer
@@ -193,51 +181,11 @@ class Idempotency:
         if self._records.is_quick:
             return at_once(method, own)
         try:
-            return await ask(mode, self._records, self._in_thread, own, method, own, seconds=call.seconds)
+            return await ask(mode, self._records, self._unstored.send, own, method, own, seconds=call.seconds)
         except BaseException as error:
             if error.is_asked if isinstance(error, StoreSilent) else has_begun(error):
-                self._owe(self._unsure, own.data, own)
+                self._unstored.owe_removal(own)
             raise
-
-    def _in_thread(self, record: Record, method: Callable[..., Any], *args: Any) -> Any:
-        self._sent.add(record.data)
-        try:
-            return method(*args)
-        finally:
-            self._sent.discard(record.data)
-
-    def _owe(self, owed: dict[str, Any], name: str, what: Any) -> None:
-        """Make it good as soon as the store works: other processes wait for it."""
-        with self._lock:
-            if owed is self._unsure and len(owed) >= _MOST_UNSURE:
-                return
-            owed[name] = what
-            if (self._behind is None or not self._behind.is_alive()) and not self._closing.is_set():
-                self._behind = threading.Thread(target=self._catch_up, name="tavern-keys", daemon=True)
-                self._behind.start()
-
-    def _catch_up(self) -> None:
-        while not self._closing.wait(_AGAIN_S):
-            with suppress(StateDamaged):
-                self._make_good()
-            with self._lock:
-                if not self._unsure and all(done is None for _, _, done in self._unwritten.values()):
-                    self._behind = None
-                    return
-
-    def _make_good(self) -> None:
-        """Write the answers that are not stored, and remove the keys of calls that do not run. Raises StateDamaged."""
-        for name, (_, _, done) in list(self._unwritten.items()):
-            if done is not None:
-                self._write(done)
-                self._unwritten.pop(name, None)
-        for data, record in list(self._unsure.items()):
-            if data in self._sent:  # it may yet be written, or removed a second time, when the key is another call's
-                continue
-            found = self._records.get(record.kind, record.key)
-            if found is not None and (found.state, found.data) == (RUNNING, data):
-                self._records.remove(record.kind, record.key)
-            self._unsure.pop(data, None)
 
     async def _found(
         self, plan: Plan, call: RunningCall, mode: Mode, own: Record, known: Record, digest: str
@@ -300,16 +248,18 @@ class Idempotency:
         try:
             if is_free:
                 remove = self._records.remove
-                await ask(mode, self._records, self._in_thread, record, remove, record.kind, record.key, seconds=left)
+                await ask(
+                    mode, self._records, self._unstored.send, record, remove, record.kind, record.key, seconds=left
+                )
             else:
                 text = result_text(self._disk.result(result, call.arguments, call.values))
                 until = time.time() + self._seconds
                 data = f'{{"digest":"{claim.digest}","result":{text}}}'
                 done = Record(KIND, record.key, record.owner, DONE, data, record.created, until, record.version)
                 if self._records.is_quick:
-                    self._write(done)
+                    self._unstored.write(done)
                 else:
-                    await ask(mode, self._records, self._write, done, seconds=left)
+                    await ask(mode, self._records, self._unstored.write, done, seconds=left)
                 if len(text) <= _SHORT:
                     self._remember(record.key, (claim.digest, text, until))
         except BaseException as failed:  # a cancellation, too
@@ -322,9 +272,9 @@ class Idempotency:
                     severity="error",
                 )
             if is_free:
-                self._owe(self._unsure, record.data, record)
+                self._unstored.owe_removal(record)
             else:
-                self._owe(self._unwritten, record.key, (result, claim.digest, done))
+                self._unstored.owe_answer(record.key, result, claim.digest, done)
             if not isinstance(failed, CallError | StateDamaged | ValueError | OSError | TimeLimit):
                 raise
         finally:
@@ -332,14 +282,6 @@ class Idempotency:
                 self._running.pop(record.key, None)
             for wanted in claim.waiting:
                 wanted.set_result(result)
-
-    def _write(self, done: Record) -> None:
-        """Store an answer, also where the store was lost meanwhile, or another process took this one for dead."""
-        if self._records.replace(done):
-            return
-        known = self._records.add(replace(done, version=1, created=time.time()))
-        if known is not None and known.state == UNKNOWN:
-            self._records.replace(replace(done, version=known.version))
 
     def _remember(self, name: str, answer: _Answer) -> None:
         if len(self._recent) >= _MOST_RECENT // 2:
@@ -383,48 +325,3 @@ def _again(result: ToolResult, call: RunningCall, key: str, how: str) -> ToolRes
     """An answer as that of this call."""
     trace = (call.name, call.number, call.started, time.perf_counter() - call.clock, "")
     return result.replace(meta={**(result._meta or {}), "idempotency": how, "idempotencyKey": key}, trace=trace)
-
-
-def result_text(result: ToolResult, *, with_call: bool = False) -> str:
-    """A result as it is stored.
-
-    Args:
-        with_call: keep what it says of its call, too. An answer that is given again says that of the call that gets it.
-    """
-    error, trace = result.error, result._trace if with_call else None
-    if result._rest is NO_REST and error is None and trace is None:
-        return f'{{"ok":true,"status":"ok","value":{to_json(result.value, inf_nan_mode="constants").decode()}}}'
-    data: dict[str, Any] = {"ok": result.ok, "status": result.status, "value": result.value}
-    if result._content:
-        data["content"] = result._content
-    if result._evidence:
-        data["evidence"] = [[e.type, e.ref, e.summary, e.created] for e in result._evidence]
-    if error is not None:
-        data["error"] = error.to_json()
-    if result.job is not None:
-        data["job"] = result.job
-    if result._meta:
-        data["meta"] = result._meta
-    if trace is not None:
-        data["call"] = [trace[0], result.call_id, trace[2], trace[3]]
-    return to_json(data, inf_nan_mode="constants").decode()
-
-
-def result_of(data: Mapping[str, Any]) -> ToolResult:
-    error, call = data.get("error"), data.get("call")
-    return ToolResult(
-        data["ok"],
-        data["value"],
-        tuple(data.get("content", ())),
-        tuple(Evidence(*row) for row in data.get("evidence", ())),
-        None
-        if error is None
-        else ToolError(
-            error["kind"], error["message"], error["details"], error["retryable"], error["outcome"],
-            error["retryAfterMs"], error["fix"],
-        ),
-        data["status"],
-        data.get("job"),
-        data.get("meta"),
-        trace=None if call is None else (*call, ""),
-    )  # fmt: skip

@@ -7,10 +7,14 @@ from typing import Any, Final, Protocol
 
 from pydantic_core import to_json
 
+from tavern_core.errors import ArtifactNotFound, CallError, OutputTooLarge, StateDamaged
+from tavern_core.frozen_dataclass import dataclass
+from tavern_core.kernel.calls.running_call import CallLimits, RunningCall
 from tavern_core.kernel.calls.untrusted_content import sources_of
+from tavern_core.kernel.catalogue.call_plan import Inner
 from tavern_core.model.artifact import Artifact
 from tavern_core.model.call import CallContext
-from tavern_core.model.result import ToolResult
+from tavern_core.model.result import ToolResult, failure
 
 _SCALARS: Final = frozenset({int, float, bool, type(None)})
 
@@ -28,36 +32,63 @@ class ArtifactStore(Protocol):
     def read(self, id: str, start: int = ..., length: int = ..., *, context: CallContext | None = ...) -> bytes: ...  # noqa: A002
 
 
-def shortened(
-    result: ToolResult, most: int, preview: int, store: ArtifactStore, tool: str, context: CallContext, *, is_host: bool
-) -> ToolResult:
-    """`result`, or one that shows its beginning and links to the whole.
+@dataclass(frozen=True, slots=True)
+class LargeResults:
+    """Shortens answers where `artifacts.over` is set."""
 
-    Args:
-        most: bytes of an answer as JSON that stay in the result.
-        preview: characters of the beginning.
+    limits: CallLimits
+    store: ArtifactStore
+    series: str
+    """Start of the call ids of this host."""
 
-    Raises:
-        StateDamaged, OutputTooLarge: it cannot be stored.
-    """
-    value = result.value
-    if (
-        not result.ok
-        or result.status != "ok"
-        or type(value) in _SCALARS
-        or (type(value) is str and len(value) * 4 <= most)
-    ):
-        return result
-    is_text = isinstance(value, str)
-    data = value.encode("utf-8", "surrogatepass") if is_text else to_json(value, inf_nan_mode="constants")
-    if len(data) <= most:
-        return result
-    kind, ending = ("text/plain", "txt") if is_text else ("application/json", "json")
-    name = f"{tool.replace(':', '-')}.{ending}"
-    sources = sources_of(result)
-    owner = None if is_host else context
-    made = store.put(data, kind, name=name, context=owner, call_id=result.call_id, untrusted=sources)
-    beginning = data[: preview * 4].decode("utf-8", "ignore")[:preview]
-    shown: dict[str, Any] = {"preview": beginning, "truncated": True, "artifact": made.to_json()}
-    reported = {"type": "text", "text": f"{beginning}…\n({len(data):,} bytes; the whole: {made.uri})"}
-    return result.replace(value=shown, content=(reported, made.link(), *result._content))
+    def shortened(self, call: RunningCall, result: ToolResult) -> ToolResult:
+        """The result, or its beginning with a link to the whole, which is an artifact of its caller; a failure: it cannot be stored."""
+        plan, context, most = call.plan, call.context, self.limits.inline_bytes
+        if plan is None or context is None or most is None or isinstance(call.written, Inner):
+            return result
+        owner = None if context is plan.host else context
+        try:
+            return self._shortened(result, most, plan.id, owner)
+        except StateDamaged as error:
+            late = OutputTooLarge(
+                f"{plan.id}: its answer is too large to pass on and cannot be stored: {error.message}",
+                hint=error.hint,
+                outcome="done",
+            )
+            return failure(late, call.trace(self.series))
+        except CallError as error:
+            return failure(error, call.trace(self.series))
+
+    def _shortened(self, result: ToolResult, most: int, tool: str, owner: CallContext | None) -> ToolResult:
+        value, preview = result.value, self.limits.preview
+        if (
+            not result.ok
+            or result.status != "ok"
+            or type(value) in _SCALARS
+            or (type(value) is str and len(value) * 4 <= most)
+        ):
+            return result
+        is_text = isinstance(value, str)
+        data = value.encode("utf-8", "surrogatepass") if is_text else to_json(value, inf_nan_mode="constants")
+        if len(data) <= most or self._is_short(value, owner):
+            return result
+        kind, ending = ("text/plain", "txt") if is_text else ("application/json", "json")
+        name = f"{tool.replace(':', '-')}.{ending}"
+        sources = sources_of(result)
+        made = self.store.put(data, kind, name=name, context=owner, call_id=result.call_id, untrusted=sources)
+        beginning = data[: preview * 4].decode("utf-8", "ignore")[:preview]
+        shown: dict[str, Any] = {"preview": beginning, "truncated": True, "artifact": made.to_json()}
+        reported = {"type": "text", "text": f"{beginning}…\n({len(data):,} bytes; the whole: {made.uri})"}
+        return result.replace(value=shown, content=(reported, made.link(), *result._content))
+
+    def _is_short(self, value: Any, owner: CallContext | None) -> bool:
+        """Whether it was shortened before: the answer of a key, with a preview that is longer than answers may be."""
+        if type(value) is not dict or value.keys() != {"preview", "truncated", "artifact"}:
+            return False
+        beginning, whole = value["preview"], value["artifact"]
+        if type(beginning) is not str or len(beginning) > self.limits.preview or type(whole) is not dict:
+            return False
+        try:
+            return self.store.get(whole.get("uri", ""), context=owner).to_json() == whole
+        except ArtifactNotFound:
+            return False

@@ -23,12 +23,13 @@ from tavern_core.kernel.calls.attempt import accept
 from tavern_core.kernel.calls.call_errors import error_of
 from tavern_core.kernel.calls.conclusion import Conclusion
 from tavern_core.kernel.calls.idempotency import Claim, Idempotency
+from tavern_core.kernel.calls.large_results import LargeResults
 from tavern_core.kernel.calls.normalise import NOT_AWAITABLE
 from tavern_core.kernel.calls.retrying import LONGEST_WAIT_S, is_harmless_again, may_pass, pause_before
 from tavern_core.kernel.calls.running_call import CallLimits, RunningCall, enter, frame_of, leave
 from tavern_core.kernel.calls.untrusted_content import marked, taken_over
 from tavern_core.kernel.catalogue.call_plan import Plan
-from tavern_core.kernel.execution.modes import LeftBehind, Mode, TimeLimit, cancellations, has_begun
+from tavern_core.kernel.execution.modes import LeftBehind, Mode, NeverBegan, TimeLimit, cancellations, has_begun
 from tavern_core.kernel.limits.breakers import CircuitBreaker
 from tavern_core.kernel.limits.limit_table import Governor, Place, Rate
 from tavern_core.kernel.limits.slots import Full, Slots, held
@@ -49,6 +50,7 @@ class Governance:
 
     idempotency: Idempotency
     conclusion: Conclusion
+    large: LargeResults
     limits: CallLimits
 
     async def run(self, plan: Plan, call: RunningCall, mode: Mode) -> ToolResult:
@@ -75,6 +77,9 @@ class Governance:
         finally:
             held.reset(mark)
         result = self.conclusion.redacted(call, result)
+        short = self.large.shortened(call, result)
+        if short.error is None:  # else the key has the whole, and its caller may ask again
+            result = short
         await self.idempotency.finish(claim, plan, call, result, mode)
         return result
 
@@ -164,7 +169,12 @@ class Governance:
                 raise raised
             attempt += 1
             await self._tell_retry(plan, call, mode, attempt, pause, failed)
-            await mode.pause(pause)
+            try:
+                await mode.pause(pause)
+            except asyncio.CancelledError:
+                if failed.outcome == "none":  # nothing has happened so far
+                    raise NeverBegan from None
+                raise
 
     async def _tell_retry(
         self, plan: Plan, call: RunningCall, mode: Mode, attempt: int, pause: float, failed: CallError

@@ -21,8 +21,8 @@ from contextvars import Token
 from dataclasses import replace
 from typing import Any, Final
 
+from tavern_core.contract.stores import RecordStore
 from tavern_core.contract.tool_context import RUNNING
-from tavern_core.errors import CallError, OutputTooLarge, StateDamaged
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.calls.admission import (
     admit,
@@ -42,7 +42,8 @@ from tavern_core.kernel.calls.compiler import Compiler
 from tavern_core.kernel.calls.conclusion import Conclusion
 from tavern_core.kernel.calls.foresight import Foresight, own_gates
 from tavern_core.kernel.calls.idempotency import Idempotency
-from tavern_core.kernel.calls.large_results import ArtifactStore, shortened
+from tavern_core.kernel.calls.large_results import ArtifactStore, LargeResults
+from tavern_core.kernel.calls.long_calls import LongCalls, owner_of_call
 from tavern_core.kernel.calls.normalise import NOT_AWAITABLE
 from tavern_core.kernel.calls.optional_steps import Governance
 from tavern_core.kernel.calls.plan_tokens import PlanTokens
@@ -57,12 +58,12 @@ from tavern_core.kernel.calls.running_call import (
     leave,
 )
 from tavern_core.kernel.calls.untrusted_content import concluded, has_read, judged
-from tavern_core.kernel.catalogue.call_plan import Inner, Plan
+from tavern_core.kernel.catalogue.call_plan import Plan
 from tavern_core.kernel.execution.modes import Mode, TimeLimit, cancellations, has_begun
 from tavern_core.kernel.hooks.dispatch import HookCalls, Wish
 from tavern_core.kernel.log.recorder import Recorder
 from tavern_core.kernel.settings.secret_masking import KnownSecrets
-from tavern_core.model.call import CallContext, ToolCall
+from tavern_core.model.call import CallContext, ToolCall, owner_of
 from tavern_core.model.config import HostConfig
 from tavern_core.model.event import Event
 from tavern_core.model.job import handle
@@ -103,6 +104,7 @@ class Pipeline:
     foresight: Foresight
     background: Background
     artifacts: ArtifactStore
+    long_calls: LongCalls
     series: str
     """Start of the call ids of this host."""
     numbers: itertools.count[int]
@@ -120,16 +122,16 @@ class Pipeline:
         plans: PlanTokens,
         background: Background,
         artifacts: ArtifactStore,
+        records: RecordStore,
     ) -> Pipeline:
         series, numbers = secrets.token_hex(6), itertools.count(1)
         conclusion = Conclusion(hooks, recorder, known_secrets, series, numbers)
         own = CallLimits.of(config.limits, config.artifacts)
-        governance = Governance(idempotency, conclusion, own)
+        governance = Governance(idempotency, conclusion, LargeResults(own, artifacts, series), own)
         foresight = Foresight(catalogue, hooks, approvals, plans, own, series)
         return cls(
             catalogue, catalogue.ready, hooks, own, approvals, conclusion, governance, plans, foresight, background,
-            artifacts,
-            series, numbers,
+            artifacts, LongCalls(records, series, catalogue.all_running), series, numbers,
         )  # fmt: skip
 
     async def run(
@@ -164,7 +166,11 @@ class Pipeline:
                 call.context = None
                 raise no_context(written, context)
             ready = self.ready  # by a local name: what is called as `self.ready(...)` is looked up as a method first
-            plan = call.plan = ready(written) or await self.catalogue.find(written, context)
+            known = ready(written)
+            if known is None:
+                self.long_calls.watch(self._end)
+                known = await self.catalogue.find(written, context)
+            plan = call.plan = known
             plan.usage.calls[call.number] = call
             if (plan.inline_s is not None if phase is None else phase.is_job) and not job_id.get():
                 return await self._detached(plan, call, mode)
@@ -238,7 +244,7 @@ class Pipeline:
         if call.reads is not None:
             result = concluded(call, result)
         if self.limits.inline_bytes is not None:
-            result = self._shortened(call, result)
+            result = self.governance.large.shortened(call, result)
         if (broken := call.broken) is not None:
             call.broken = None  # its frames hold the call
             log_origin(result, broken)
@@ -282,19 +288,29 @@ class Pipeline:
             has_read(call, (plan.source,))
         return None
 
-    def cancel(self, call_id: str) -> bool:
-        """Cancel a running call, from any thread; False: no call here has this id, or it is sync code on its caller's thread.
+    def cancel(self, call_id: str, context: CallContext | None = None) -> bool:
+        """Cancel a running call, from any thread; False: no call of this caller has this id, or it is sync code on its caller's thread.
 
         Scripts and workers are ended, async work is cancelled. Sync code in a thread cannot be stopped: its caller stops
-        waiting, and it sees `ToolContext.is_cancelled`.
+        waiting, and it sees `ToolContext.is_cancelled`. The process that runs a call of another host is asked to end it.
+
+        Args:
+            context: who cancels; None: the host.
         """
-        series, _, number = call_id.rpartition("-") if isinstance(call_id, str) else ("", "", "")
+        if not isinstance(call_id, str) or not call_id.isprintable():
+            return False
+        series, _, number = call_id.rpartition("-")
+        if series != self.series:
+            return self.long_calls.ask_to_end(call_id, context)
         try:
-            call = self.catalogue.running(int(number, 16)) if series == self.series else None
+            call = self.catalogue.running(int(number, 16))
         except ValueError:
             return False
-        if call is None:
+        if call is None or (context is not None and owner_of(context) != owner_of_call(call)):
             return False
+        return self._end(call)
+
+    def _end(self, call: RunningCall) -> bool:
         call.is_cancelled = True
         task, known = call.task, call.number
         if task is None:
@@ -311,34 +327,14 @@ class Pipeline:
             return False
         return True
 
-    def _shortened(self, call: RunningCall, result: ToolResult) -> ToolResult:
-        """The result, or its beginning with a link to the whole, which is an artifact of its caller."""
-        plan, context, most = call.plan, call.context, self.limits.inline_bytes
-        if plan is None or context is None or most is None or isinstance(call.written, Inner):
-            return result
-        try:
-            return shortened(
-                result, most, self.limits.preview, self.artifacts, plan.id, context, is_host=context is plan.host
-            )
-        except StateDamaged as error:
-            late = OutputTooLarge(
-                f"{plan.id}: its answer is too large to pass on and cannot be stored: {error.message}",
-                hint=error.hint,
-                outcome="done",
-            )
-            return failure(late, call.trace(self.series))
-        except CallError as error:
-            return failure(error, call.trace(self.series))
-
     async def _detached(self, plan: Plan, call: RunningCall, mode: Mode) -> ToolResult:
         """Make the call in the background. Its caller gets its answer, where that is there in time, else a job."""
-        spec, own, has_key = plan.spec, plan.intake(call.arguments), call.key is not None
-        again = spec.may_be_repeated(has_key=has_key) or (has_key and spec.finds_by_key)
+        own = plan.intake(call.arguments)
         done: Future[ToolResult] | None = Future() if plan.inline_s else None
         request = Request(
-            call.written, call.arguments if own is None else own, call.context, call.purpose, call.key, call.door,
-            spec.kind == "workflow", again, own is not None, done,
-        )  # fmt: skip
+            plan.id, call.arguments if own is None else own, call.context, call.purpose, call.key, call.door,
+            has_copy=own is not None, done=done,
+        ).of(plan)  # fmt: skip
         ends = _ends_of_caller(call)
         left = max(min(ends) - time.perf_counter(), 0) if ends else None
         job = await self.background.begin(request, mode, left)

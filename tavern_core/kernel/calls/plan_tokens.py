@@ -157,7 +157,8 @@ class PlanTokens:
     async def _open(self, token: object, mode: Mode, key: str | None, left: float | None) -> Record:
         if not isinstance(token, str) or not token.isascii() or not token.startswith("plan-") or len(token) > 80:
             raise CallMisused(
-                f"{token!r:.40} is not a plan token", hint="invoke(..., dry_run=True) gives one in its value"
+                f"{token!r:.40} is not a plan token",
+                hint="a dry run gives one: invoke(..., dry_run=True), `tavern tools call ID --dry-run`",
             )
         record: Record | None = await ask(mode, self._records, self._records.get, KIND, token, seconds=left)
         if record is None:

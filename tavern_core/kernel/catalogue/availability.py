@@ -150,13 +150,16 @@ class Availability:
         return None if found is None else (*found, f"known to the namespace {prefix!r} of {found[1].name}")
 
     def _refusal(self, spec: ToolSpec, caller: CallContext, inventory: Profile | None) -> Why | None:
-        """Why no executor runs a tool, or lists and profile bar the caller; None: neither."""
+        """Why no executor runs a tool, its pin holds it back, or lists and profile bar the caller; None: neither of them."""
         if spec.kind not in (kinds := self._specs.kinds()):
             fix = (
                 did_you_mean(spec.kind, kinds)
                 or f"use a plugin that contributes it; known kinds: {', '.join(sorted(kinds))}"
             )
             return Why(spec.id, False, f"no plugin runs tools of kind {spec.kind!r}", fix, spec.plugin)
+        if not self._specs.without_changed([spec]):
+            reason = "it is pinned, and its definition is not the one that was reviewed"
+            return Why(spec.id, False, reason, f"tavern tools pins; then tavern tools pin {spec.id}", spec.plugin)
         verdict = self._specs.policy().verdict(spec, caller, inventory)
         return None if verdict.allowed else Why(spec.id, False, verdict.reason, verdict.fix, spec.plugin)
 

@@ -83,6 +83,8 @@ class ToolSpecs:
 
     def catch_up(self) -> None:
         """Before a listing of tools: reread changed files."""
+        if self.pins.is_outdated:
+            self.changed()
         self.base.signals.lookup.emit()
 
     def kinds(self) -> frozenset[str]:
@@ -278,6 +280,12 @@ class ToolSpecs:
         """Return when a tool is not pinned, or is as it was reviewed. Raises ToolQuarantined (TOOL_QUARANTINED)."""
         self.pins.check(spec, self.policy().pinned, self.registry.entries())
 
+    def without_changed(self, specs: Iterable[ToolSpec]) -> list[ToolSpec]:
+        """The tools whose texts a model may read: not those that changed under their pin, which cannot be called either."""
+        found = list(specs)
+        changed = {tool_id for tool_id in self.pins.changed(found) if self.is_whole(tool_id)}
+        return [spec for spec in found if spec.id not in changed] if changed else found
+
     def rights(self, record: Record, spec: ToolSpec) -> Rights:
         """What the host allows a tool of a plugin and its own calls, without scopes."""
         own, host = record.capabilities(spec), self.config.capabilities
@@ -327,7 +335,7 @@ class ToolSpecs:
             kinds = self.kinds()
             listed = tuple(
                 s
-                for s in self.all(entries)
+                for s in self.without_changed(self.all(entries))
                 if entries[s.id].plugin in usable and s.kind in kinds and policy.host_verdict(s).allowed
             )
             seen.by_id = {s.id: s for s in listed}
@@ -336,7 +344,7 @@ class ToolSpecs:
         if not seen.has_factories:
             return seen.listed
         shown = (self.for_caller(s, self.default) for s in seen.listed)
-        return tuple(s for s in shown if s is not None)
+        return tuple(self.without_changed(s for s in shown if s is not None))
 
 
 def _pick(made: Any, entry: Entry, record: Record, diagnostics: Diagnostics) -> ToolSpec | None:

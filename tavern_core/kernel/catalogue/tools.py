@@ -104,7 +104,7 @@ class Tools:
                 for s in inventory.resolved.values()
                 if s.kind in kinds and policy.verdict(s, caller, inventory).allowed
             ]
-        return tuple(sorted(allowed, key=lambda spec: spec.id))
+        return tuple(sorted(self._specs.without_changed(allowed), key=lambda spec: spec.id))
 
     def get(self, tool: str, default: D | None = None) -> ToolSpec | D | None:
         """One tool, with everything known about it, or `default`; activates its plugin when only its id is known.

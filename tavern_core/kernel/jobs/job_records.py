@@ -13,7 +13,7 @@ from pydantic_core import to_json
 
 from tavern_core.contract.stores import Record, RecordStore
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.kernel.calls.idempotency import result_of, result_text
+from tavern_core.kernel.calls.stored_results import result_of, result_text
 from tavern_core.kernel.log.recorder import Recorder
 from tavern_core.kernel.settings.result_redaction import ForDisk
 from tavern_core.model.event import JOB_CHANGED
@@ -22,9 +22,7 @@ from tavern_core.model.result import ToolError, ToolResult
 
 KIND: Final = "job"
 RESULT: Final = "job-result"
-END: Final = "job-end"
 ANSWER: Final = "job-answer"
-_ASKED_S: Final = 60.0
 _LONGEST_S: Final = 90 * 86_400.0
 """How long a job without news is stored: its process may have died."""
 _MOST_UNSURE: Final = 10_000
@@ -100,15 +98,6 @@ class JobRecords:
             known = {**kept.facts, **facts}
             if self.records.replace(replace(record, state=job.status, data=_text(job, known), expires=expires)):
                 return KeptJob(job, record, known)
-
-    def ask_to_end(self, id: str) -> None:  # noqa: A002 - the job's
-        """Ask the process that runs a job to end it."""
-        now = time.time()
-        self.records.add(Record(END, id, "", "asked", "{}", now, now + _ASKED_S))
-
-    def asked_to_end(self) -> builtins.list[str]:
-        """The jobs of all processes with a recent request to end: one read for all."""
-        return [record.key for record in self.records.list(END, most=10_000)]
 
     def leave_answer(self, id: str, question: str, value: Any) -> None:  # noqa: A002 - the job's
         """Leave the answer to a question for whichever process runs the job."""

@@ -12,22 +12,26 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from tavern_core.errors import InputInvalid, JobNotFound, StateDamaged, UsageError
+from tavern_core.errors import CallError, InputInvalid, JobNotFound, StateDamaged, UsageError
 from tavern_core.kernel.calls.background import Request
 from tavern_core.kernel.calls.elicitation import misfit
 from tavern_core.kernel.calls.stored_approvals import StoredApprovals
 from tavern_core.kernel.calls.untrusted_content import running_call_has_read, sources_of
+from tavern_core.kernel.catalogue.call_plan import Plan
 from tavern_core.kernel.jobs.job_records import LOST, KeptJob, ended
 from tavern_core.kernel.jobs.new_jobs import NewJobs
 from tavern_core.kernel.jobs.running_job import RunningJob, give_answer
 from tavern_core.kernel.jobs.running_jobs import CANCELLED, NEVER_RAN, RunningJobs
+from tavern_core.kernel.stores.end_requests import ask_to_end
 from tavern_core.model.call import CallContext, owner_of
 from tavern_core.model.job import JOB_STATUSES, Job, handle
+from tavern_core.model.naming_rules import spellings
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.question import Question
 from tavern_core.model.result import ToolResult
@@ -39,9 +43,17 @@ class Jobs(Mapping[str, Job]):
     Args:
         running: those of this process.
         new: where further ones begin.
+        find: the plan of a tool, as for a call.
     """
 
-    def __init__(self, running: RunningJobs, new: NewJobs, approvals: StoredApprovals) -> None:
+    def __init__(
+        self,
+        running: RunningJobs,
+        new: NewJobs,
+        approvals: StoredApprovals,
+        find: Callable[[str, CallContext | None], Awaitable[Plan]],
+    ) -> None:
+        self._find = find
         self._running = running
         self._new = new
         self._changes = running.changes
@@ -86,22 +98,22 @@ class Jobs(Mapping[str, Job]):
                 "jobs.list takes statuses, the id of a tool and a number from 0 up",
                 hint='jobs.list(status="running", tool="text:count", most=20)',
             )
-        _check_caller(context)
+        check_caller(context)
         wanted = (status,) if isinstance(status, str) and status else tuple(status)
         if unknown := [one for one in wanted if one not in JOB_STATUSES]:
             raise UsageError(
                 f"{unknown[0]!r:.80} is not a status of a job",
                 hint=did_you_mean(str(unknown[0]), JOB_STATUSES) or f"there are: {', '.join(JOB_STATUSES)}",
             )
-        owner = None if context is None else owner_of(context)
+        owner, named = None if context is None else owner_of(context), spellings(tool)
         found = {
             kept.job.id: self._seen(kept)
             for kept in self._records.list(owner, wanted, 10_000 if tool else most)
-            if not tool or kept.job.tool == tool
+            if not tool or kept.job.tool in named
         }
         if self._engines.runs is not None:
             for job in self._engines.runs.list(wanted, most):
-                if job.id in found or (tool and job.tool != tool):
+                if job.id in found or (tool and job.tool not in named):
                     continue
                 if context is None or self._engines.runs.owner(job.id) == (context.principal, context.user_id):
                     found[job.id] = job
@@ -187,10 +199,13 @@ class Jobs(Mapping[str, Job]):
         """Make a call in the background. The arguments are those of `Tavern.invoke`.
 
         Raises:
+            UsageError: an argument has the wrong type (USAGE).
             CallError: it cannot be stored (INTERNAL), or too many wait (BUDGET_EXCEEDED).
         """
-        is_run = isinstance(tool, str) and tool.startswith("workflow:")
-        request = Request(tool, arguments, context, purpose, idempotency_key, "api", is_run)
+        check_caller(context)
+        request = Request(tool, arguments, context, purpose, idempotency_key)
+        with suppress(CallError):  # the job itself says why its tool cannot be called
+            request = request.of(await self._find(tool, context))
         return await self._new.begin(request, self._running.mode, None)
 
     def cancel(self, id: str, *, context: CallContext | None = None) -> bool:  # noqa: A002 - the job's
@@ -204,7 +219,7 @@ class Jobs(Mapping[str, Job]):
             self._running.end(running)
             return True
         if self._records.records.is_present(str(kept.facts.get("process", ""))):
-            self._records.ask_to_end(id)
+            ask_to_end(self._records.records, id)
             return True
         has_run = job.status == "input_required" and not kept.facts.get("approval")
         error = CANCELLED if has_run else NEVER_RAN
@@ -320,7 +335,7 @@ class Jobs(Mapping[str, Job]):
         return changed
 
     def _found(self, id_: str, context: CallContext | None) -> tuple[Job, KeptJob | None]:
-        _check_caller(context)
+        check_caller(context)
         known = id_ if isinstance(id_, str) and id_.isprintable() else ""
         kept, runs = self._records.get(known), self._engines.runs
         if kept is not None and (context is None or kept.record.owner == owner_of(context)):
@@ -346,7 +361,7 @@ class Jobs(Mapping[str, Job]):
         return replace(job, questions=known.questions, status=known.status, error=known.error)
 
 
-def _check_caller(context: object) -> None:
+def check_caller(context: object) -> None:
     """Raises UsageError: it is not a caller (USAGE)."""
     if not isinstance(context, CallContext | None):
         raise UsageError(

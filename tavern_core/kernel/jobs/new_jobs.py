@@ -87,9 +87,7 @@ class NewJobs:
 
     def _stored_job(self, request: Request) -> tuple[Job, RunningJob | None]:
         """A new job and what runs it; None: the same call with the same key is a job already."""
-        if not (
-            isinstance(request.tool, str) and isinstance(request.purpose, str) and isinstance(request.key or "", str)
-        ):
+        if not all(map(_is_text, (request.tool, request.purpose, request.key or ""))):
             raise CallMisused(
                 f"{request.tool!r:.80}: tool, purpose and idempotency key of a call are text",
                 hint='for example "text:count", purpose="why", idempotency_key="a name"',
@@ -172,6 +170,11 @@ class NewJobs:
     def _stored(self, arguments: Any, key: str | None) -> Any:
         """Arguments as they are stored; None: they, or the key, hold secrets, and the job cannot be resumed."""
         return None if key and self._disk.text(key) != key else self._disk.arguments(arguments)
+
+
+def _is_text(value: object) -> bool:
+    """Whether it is text that can be stored; half a character cannot."""
+    return isinstance(value, str) and (value.isascii() or not any("\ud800" <= sign <= "\udfff" for sign in value))
 
 
 def _named(whole: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import replace
@@ -86,6 +87,8 @@ class RunningJob:
         """Answers of the process that ran it before, each for the next question of its name."""
         self.given: list[tuple[str, Any]] = []
         """The answers that its tool has got: another process gives them again."""
+        self.storing = threading.Lock()
+        """Held while questions and answers change or are stored: the newest are stored last."""
 
 
 class JobConversation:
@@ -158,12 +161,13 @@ def show_questions(changes: JobChanges, running: RunningJob) -> None:
         questions = tuple({"id": name, **question.to_json()} for name, (question, _) in tuple(running.asked.items()))
         return replace(job, status="input_required" if questions else "running", questions=questions)
 
-    answers = changes.disk.arguments({"given": running.given}) or {}
-    try:
-        changes.change(running.id, now, answers=answers.get("given", ()))
-        running.is_shown = True
-    except TavernError:
-        running.is_shown = False  # stored as soon as the store can be used
+    with running.storing:
+        answers = changes.disk.arguments({"given": [*running.given]}) or {}
+        try:
+            changes.change(running.id, now, answers=answers.get("given", ()))
+            running.is_shown = True
+        except TavernError:
+            running.is_shown = False  # stored as soon as the store can be used
 
 
 def give_answer(changes: JobChanges, running: RunningJob, name: str, value: Any) -> None:
@@ -177,8 +181,9 @@ def give_answer(changes: JobChanges, running: RunningJob, name: str, value: Any)
         return
     if why := misfit(question, value):
         raise InputInvalid(f"the answer to {name} does not fit: {why}", hint="answer again; the question stays open")
-    if running.asked.pop(name, None) is None:  # it was answered already
-        return
-    running.given.append((name, value))
+    with running.storing:  # what is stored has each question either open or answered
+        if running.asked.pop(name, None) is None:  # it was answered already
+            return
+        running.given.append((name, value))
     running.task.get_loop().call_soon_threadsafe(lambda: None if future.done() else future.set_result(value))
     show_questions(changes, running)

@@ -41,6 +41,7 @@ from tavern_core.kernel.jobs.job_records import LOST, JobChanges, KeptJob, ended
 from tavern_core.kernel.jobs.running_job import AGAIN_S, JobConversation, RunningJob, give_answer, show_questions
 from tavern_core.kernel.limits.slots import Full, Slots
 from tavern_core.kernel.settings.result_redaction import ForDisk
+from tavern_core.kernel.stores.end_requests import asked_to_end
 from tavern_core.model.call import HOST_PRINCIPAL, CallContext
 from tavern_core.model.job import Job, JobStatus
 from tavern_core.model.result import ToolError, ToolResult, failure
@@ -373,7 +374,7 @@ class RunningJobs:
         while self._running or self._owed:
             await asyncio.sleep(_WATCH_S)
             with suppress(TavernError):  # tried again in a moment
-                for id_ in await self.aside(self._records.asked_to_end):
+                for id_ in await self.aside(asked_to_end, self._records.records):
                     if (running := self._running.get(id_)) is not None and not running.is_cancelled:
                         self.end(running)
                 for running in list(self._running.values()):

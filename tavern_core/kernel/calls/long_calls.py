@@ -1,0 +1,113 @@
+"""Calls that run for long are written down, so that every process of the home can end them.
+
+    a call runs for a quarter of a second   a record `call` with its owner, until it has ended
+    another process asks for its end        a request, as for jobs (`kernel/stores/end_requests.py`)
+
+A thread of the host looks at its calls from time to time. So the calls themselves do nothing for this, and short ones cost nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Final
+
+from tavern_core.contract.stores import Record, RecordStore
+from tavern_core.errors import StateDamaged
+from tavern_core.kernel.calls.running_call import RunningCall
+from tavern_core.kernel.stores.end_requests import END, ask_to_end, asked_to_end
+from tavern_core.model.call import HOST_PRINCIPAL, CallContext, owner_name, owner_of
+
+KIND: Final = "call"
+_LOOK_S: Final = 0.25
+_LONGEST_S: Final = 90 * 86_400.0
+"""How long a call stays written down whose process has died."""
+_CLOSE_S: Final = 1.0
+
+
+class LongCalls:
+    """The long calls of one host, and how those of others are asked to end.
+
+    Args:
+        series: start of the call ids of this host; its name among the processes of the home.
+        running: the calls that run now.
+    """
+
+    def __init__(self, records: RecordStore, series: str, running: Callable[[], Iterable[RunningCall]]) -> None:
+        self._records = records
+        self._series = series
+        self._running = running
+        self._known: set[str] = set()
+        """The ids of those that are written down."""
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def watch(self, end: Callable[[RunningCall], object]) -> None:
+        """Look after the calls of this host from now on, until it closes."""
+        with self._lock:
+            if self._thread is None and not self._closing.is_set():
+                self._thread = threading.Thread(target=self._watch, args=(end,), name="tavern-calls", daemon=True)
+                self._thread.start()
+
+    def ask_to_end(self, call_id: str, context: CallContext | None) -> bool:
+        """Ask the process that runs a call to end it; False: no such call is known, or it is another caller's.
+
+        Args:
+            context: who asks; None: the host.
+
+        Raises:
+            StateDamaged: the store cannot be used (STATE_DAMAGED).
+        """
+        record = self._records.get(KIND, call_id)
+        if record is None or (context is not None and record.owner != owner_of(context)):
+            return False
+        if not self._records.is_present(call_id.rpartition("-")[0]):
+            return False
+        ask_to_end(self._records, call_id)
+        return True
+
+    def close(self) -> None:
+        with self._lock:
+            self._closing.set()
+        if self._thread is not None:
+            self._thread.join(_CLOSE_S)
+        with suppress(StateDamaged):
+            for id_ in self._known:
+                self._records.remove(KIND, id_)
+
+    def _watch(self, end: Callable[[RunningCall], object]) -> None:
+        while not self._closing.wait(_LOOK_S):
+            try:
+                self._look(end)
+            except StateDamaged:
+                pass  # tried again in a moment
+            except Exception:
+                if not self._closing.is_set():  # else a slow store was closed while it was asked
+                    raise
+
+    def _look(self, end: Callable[[RunningCall], object]) -> None:
+        late = time.perf_counter() - _LOOK_S
+        calls = {f"{self._series}-{call.number:x}": call for call in self._running() if call.clock < late}
+        for id_ in self._known - calls.keys():
+            self._records.remove(KIND, id_)
+            self._known.discard(id_)
+        if not calls:
+            return
+        if new := calls.keys() - self._known:
+            self._records.enter(self._series)
+            now = time.time()
+            for id_ in new:
+                self._records.add(Record(KIND, id_, owner_of_call(calls[id_]), "running", "{}", now, now + _LONGEST_S))
+                self._known.add(id_)
+        for id_ in calls.keys() & asked_to_end(self._records):
+            self._records.remove(END, id_)
+            end(calls[id_])
+
+
+def owner_of_call(call: RunningCall) -> str:
+    """Who may cancel a call, besides the host."""
+    context = call.context or (call.outer[2] if call.outer is not None else None)
+    return owner_name(HOST_PRINCIPAL, "") if context is None else owner_of(context)
