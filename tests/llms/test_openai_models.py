@@ -217,6 +217,10 @@ LOOSE: dict[str, tuple[Any, LLMAnswer]] = {
         {"choices": [{"message": {"tool_calls": [{"function": {"name": "t", "arguments": {"a": 1}}}]}}]},
         LLMAnswer("", tool_calls=(ModelCall("call_0", "t", '{"a": 1}'),)),
     ),
+    "a refusal in its own field": (
+        {"choices": [{"message": {"content": None, "refusal": "I cannot help with that."}}]},
+        LLMAnswer("I cannot help with that."),
+    ),
     "a call without a name": (
         {"choices": [{"message": {"tool_calls": [{"id": "c", "function": {}}]}}]},
         LLMAnswer("", tool_calls=(ModelCall("c", "", ""),)),
@@ -229,6 +233,17 @@ def test_small_deviations_of_other_servers_are_understood(opened: Open, what: st
     body, expected = LOOSE[what]
     with OpenAIServer([Reply(body=json.dumps(body).encode())]) as server:
         assert ask(opened, server, False)[0] == expected
+
+
+def test_usage_in_a_chunk_without_choices_is_counted(opened: Open) -> None:
+    chunks = [
+        {"choices": [{"delta": {"content": "hello"}, "finish_reason": "stop"}]},
+        {"usage": {"prompt_tokens": 3, "completion_tokens": 1}},
+    ]
+    body = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks).encode() + b"data: [DONE]\n\n"
+    with OpenAIServer([Reply(body=body, headers={"content-type": "text/event-stream"})]) as server:
+        answer, _ = ask(opened, server, True)
+    assert answer == LLMAnswer("hello", usage={"input": 3, "output": 1})
 
 
 def test_a_server_that_cannot_stream_answers_as_a_whole(opened: Open) -> None:

@@ -11,6 +11,8 @@ from typing import Any
 import httpx2
 import pytest
 
+from tavern_core import Tavern
+from tavern_core.server.mcp import asgi_app
 from tests.mcp_server.shop import META, answer, client, open_shop, post
 
 pytestmark = pytest.mark.slow
@@ -276,3 +278,33 @@ def test_the_token_goes_no_further_than_the_door(tmp_path: Path) -> None:
     assert seen and secret not in seen
     for path in (tmp_path / "home").rglob("*"):
         assert not path.is_file() or secret.encode() not in path.read_bytes(), path
+
+
+@pytest.mark.anyio
+async def test_a_server_whose_state_cannot_be_read_at_its_start_serves_when_it_is_repaired(tmp_path: Path) -> None:
+    home, state = tmp_path / "home", tmp_path / "home" / "state.sqlite"
+    with Tavern.open(home=home) as tavern:
+        _, text = tavern.tokens.create("agent:x")
+    kept = state.read_bytes()
+    state.unlink()
+    state.mkdir()
+    asked: asyncio.Queue[Any] = asyncio.Queue()
+    done: asyncio.Queue[Any] = asyncio.Queue()
+    headers = {"authorization": f"Bearer {text}", "accept": "application/json, text/event-stream"}
+    async with Tavern.open(home=home) as tavern:
+        app = asgi_app(tavern)
+        living = asyncio.ensure_future(app({"type": "lifespan"}, asked.get, done.put))
+        asked.put_nowait({"type": "lifespan.startup"})
+        assert (await done.get())["type"] == "lifespan.startup.complete"
+        transport = httpx2.ASGITransport(app)
+        async with httpx2.AsyncClient(transport=transport, base_url="http://localhost", headers=headers) as client:
+            answers = []
+            for _ in range(2):
+                answers.append(await client.post("/mcp", json={"jsonrpc": "2.0", "id": 1, "method": "ping"}))
+                if state.is_dir():
+                    state.rmdir()
+                    state.write_bytes(kept)
+        asked.put_nowait({"type": "lifespan.shutdown"})
+        await living
+    assert answers[0].json() == {"error": "temporarily_unavailable"}
+    assert "error" in answers[1].json() and answers[1].status_code == 400  # the library asks for `initialize` first

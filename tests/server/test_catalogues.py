@@ -122,6 +122,8 @@ def test_what_does_not_exist_is_named_with_what_was_meant(desk: Served) -> None:
     ):
         answer = desk.send("GET", path, token)
         assert (answer.status_code, answer.json()["code"]) == (404, code) and meant in answer.json()["fix"]
+    for path in ("/api/nodes/none:None", "/api/tools/none:none", "/api/jobs/none"):
+        assert desk.send("GET", path, token).json()["fix"] == f"GET {path.rpartition('/')[0]} lists them"
     for path in ("/api/jobs?status=nothing", "/api/jobs?limit=0", "/api/jobs?limit=x", "/api/jobs?limit=²"):
         assert (desk.send("GET", path, token).status_code, path) == (400, path)
 

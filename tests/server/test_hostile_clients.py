@@ -345,6 +345,9 @@ def test_a_key_makes_a_call_once(desk: Served, token: str) -> None:
     assert (other.status_code, other.json()["code"]) == (409, "IDEMPOTENCY_CONFLICT")
     two = desk.send("POST", INVOKE, token, {**body, "idempotencyKey": "k-2"}, idempotency_key="k-1")
     assert two.status_code == 400
+    twice = [("idempotency-key", "k-1"), ("idempotency-key", "k-2")]
+    both = desk.http.post(f"{desk.url}{INVOKE}", json=body, headers=[("authorization", f"Bearer {token}"), *twice])
+    assert (both.status_code, both.json()["detail"]) == (400, "the request names different idempotency keys")
     none = desk.send("POST", INVOKE, token, body, idempotency_key="")
     assert (none.status_code, none.json()["detail"]) == (400, "the header Idempotency-Key is empty")
     assert len(desk.desk.done) == before + 1

@@ -78,10 +78,11 @@ def _answer(result: ToolResult) -> Response:
 
 
 def _key(exchange: Exchange, body: dict[str, Any]) -> str | None:
-    """The idempotency key of a call. Raises Problem: it is empty, or header and body name different ones (USAGE)."""
-    header, own = exchange.connection.headers.get("idempotency-key"), body.get("idempotencyKey")
-    if header == "":
+    """The idempotency key of a call. Raises Problem: one is empty, or they differ (USAGE)."""
+    keys = {*exchange.connection.headers.getlist("idempotency-key")}
+    if "" in keys:
         raise Problem(400, "USAGE", "the header Idempotency-Key is empty", "send a key, or leave the header out")
-    if header and own and header != own:
-        raise Problem(400, "USAGE", "the header and the body name different idempotency keys", "send one of them")
-    return own or header or None
+    keys |= {body["idempotencyKey"]} if "idempotencyKey" in body else set()
+    if len(keys) > 1:
+        raise Problem(400, "USAGE", "the request names different idempotency keys", "send one of them")
+    return next(iter(keys), None)

@@ -22,6 +22,10 @@ STATUSES: Final[Mapping[str, int]] = {
     "TOOL_QUARANTINED": 503, "STATE_DAMAGED": 503,
 }  # fmt: skip
 """Code → HTTP status; every other code is a 500."""
+_LISTS: Final[Mapping[str, str]] = {
+    "TOOL_NOT_FOUND": "/api/tools", "NODE_NOT_FOUND": "/api/nodes", "JOB_NOT_FOUND": "/api/jobs",
+}  # fmt: skip
+"""Code → the route that lists what there is; the hints of the host name commands of the machine that it runs on."""
 
 
 class Problem(TavernError):
@@ -82,6 +86,8 @@ def unexpected() -> Response:
 def _response(
     status: int, code: str, detail: str, fix: str, more: Mapping[str, Any], headers: Mapping[str, str] | None = None
 ) -> Response:
+    if code in _LISTS and not fix.startswith("did you mean"):
+        fix = f"GET {_LISTS[code]} lists them"
     members = {"title": HTTPStatus(status).phrase, "status": status, "code": code, "detail": detail, "fix": fix or None}
     body = to_json({**members, **more}, inf_nan_mode="null", fallback=str)
     return Response(body, status, {"cache-control": "no-store", **(headers or {})}, MEDIA_TYPE)

@@ -8,9 +8,10 @@ A request from another web page's script, or under a name that is not ours, ends
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,6 +34,7 @@ from tavern_core.server.request_access import RequestAccess, bearer_token, has_r
 if TYPE_CHECKING:
     from tavern_core.host import Tavern
 
+_log: Final = logging.getLogger("tavern.server")
 _METADATA: Final = "/.well-known/oauth-protected-resource"
 _RETRY_MS: Final = 500
 """How soon a client should come back to a stream that was closed."""
@@ -75,7 +77,10 @@ class Application:
             return
         try:
             holder = await self._access.token(bearer_token(headers))
-        except StateDamaged:
+            if holder is not None:
+                await self._started()
+        except StateDamaged as error:
+            _log.error("%s: %s", scope["path"], error)
             await JSONResponse({"error": "temporarily_unavailable"}, 503)(scope, receive, send)
             return
         if holder is None:
@@ -153,7 +158,8 @@ class Application:
         while True:
             message = await receive()
             if message["type"] == "lifespan.startup":
-                await self._started()
+                with suppress(StateDamaged):  # each request reports it, until it is repaired
+                    await self._started()
                 await send({"type": "lifespan.startup.complete"})
             elif message["type"] == "lifespan.shutdown":
                 await self.close()
@@ -161,13 +167,19 @@ class Application:
                 return
 
     async def _started(self) -> tuple[StreamableHTTPSessionManager, StreamableHTTPSessionManager]:
-        """What serves, from the first request on: in a task of its own, because it must end in the task in which it began."""
+        """What serves, from the first request on: in a task of its own, because it must end in the task in which it began.
+
+        Raises:
+            StateDamaged: it cannot begin; the next request tries again (STATE_DAMAGED).
+        """
         if self._managers is None:
-            if self._running is None:
-                self._running = asyncio.ensure_future(self._run())
+            running = self._running = self._running or asyncio.ensure_future(self._run())
             ready = asyncio.ensure_future(self._ready.wait())
-            await asyncio.wait([ready, self._running], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([ready, running], return_when=asyncio.FIRST_COMPLETED)
             ready.cancel()
+            if running.done() and running.exception() is not None:
+                self._running = None
+                await running
         if self._managers is None:
             raise RuntimeError("the MCP server has ended")
         return self._managers

@@ -79,6 +79,8 @@ class Completion:
                 if type(count := usage.get(key)) is int and count >= 0:
                     self._usage[name] = count
         choices = value.get("choices")
+        if choices is None and isinstance(usage, Mapping):
+            return ""  # some servers send the usage in a chunk of its own
         if not isinstance(choices, list):
             raise self._odd("no `choices`")
         if not choices:
@@ -93,7 +95,7 @@ class Completion:
             raise self._odd("`tool_calls` that are not a list")
         for position, call in enumerate(calls):
             self._add_call(position, call)
-        text = _text_of(part.get("content"))
+        text = _text_of(part.get("content")) or _text_of(part.get("refusal"))
         self._text.append(text)
         return text
 
