@@ -67,7 +67,7 @@ def resume(session: Session, run_id: str, answer: tuple[str, ...], model: str | 
     The model is not asked again what it has answered, and no call is made twice.
     """
     host = session.host()
-    answers = {name: json_or_text(text) for name, text in named(answer).items()}
+    answers = {name: json_or_text(text) for name, text in named(answer, "--answer ID=VALUE").items()}
     begun = host.agents.take_up(run_id, answers, model=model, budget=_limits(budget))
     _finished(session, host.wait(_followed(session, begun, quiet=session.as_json)))
 
@@ -240,7 +240,7 @@ def _row(record: AgentRecord) -> tuple[Any, ...]:
 def _limits(text: str) -> dict[str, Any] | None:
     """``steps=5,money=0.1`` as a mapping; None for nothing."""
     words = tuple(filter(None, (word.strip() for word in text.split(","))))
-    found = {name: json_or_text(value) for name, value in named(words).items()}
+    found = {name: json_or_text(value) for name, value in named(words, "--budget steps=20,money=0.5").items()}
     known = ("steps", "calls", "tokens", "seconds", "money", "currency")
     if unknown := sorted(found.keys() - set(known)):
         raise UsageError(f"--budget has no {unknown[0]!r}", hint=f"it has: {', '.join(known)}")

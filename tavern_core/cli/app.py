@@ -205,6 +205,14 @@ def _failed(error: Exception, session: Session) -> int:
         write(sys.stderr, visible("".join(traceback.format_exception(error))))
     if isinstance(error, TavernError):
         return errors.show_error(error)
+    if isinstance(error, OSError) and error.filename is not None:
+        errors.tell(
+            "error",
+            "USAGE",
+            f"{error.filename}: {error.strerror}",
+            "see that the path is right, and that it can be used",
+        )
+        return errors.USAGE
     hint = "" if session.debug else "run it again with --debug for the traceback, and report it"
     errors.tell("error", "INTERNAL", f"{type(error).__name__}: {error}", hint)
     return errors.FAILED

@@ -14,13 +14,13 @@ LARGEST_INPUT: Final = 64_000_000
 """Bytes read from a file or stdin; the host's own limits are far below."""
 
 
-def named(words: tuple[str, ...]) -> dict[str, str]:
-    """``name=value`` words as a mapping. Raises UsageError: a word without ``=``, or a name given twice (USAGE)."""
+def named(words: tuple[str, ...], example: str = "text='one two'") -> dict[str, str]:
+    """``name=value`` words as a mapping; a hint shows `example`. Raises UsageError: a word without ``=``, or a name given twice (USAGE)."""
     found: dict[str, str] = {}
     for word in words:
         name, equals, text = word.partition("=")
         if not equals or not name:
-            raise UsageError(f"{word[:200]!r} is not name=value", hint="for example text='one two'")
+            raise UsageError(f"{word[:200]!r} is not name=value", hint=f"for example {example}")
         if name in found:
             raise UsageError(f"{name!r} is given twice", hint=f"for a list write {name}='[1, 2]'")
         found[name] = text

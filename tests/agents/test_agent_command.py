@@ -137,6 +137,8 @@ def test_approvals_and_resuming_work_across_hosts(
         (("run", "clerk", "count", "--budget", "steps=1"), 1, "error[BUDGET_EXCEEDED]"),
         (("run", "clerk", "wait for ever", "--budget", "seconds=0.2"), 124, "error[TIMEOUT]"),
         (("run", "clerk", "count", "--budget", "step=1"), 2, "--budget has no 'step'"),
+        (("run", "clerk", "count", "--budget", "5"), 2, "for example --budget steps=20"),
+        (("resume", "agent-nothing", "--answer", "yes"), 2, "for example --answer ID=VALUE"),
         (("run", "clerk", "count", "--budget", "money=1,currency=EUR"), 2, "budget is in EUR"),
         (("run", "clerk", " "), 2, "a task is text"),
         (("run", "clark", "count"), 2, "clerk"),

@@ -45,6 +45,8 @@ FORM = re.compile(r"\A(error|warning)\[[A-Z_]+\]: .+", re.S)
         (("--set", "limits.dept=4", "tools", "list"), 2, "did you mean 'depth'"),
         (("--config", "nowhere.yaml", "tools", "list"), 2, "nowhere.yaml"),
         (("tools", "list", "--profile", "nobody"), 2, "error[PROFILE_INVALID]"),
+        (("assist", "flow.json", "put the text into capitals, please " * 10), 2, "File name too long"),
+        (("skills", "check", "x" * 5_000), 2, "File name too long"),
         (("plugins", "activate"), 2, "--all"),
         (("run", "nowhere.txt"), 2, "nowhere.txt"),
         (("completion", "tcsh"), 2, "error[USAGE]"),
