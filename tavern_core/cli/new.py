@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -78,11 +79,21 @@ def render(template: Path, name: str, output_dir: Path, *, ask: bool) -> Path:
     # The first variable of the template is the plugin's name; the others follow from it.
     first = next((key for key in variables if not key.startswith("_")), "plugin_name")
     try:
-        made = cookiecutter(str(template), no_input=not ask, extra_context={first: name}, output_dir=str(output_dir))
+        with tempfile.TemporaryDirectory() as scratch:
+            # cookiecutter's own folders are in the user's home, which it may be unable to write
+            own = Path(scratch, "config.yaml")
+            own.write_text(json.dumps({"cookiecutters_dir": scratch, "replay_dir": scratch}), "utf-8")
+            made = cookiecutter(
+                str(template),
+                no_input=not ask,
+                extra_context={first: name},
+                output_dir=str(output_dir),
+                config_file=str(own),
+            )
     except CookiecutterException as error:
         raise UsageError(
             f"the plugin could not be made: {error}", hint="choose another --output-dir or name"
         ) from error
     except OSError as error:
-        raise UsageError(f"{error.filename or output_dir} cannot be written: {error.strerror}") from error
+        raise UsageError(f"{error.filename or output_dir} cannot be written: {error.strerror or error}") from error
     return Path(made)

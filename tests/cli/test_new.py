@@ -56,6 +56,22 @@ def test_a_missing_cookiecutter_is_named_with_its_extra(tavern: Run, monkeypatch
     assert (answer.code, "tavern-core[scaffold]" in answer.err) == (2, True)
 
 
+@pytest.mark.parametrize("name", ["0", "1e999", "null", "true"])
+def test_a_name_that_looks_like_another_value_is_text_in_the_manifest(tavern: Run, tmp_path: Path, name: str) -> None:
+    made = tavern("new", name, "--output-dir", str(tmp_path), "--no-input").out.strip()
+    answer = tavern("plugins", "check", made, "--strict")
+    assert (answer.code, answer.out) == (0, f"{name}: ok\n"), answer
+
+
+def test_what_cookiecutter_keeps_in_the_home_is_neither_read_nor_written(
+    tavern: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "home_of_the_user").write_text("no folder", "utf-8")
+    monkeypatch.setenv("HOME", str(tmp_path / "home_of_the_user"))
+    answer = tavern("new", "my-tools", "--output-dir", str(tmp_path), "--no-input")
+    assert answer.code == 0, answer
+
+
 def test_a_folder_that_cannot_be_written_is_an_answer(tavern: Run, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", "utf-8")
     answer = tavern("new", "my-tools", "--no-input", "--output-dir", str(tmp_path / "file" / "below"))
