@@ -36,18 +36,20 @@ from tavern_core.agents.run_store import AgentRuns, StoredAgentRun
 from tavern_core.agents.spending import BudgetLike, Clock, Spending, budget_of, check_price
 from tavern_core.agents.tool_schemas import tokens_of_schema
 from tavern_core.contract.llm import Price, price_of
-from tavern_core.errors import Finding, UsageError
+from tavern_core.errors import Finding, InputInvalid, UsageError
 from tavern_core.flow.passed_models import ModelLike
 from tavern_core.flow.run_caller import restored, stored, taken_up_as
 from tavern_core.kernel.access.profiles import Profile, ProfileLike
 from tavern_core.kernel.calls.approvals import waiting
-from tavern_core.kernel.calls.elicitation import conversation
+from tavern_core.kernel.calls.elicitation import conversation, misfit
 from tavern_core.kernel.calls.untrusted_content import running_call_has_read
 from tavern_core.kernel.settings.result_redaction import masking
 from tavern_core.model.agent_profile import AgentBudget, AgentProfile
 from tavern_core.model.agent_run import RESUMABLE, AgentOutcome, AgentRecord
 from tavern_core.model.call import CallContext
 from tavern_core.model.event import AGENT_FINISHED, AGENT_STARTED
+from tavern_core.model.nearest import did_you_mean
+from tavern_core.model.question import Question
 from tavern_core.model.untrusted import MARK, ContentRead, addresses_in, sources_in, texts_in
 
 _BY_CODE: Final = {"model": "llms", "deliberation_workflow": "workflows"}
@@ -161,7 +163,8 @@ class Agents:
 
         Raises:
             RunNotFound: there is no such run of this caller (RUN_NOT_FOUND).
-            UsageError: it is done, or runs elsewhere (USAGE).
+            UsageError: it is done, or runs elsewhere, or was not asking what is answered (USAGE).
+            InputInvalid: an answer does not fit its question, which stays open (INPUT_SCHEMA_INVALID).
         """
         return await _to_its_end(await self.take_up(run_id, answers, context=context, model=model, budget=budget))
 
@@ -191,6 +194,7 @@ class Agents:
         chosen = facts["model"] if model is None else self._parts.models.name_of(model)
         price, _ = await self._priced(resolved, chosen, limits)
         playback = Playback(record.events)
+        _check_answers(run_id, given, playback.waiting_for)
         caller = restored(run_id, facts["caller"], 0, HOST)
         if resumer is not None or caller is not HOST:
             caller = taken_up_as(run_id, caller, resumer, HOST)
@@ -421,6 +425,24 @@ def _answers_of(answers: object) -> dict[str, Any]:
     except (TypeError, ValueError, RecursionError) as error:
         raise UsageError(f"an answer is JSON: {error}", hint='{"name": "Ann"}') from error
     return dict(given)
+
+
+def _check_answers(run: str, given: Mapping[str, Any], waiting_for: Mapping[str, Any] | None) -> None:
+    """Check answers against the questions that a run waits for, if it does.
+
+    Raises:
+        UsageError: it does not ask what is answered (USAGE).
+        InputInvalid: an answer does not fit its question (INPUT_SCHEMA_INVALID).
+    """
+    if waiting_for is None:
+        return
+    asked = {question["id"]: question for question in waiting_for.get("questions", ())}
+    for name, answer in given.items():
+        if name not in asked:
+            hint = f"it asks {', '.join(asked)}" if asked else str(waiting_for["answer"])
+            raise UsageError(f"{run} does not ask {name!r:.80}", hint=did_you_mean(name, asked) or hint)
+        if waiting_for["kind"] == "question" and (why := misfit(question := Question.from_json(asked[name]), answer)):
+            raise InputInvalid(f"the answer to {name!r} does not fit: {why}", hint=f"{name} asks: {question.prompt}")
 
 
 def _cancel(task: asyncio.Task[Any]) -> bool:

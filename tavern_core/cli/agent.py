@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -165,6 +165,8 @@ def _finished(session: Session, outcome: AgentOutcome) -> None:
     if outcome.ok:
         return
     if not session.as_json:
+        for asked in (outcome.waiting_for or {}).get("questions", ()):
+            tell_plainly(f"{one_line(asked['id'])} asks: {one_line(asked.get('prompt') or '')} {_form(asked)}".rstrip())
         severity = "note" if outcome.state == "waiting" else "error"
         hint = outcome.fix
         if outcome.state == "waiting":
@@ -173,6 +175,17 @@ def _finished(session: Session, outcome: AgentOutcome) -> None:
             severity, outcome.code or outcome.state.upper(), f"{outcome.run_id} {outcome.state}: {outcome.reason}", hint
         )
     raise ReportedExit(_exit_code(outcome))
+
+
+def _form(asked: Mapping[str, Any]) -> str:
+    """What the answer to a question looks like: ``{"count": integer}``."""
+    fields = (asked.get("schema") or {}).get("properties") or {}
+    parts = [
+        f"{json_text(str(name))}: {field.get('type', 'any')}"
+        for name, field in fields.items()
+        if isinstance(field, dict)
+    ]
+    return one_line(f"{{{', '.join(parts)}}}") if parts else ""
 
 
 def _exit_code(outcome: AgentOutcome) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -16,7 +17,7 @@ import pytest
 from tavern_core import CallContext, Plugin, Tavern, ToolContext, tool
 from tavern_core.agents import run_store
 from tavern_core.agents.run_store import AgentRuns
-from tavern_core.errors import RunNotFound, UsageError
+from tavern_core.errors import RunNotFound, TavernError, UsageError
 from tavern_core.model.agent_run import AgentEvent, AgentOutcome, AgentRecord
 from tests.agents.desk import PROFILE, Desk, Office, block, native
 from tests.engine.workbench import flow
@@ -117,6 +118,14 @@ def test_a_question_of_a_tool_makes_the_run_wait_for_its_answer(tmp_path: Path) 
         waiting = tavern.agents.run_sync(profile, "greet")
     assert (waiting.state, waiting.code) == ("waiting", "INPUT_REQUIRED")
     with host() as tavern:
+        for answers, said in (
+            ({"nmae": {"name": "Ann"}}, "does not ask 'nmae'.*did you mean 'name'"),
+            ({"name": "Ann"}, "'name' does not fit: must be object"),
+        ):
+            with pytest.raises(TavernError, match="does not") as refused:
+                tavern.agents.resume_sync(waiting.run_id, answers)
+            assert re.search(said, f"{refused.value.message} {refused.value.hint}")
+        assert tavern.agents.get(waiting.run_id).state == "waiting"
         again = tavern.agents.resume_sync(waiting.run_id, {"name": {"name": "Ann"}})
         assert (again.state, again.calls) == ("waiting", 1), "the second question of this name has no answer yet"
         outcome = tavern.agents.resume_sync(waiting.run_id, {"name": {"name": "Bob"}})
