@@ -143,7 +143,8 @@ async def _followed(session: Session, begun: Coroutine[Any, Any, AgentHandle], *
                     tell_plainly(line)
         return await handle
     except BaseException:
-        handle.cancel()
+        if handle.cancel():
+            tell_plainly(f"{handle.id} is cancelled; to go on with it: tavern agent resume {handle.id}")
         raise
 
 

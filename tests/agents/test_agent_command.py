@@ -178,8 +178,8 @@ def test_an_interrupted_run_is_cancelled_and_can_be_resumed(project: Path, taver
             rows = as_json(tavern("agent", "runs", "--json"))
         assert tavern("agent", "resume", rows[0]["runId"]).returncode == 2
         program.send_signal(signal.SIGINT)
-        program.communicate(timeout=60)
-        assert program.returncode == 130
+        _, err = program.communicate(timeout=60)
+        assert (program.returncode, f"tavern agent resume {rows[0]['runId']}" in err) == (130, True)
     (row,) = as_json(tavern("agent", "runs", "--json"))
     assert row["state"] == "cancelled"
 
