@@ -156,6 +156,7 @@ def test_a_service_that_is_not_declared_is_refused_with_the_line(opened: Opened)
         thing.ctx.service("store")
     assert "services: {use: [store]}" in caught.value.hint
     assert "tavern plugins grant user service:use:store" in caught.value.hint
+    assert "if it requests service:write:store: tavern plugins grant user service:write:store" in caught.value.hint
     assert caught.value.details["missing"] == ["service:use:store"]
 
 

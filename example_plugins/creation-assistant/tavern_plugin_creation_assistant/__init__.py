@@ -6,10 +6,6 @@ own assistant (`tavern.assistant`) does more in one call; this one shows how to 
 
 from __future__ import annotations
 
-import json
-from importlib import resources
-from typing import Any
-
 from tavern_core import PluginContext, hookimpl
 
 from .tools import WorkflowTools
@@ -18,8 +14,3 @@ from .tools import WorkflowTools
 @hookimpl
 def tavern_register_tools(ctx: PluginContext) -> list[WorkflowTools]:
     return [WorkflowTools(ctx.service("workflowManager"), ctx.service("nodeManager"), ctx.service("llms"))]
-
-
-@hookimpl
-def tavern_register_profiles() -> list[dict[str, Any]]:
-    return [json.loads(resources.files(__package__).joinpath("agent_profile.json").read_text("utf-8"))]

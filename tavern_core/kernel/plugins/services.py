@@ -115,7 +115,8 @@ class Services:
         if may(write) or self.owner(name) is None or self._is_its_own(name, plugin):
             return self._made_for(self[name], plugin)
         if not may(use):
-            raise _denied(plugin, name, use, "use", f"may not use the service {name!r}")
+            otherwise = f"; if it requests {write}: tavern plugins grant {plugin} {write}"
+            raise _denied(plugin, name, use, "use", f"may not use the service {name!r}", otherwise=otherwise)
         if method and method in changing_methods(self[name]):
             raise self._needs_write(name, plugin, method)
         return self._made_for(self[name], plugin)
