@@ -95,5 +95,8 @@ def render(template: Path, name: str, output_dir: Path, *, ask: bool) -> Path:
             f"the plugin could not be made: {error}", hint="choose another --output-dir or name"
         ) from error
     except OSError as error:
-        raise UsageError(f"{error.filename or output_dir} cannot be written: {error.strerror or error}") from error
+        raise UsageError(
+            f"{error.filename or output_dir} cannot be written: {error.strerror or error}",
+            hint="choose another --output-dir",
+        ) from error
     return Path(made)

@@ -27,7 +27,7 @@ _HINTS: Final = {
     errno.ENOSPC: "free some space; what was there before is unchanged",
     errno.EDQUOT: "free some space: your quota is used up; what was there before is unchanged",
     errno.EFBIG: "the largest allowed file size is reached (ulimit -f, or the file system's limit)",
-    errno.EROFS: "the file system is read-only: set TAVERN_HOME to a folder that can be written",
+    errno.EROFS: "the file system is read-only; TAVERN_HOME moves only the state folder, not the files of the project",
     errno.EACCES: "give yourself write permission, or set TAVERN_HOME to a folder that can be written",
     errno.EPERM: "give yourself write permission, or set TAVERN_HOME to a folder that can be written",
     errno.ELOOP: "it is a symbolic link; state files must be regular files: remove the link",

@@ -127,7 +127,9 @@ class Index:
                 except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
                     if attempt == 2 or not is_damaged(error):
                         raise StateDamaged(
-                            f"the index of knowledge cannot be kept: {error}", path=str(self._file)
+                            f"the index of knowledge cannot be kept: {error}",
+                            hint="free some disk space, and see that the folder can be written",
+                            path=str(self._file),
                         ) from error
                     self._close()
                     put_aside(self._file)
