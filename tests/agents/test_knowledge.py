@@ -215,6 +215,7 @@ def test_hostile_files_are_reported_and_the_others_are_found(open_base, name, co
         (finding,) = knowledge.list()[0].findings
         assert message in finding.message
         assert finding.severity == "warning"
+        assert (finding.where.line == 0) == (finding.where.column == 0), "lines and columns count from 1"
 
 
 def test_links_and_pipes_are_not_followed(open_base, tmp_path):
