@@ -12,7 +12,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
-from tavern_core.errors import UsageError
+from tavern_core.errors import SettingsInvalid, UsageError
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model.nearest import did_you_mean
 
@@ -76,7 +76,7 @@ def open_host(found: InstalledPlugin | None, host_options: HostOptions, home: Pa
         home: the state folder.
 
     Raises:
-        TavernError: the configuration or a grant is wrong; a plugin that fails is a row in `tavern.plugins`.
+        TavernError: the configuration, a setting or a grant is wrong; a plugin that fails is a row in `tavern.plugins`.
     """
     from tavern_core.host import Tavern
 
@@ -91,6 +91,9 @@ def open_host(found: InstalledPlugin | None, host_options: HostOptions, home: Pa
         )
     )
     if found is not None:
+        for odd in tavern.diagnostics:
+            if odd.code == SettingsInvalid.code and f"extensions.{found.name}." in odd.message:
+                raise SettingsInvalid(odd.message, hint=odd.hint)
         for name in (*found.depends_on, found.name):
             _grant(tavern, name, host_options.grants if name == found.name else ALL)
     return tavern

@@ -294,6 +294,8 @@ def test_invalid_options_are_reported(project: Project) -> None:
         "'text'": "takes its values by name",
         "plugin='txet'": "'txet' is not installed",
         "config={'limit': {}}": "unknown key 'limit'",
+        "settings={'mrak': '?'}": "extensions.text.mrak: there is no such setting",
+        "settings={'mark': 5}": "extensions.text.mark: must be text, got the number 5",
         "grants=['read:sf']": "'read:sf' is not a permission",
     }
     tests = (f"@pytest.mark.tavern({mark})\ndef test_{at}(tavern):\n    pass\n" for at, mark in enumerate(marks))
