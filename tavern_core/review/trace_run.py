@@ -99,6 +99,9 @@ def _tested(
         f"--rootdir={project}",
         "-p",
         "no:cacheprovider",
+        # The runner is part of tavern_core, whose pytest plugin asks for all of it to be imported by pytest.
+        "-W",
+        "ignore:Module already imported so cannot be rewritten:pytest.PytestAssertRewriteWarning",
         *_alone(words),
     ]
     with _running(command, project, _environment(path)) as (process, printed):

@@ -158,5 +158,7 @@ def test_what_is_made_installs_passes_its_tests_and_is_called(
         check = environment.run("tavern", "plugins", "check", where, home=home)
         assert check.returncode == 0, check.stdout + check.stderr
         assert "warning" not in (check.stdout + check.stderr).lower()
+    trace = environment.run("tavern", "plugins", "check", str(project), "--trace", home=home)
+    assert trace.returncode == 0, trace.stdout + trace.stderr
     call = environment.run("tavern", "tools", "call", f"{name}:greet", "name=小明", home=home)
     assert (call.returncode, call.stdout.strip()) == (0, "Hello, 小明!"), call.stderr
