@@ -184,7 +184,9 @@ class Index:
         for path, stored in db.execute("SELECT path, findings FROM files WHERE findings != '[]' ORDER BY path"):
             root = wanted[path][0] if path in wanted else self._roots[0]
             for message, hint, line in json.loads(stored):
-                findings.append(Finding(CODE, message, hint, Location(str(root / path), line, 1 if line else 0), "warning"))
+                findings.append(
+                    Finding(CODE, message, hint, Location(str(root / path), line, 1 if line else 0), "warning")
+                )
         return tuple(findings)
 
 
