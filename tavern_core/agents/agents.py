@@ -478,7 +478,14 @@ def _task_of(task: object) -> str:
         raise UsageError(
             f"the task has {len(task):,} characters; at most {MOST_TASK:,} are taken", hint="pass large data as a file"
         )
-    return task.encode("utf-8", "replace").decode()
+    try:
+        task.encode()
+    except UnicodeEncodeError:
+        raise UsageError(
+            "a task is text, and this one holds half a character (a lone surrogate)",
+            hint="decode it with its own encoding",
+        ) from None
+    return task
 
 
 def read_at_start(read: ContentRead, facts: Mapping[str, Any], task: str) -> None:

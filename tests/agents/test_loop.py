@@ -248,7 +248,7 @@ def test_a_price_in_another_currency_is_refused(office: Office) -> None:
         office.run(budget={"money": 1, "currency": "EUR"})
 
 
-@pytest.mark.parametrize("task", ["", "  ", None, 5])
+@pytest.mark.parametrize("task", ["", "  ", None, 5, "half \ud800"])
 def test_a_task_is_text(office: Office, task: Any) -> None:
     with pytest.raises(UsageError, match="a task is text"):
         office.run(task)
