@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import field
 from operator import itemgetter
 from pathlib import Path
@@ -247,6 +248,14 @@ class Upstream(Protocol):
 
     def save(self, name: str, text: str | None) -> None:
         """Store a secret text for this connection's credential in the state folder, readable only by this user; None removes it."""
+        ...
+
+    def lock(self, name: str) -> AbstractAsyncContextManager[None]:
+        """``async with upstream.lock(name):`` for changing what `save` stored: one connection at a time, in all processes of the home.
+
+        Raises:
+            StateDamaged: another process does not give it back (STATE_DAMAGED).
+        """
         ...
 
 

@@ -10,14 +10,14 @@ import asyncio
 import itertools
 from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any, Final
 
 from tavern_core.contract.adapters import Process, Upstream
 from tavern_core.errors import CallError, ConnectionLost, ToolFailed
 
 MOST_OPEN: Final = 64
-"""Clients, and programs, of one connection."""
+"""Clients, programs, and locks of one connection."""
 _MOST_GIVEN_UP: Final = 1_000
 _OWN_HEADERS: Final = frozenset({"host", "connection", "accept-encoding", "content-length", "transfer-encoding"})
 """Headers that the client of the host sets itself."""
@@ -85,6 +85,7 @@ class _Lent:
         self._upstream = upstream
         self._numbers = itertools.count(1)
         self._clients: dict[int, Any] = {}
+        self._locks: dict[int, AbstractAsyncContextManager[None]] = {}
         self._programs: dict[int, tuple[Process, AsyncIterator[bytes] | None]] = {}
         self._reading: dict[int, asyncio.Task[bytes]] = {}
 
@@ -97,6 +98,16 @@ class _Lent:
             case "save":
                 text = None if given[1] is None else str(given[1])
                 return await asyncio.to_thread(self._upstream.save, str(given[0]), text)
+            case "lock":
+                _room(self._locks)
+                lock = self._upstream.lock(str(given[1]))
+                await lock.__aenter__()
+                self._locks[int(given[0])] = lock
+                return None
+            case "unlock":
+                if (held := self._locks.pop(int(given[0]), None)) is not None:
+                    await held.__aexit__(None, None, None)
+                return None
             case "client":
                 return await self._client(str(given[0]), float(given[1]), int(given[2]))
             case "fetch":
@@ -126,6 +137,8 @@ class _Lent:
         with suppress(Exception):
             for client in clients.values():
                 await client.aclose()
+        while self._locks:
+            await self._locks.popitem()[1].__aexit__(None, None, None)
         for number in list(self._programs):
             with suppress(CallError):
                 await self._stop(number, 0.5)

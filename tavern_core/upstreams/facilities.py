@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from tavern_core.contract.adapters import Process
 from tavern_core.contract.protocols import Sandbox
@@ -16,11 +17,15 @@ from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.execution.modes import in_thread
 from tavern_core.kernel.execution.threads import Owner, ThreadPool
 from tavern_core.kernel.files.atomic_file import make_private_folder, write_atomic
+from tavern_core.kernel.files.file_lock import locked_async
 from tavern_core.kernel.plugins.record import Record
 from tavern_core.model.call import Rights, ToolCall
 from tavern_core.model.secret_references import SECRET, is_operators_reference
 from tavern_core.model.upstream import UpstreamConfig, origin_entry
 from tavern_core.upstreams.entries import Entry
+
+LOCK_S: Final = 60.0
+"""How long an adapter waits for what another process of this home does with the same credential."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +172,9 @@ class UpstreamFacility:
             path.unlink(missing_ok=True)
         else:
             write_atomic(path, text)
+
+    def lock(self, name: str) -> AbstractAsyncContextManager[None]:
+        return locked_async(self._kept(name), LOCK_S)
 
     def _kept(self, name: str) -> Path:
         from tavern_core.upstreams.catalogue import digest

@@ -20,15 +20,16 @@ from mcp.server.auth.provider import (
     AuthorizationCode,
     AuthorizationParams,
     RefreshToken,
+    TokenError,
     construct_redirect_uri,
 )
 from mcp.server.auth.settings import AuthSettings, ClientRegistrationOptions
 from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
 
 class Accounts:
-    """Whoever opens the address is logged in; everything else is checked."""
+    """Whoever opens the address is logged in; everything else is checked. A refresh token that is used twice ends every login."""
 
     def __init__(self, holds_s: int) -> None:
         self._holds_s = holds_s
@@ -36,10 +37,14 @@ class Accounts:
         self.codes: dict[str, AuthorizationCode] = {}
         self.tokens: dict[str, AccessToken] = {}
         self.refreshing: dict[str, RefreshToken] = {}
+        self.used: set[str] = set()
+        """Refresh tokens that were used."""
+        self.reused: set[str] = set()
         self.refreshed = 0
-        self.is_slow = False
-        """The next refreshing is answered after another one, with the same token, was refused."""
-        self.refused = asyncio.Event()
+        self.refused = 0
+        """Requests with a token that does not hold, since all were forgotten."""
+        self.held: asyncio.Event | None = None
+        """What the next refreshing waits for."""
 
     async def get_client(self, client_id: str) -> OAuthClientInformationFull | None:
         return self.clients.get(client_id)
@@ -69,19 +74,25 @@ class Accounts:
         return self._issued(str(client.client_id), authorization_code.scopes, authorization_code.resource)
 
     async def load_refresh_token(self, client: Any, refresh_token: str) -> RefreshToken | None:
-        if refresh_token not in self.refreshing:
-            self.refused.set()
+        if refresh_token in self.used:
+            self.reused.add(refresh_token)
+            self.tokens.clear()
+            self.refreshing.clear()
         return self.refreshing.get(refresh_token)
 
     async def exchange_refresh_token(self, client: Any, refresh_token: RefreshToken, scopes: list[str]) -> OAuthToken:
         del self.refreshing[refresh_token.token]
+        self.used.add(refresh_token.token)
         self.refreshed += 1
-        if self.is_slow:
-            self.is_slow = False
-            await asyncio.wait_for(self.refused.wait(), 60)
+        if self.held is not None:
+            await asyncio.wait_for(self.held.wait(), 60)
+        if refresh_token.token in self.reused:
+            raise TokenError("invalid_grant")
         return self._issued(str(client.client_id), scopes, refresh_token.resource)
 
     async def load_access_token(self, token: str) -> AccessToken | None:
+        if token not in self.tokens:
+            self.refused += 1
         return self.tokens.get(token)
 
     async def revoke_token(self, token: AccessToken | RefreshToken) -> None:
@@ -119,11 +130,15 @@ def main() -> None:
         return accounts.refreshed
 
     @server.tool()
-    def forget(everything: bool = False, slow: bool = False) -> int:
-        """Forget the tokens of all clients, or all but those that refresh them; how many there were."""
+    def forget(everything: bool = False, hold: bool = False) -> int:
+        """Forget the tokens of all clients, or all but those that refresh them; how many there were.
+
+        Args:
+            hold: the next refreshing is answered after a request for ``/release``.
+        """
         number = len(accounts.tokens)
         accounts.tokens.clear()
-        accounts.is_slow = slow
+        accounts.refused, accounts.held = 0, asyncio.Event() if hold else None
         if everything:
             accounts.refreshing.clear()
         return number
@@ -145,7 +160,13 @@ def main() -> None:
     app = server.streamable_http_app()
 
     async def checked(scope: Any, receive: Any, send: Any) -> None:
-        """Refuse calls of `scope` with a token that lacks the scope ``secrets``."""
+        """Refuse calls of `scope` with a token that lacks the scope ``secrets``; say what happened."""
+        if scope.get("path") == "/release":
+            assert accounts.held is not None
+            accounts.held.set()
+        if scope.get("path") in ("/release", "/state"):
+            await JSONResponse([accounts.refreshed, accounts.refused])(scope, receive, send)
+            return
         headers = dict(scope.get("headers", ()))
         token = accounts.tokens.get(headers.get(b"authorization", b"").decode().removeprefix("Bearer "))
         if headers.get(b"mcp-name") == b"scope" and token is not None and "secrets" not in token.scopes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,7 @@ class Connection:
         self.upstream = upstream
 
     async def list_tools(self, etag=""):
-        names = ["ask", "change", "double", "fail", "fetch", "die", "leave", "places", "rich", "say", "slow", "thread", "wait", "whose"]
+        names = ["ask", "change", "count", "double", "fail", "fetch", "die", "leave", "places", "rich", "say", "slow", "thread", "wait", "whose"]
         names += ["more"] if self.upstream.load("changed") else []
         return Listing([UpstreamTool(name, f"{name} it.", SCHEMA, data={"of": name}) for name in names], version="7")
 
@@ -64,6 +65,11 @@ class Connection:
             case "change":
                 self.upstream.save("changed", "yes")
                 self.upstream.changed()
+            case "count":
+                for _ in range(arguments["n"]):
+                    async with self.upstream.lock("counted"):
+                        self.upstream.save("counted", str(int(self.upstream.load("counted") or 0) + 1))
+                return int(self.upstream.load("counted"))
             case "fetch" | "wait":
                 async with self.upstream.http(timeout_s=60) as http:
                     answer = await exchange(http, "POST", f"/{tool.name}?n={arguments['n']}", json={"名": "值"}, headers={"X-Own": "1"})
@@ -165,7 +171,7 @@ def test_its_tools_are_listed_and_run_in_the_worker(host: Tavern) -> None:
     import os
 
     status = host.upstreams.connect_sync("up")
-    assert status.version == "7" and len(status.tools) == 14
+    assert status.version == "7" and len(status.tools) == 15
     value = host.invoke_sync("up:double", {"n": 4}).value
     assert value["n"] == 8 and value["pid"] != os.getpid()
 
@@ -217,6 +223,13 @@ def test_it_says_that_its_list_changed_and_what_it_keeps_outlives_its_process(ho
     host.invoke_sync("up:die", {"n": 1})
     host.upstreams.refresh_sync("up")
     assert "up:more" in host.upstreams["up"].tools
+
+
+def test_what_it_keeps_is_changed_by_one_process_at_a_time(host: Tavern, tmp_path: Path, server: str) -> None:
+    with opened(tmp_path, url=server, headers={"X-Key": "k"}) as other, ThreadPoolExecutor(4) as threads:
+        calls = [threads.submit(one.invoke_sync, "up:count", {"n": 20}) for one in (host, other) * 2]
+        assert all(call.result().ok for call in calls)
+        assert host.invoke_sync("up:count", {"n": 0}).value == 80
 
 
 def test_a_worker_that_dies_loses_the_connection_and_the_next_call_opens_another(host: Tavern) -> None:

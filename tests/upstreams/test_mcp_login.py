@@ -18,6 +18,7 @@ import pytest
 import yaml
 
 from tavern_core import Tavern
+from tests.isolation.waiting import until
 from tests.programs import Program, tavern
 from tests.upstreams.mcp_hosts import listening
 
@@ -81,6 +82,12 @@ def logged_in() -> dict[str, str]:
         assert command.wait(60) == 0
     assert (shown["state"], sorted(shown["tools"])) == ("open", TOOLS)
     return {name: values[0] for name, values in parse_qs(urlsplit(address).query).items()}
+
+
+def asked(server: str, what: str) -> list[int]:
+    """How often the server refreshed tokens, and refused forgotten ones; ``release`` lets what it holds go."""
+    with urllib.request.urlopen(f"{server.rpartition('/')[0]}/{what}") as answer:
+        return list(json.loads(answer.read()))
 
 
 @pytest.mark.slow
@@ -186,13 +193,38 @@ def test_an_open_host_goes_on_with_the_tokens_of_a_new_login(lasting_project: Pa
 
 
 @pytest.mark.slow
-def test_of_two_that_refresh_at_once_the_slower_one_takes_what_the_other_got(lasting_project: Path) -> None:
+def test_of_two_that_refresh_at_once_the_slower_one_takes_what_the_other_got(
+    lasting_project: Path, lasting: str
+) -> None:
     logged_in()
     with Tavern.open() as one, Tavern.open() as other, ThreadPoolExecutor(2) as threads:
         assert all(host.invoke_sync("docs:refreshed", {}).ok for host in (one, other))
-        assert one.invoke_sync("docs:forget", {"slow": True}).ok
-        for answer in threads.map(lambda host: host.invoke_sync("docs:refreshed", {}), (one, other)):
+        assert one.invoke_sync("docs:forget", {"hold": True}).ok
+        refreshed, _ = asked(lasting, "state")
+        answers = threads.map(lambda host: host.invoke_sync("docs:refreshed", {}), (one, other))
+        until(lambda: asked(lasting, "state") >= [refreshed + 1, 2], 60)  # one waits for tokens, the other needs some
+        asked(lasting, "release")
+        for answer in answers:
             assert answer.ok, answer.error
+            assert answer.value["result"] == refreshed + 1
+
+
+@pytest.mark.slow
+def test_a_call_that_is_cancelled_while_tokens_are_refreshed_costs_no_login(
+    lasting_project: Path, lasting: str
+) -> None:
+    logged_in()
+    with Tavern.open() as host:
+        assert host.invoke_sync("docs:forget", {"hold": True}).ok
+        refreshed, _ = asked(lasting, "state")
+        job = host.invoke_sync("docs:refreshed", {}, job=True).job
+        until(lambda: asked(lasting, "state") >= [refreshed + 1, 1], 60)
+        assert job is not None and host.jobs.cancel(job)
+        until(lambda: host.jobs.find(job).status == "cancelled", 60)
+        asked(lasting, "release")
+        again = host.invoke_sync("docs:refreshed", {})
+        assert again.ok, again.error
+        assert again.value["result"] == refreshed + 1
 
 
 @pytest.mark.slow

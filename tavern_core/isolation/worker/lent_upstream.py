@@ -7,6 +7,7 @@ import itertools
 import logging
 from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ class LentUpstream:
         self.idempotency_header: str | None = facts["idempotencyHeader"]
         self.log = logging.getLogger(f"tavern.upstream.{self.name}")
         self._base = Path(facts["base"])
+        self._locks = itertools.count(1)
 
     def changed(self) -> None:
         self._host.now("changed")
@@ -82,6 +84,15 @@ class LentUpstream:
 
     def save(self, name: str, text: str | None) -> None:
         self._host.now("save", name, text)
+
+    @asynccontextmanager
+    async def lock(self, name: str) -> AsyncIterator[None]:
+        number = next(self._locks)
+        try:
+            await self._host.later("lock", number, name)
+            yield
+        finally:  # it may have been given although no one waited for it any more
+            await self._host.later("unlock", number)
 
 
 class LentProcess:

@@ -6,12 +6,13 @@ releases the lock when its holder dies, however it dies. Not re-entrant.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -89,22 +90,49 @@ def locked(path: Path, seconds: float = DEFAULT_SECONDS) -> Iterator[None]:
     Raises:
         StateDamaged: it is not free within `seconds`, or the folder cannot be written.
     """
+    with _opened(path) as (descriptor, beside):
+        with state_errors(beside, "lock"):
+            free = take(descriptor, seconds)
+        if not free:
+            raise _not_free(path, seconds)
+        try:
+            yield
+        finally:
+            release(descriptor)
+
+
+@contextlib.asynccontextmanager
+async def locked_async(path: Path, seconds: float = DEFAULT_SECONDS) -> AsyncIterator[None]:
+    """`locked` for code on an event loop. Raises as `locked`."""
+    with _opened(path) as (descriptor, beside):
+        end = time.monotonic() + seconds
+        with state_errors(beside, "lock"):
+            while not take_at_once(descriptor):
+                if time.monotonic() > end:
+                    raise _not_free(path, seconds)
+                await asyncio.sleep(_LONGEST_PAUSE)
+        try:
+            yield
+        finally:
+            release(descriptor)
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[tuple[int, Path]]:
+    """The file whose lock protects `path`."""
     beside = path.with_name(f".{path.name}.lock")
     make_private_folder(path.parent)
     with state_errors(beside, "lock"):
         descriptor = os.open(beside, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), PRIVATE_FILE)
     try:
-        with state_errors(beside, "lock"):
-            free = take(descriptor, seconds)
-        if not free:
-            raise StateDamaged(
-                f"{path} has been locked by another process for {seconds:g} seconds",
-                hint="wait for it to end, or end it; the lock ends with the process that holds it",
-                path=str(path),
-            )
-        try:
-            yield
-        finally:
-            release(descriptor)
+        yield descriptor, beside
     finally:
         os.close(descriptor)
+
+
+def _not_free(path: Path, seconds: float) -> StateDamaged:
+    return StateDamaged(
+        f"{path} has been locked by another process for {seconds:g} seconds",
+        hint="wait for it to end, or end it; the lock ends with the process that holds it",
+        path=str(path),
+    )

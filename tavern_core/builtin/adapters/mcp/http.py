@@ -21,7 +21,7 @@ from tavern_core.builtin.adapters.mcp.login import LoginNeeded, Show, login, log
 from tavern_core.builtin.adapters.mcp.message_parser import FEW_VALUES, values_in
 from tavern_core.builtin.adapters.mcp.posts import Posts
 from tavern_core.contract.adapters import Upstream
-from tavern_core.errors import CallError, ConnectionLost, OutputTooLarge, PolicyDenied, UpstreamError
+from tavern_core.errors import CallError, ConnectionLost, OutputTooLarge, PolicyDenied, TavernError, UpstreamError
 
 CONNECT_S: Final = 30.0
 Note = Callable[[int, CallError], None]
@@ -46,8 +46,9 @@ async def http_streams(upstream: Upstream, most: int, note: Note, show: Show | N
         sender = await opened.enter_async_context(inner)
         for name in [name for name in inner.headers if _is_of_protocol(name)]:
             del inner.headers[name]
-        if (auth := await opened.enter_async_context(login(upstream, show))) is not None:
-            sender = httpx2.AsyncClient(transport=_Origins(upstream, inner), timeout=CONNECT_S, trust_env=False)
+        origins = _Origins(upstream, inner)
+        if (auth := await opened.enter_async_context(login(upstream, show, origins.handle_async_request))) is not None:
+            sender = httpx2.AsyncClient(transport=origins, timeout=CONNECT_S, trust_env=False)
             await opened.enter_async_context(sender)
         client: Any = Contained(sender, upstream, note, auth)
         streams = streamable_http_client(upstream.url, http_client=client, max_sse_event_size=most)
@@ -110,6 +111,9 @@ class Contained:
             why = UpstreamError(
                 f"{self._name} cannot be asked: a header has a value that cannot be sent", outcome="none"
             )
+            return self._failed(request, number, why)
+        except TavernError as error:  # what was kept cannot be read or changed
+            why = UpstreamError(error.message, hint=error.hint, fixFor="operator", code=error.code)
             return self._failed(request, number, why)
         except httpx2.TransportError as error:
             return self._failed(request, number, _lost(error, self._name))

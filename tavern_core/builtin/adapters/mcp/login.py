@@ -10,9 +10,9 @@ import asyncio
 import json
 import logging
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
-from typing import Any, Final
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
+from typing import Any, Final, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
 import httpx2
@@ -37,9 +37,6 @@ PERSON_S: Final = 300.0
 """How long the person may take in the browser."""
 _MOST_TRIES: Final = 3
 """Of one request: with the tokens that are known, with those of another process, with refreshed ones."""
-_RENEWED_S: Final = 0.2
-"""Between looks at what another process, which was faster, has kept."""
-_MOST_LOOKS: Final = 5
 _MOST_SCOPE: Final = 1_000
 _MOST_REQUEST: Final = 16_384
 _PAGE: Final = (
@@ -52,6 +49,9 @@ logging.getLogger("mcp.client.auth").addHandler(logging.NullHandler())  # what g
 
 Show = Callable[[str], None]
 """Shows the person an address to open."""
+P = TypeVar("P", bound=OAuthClientProvider)
+Send = Callable[[httpx2.Request], Awaitable[httpx2.Response]]
+"""Sends one request as it is."""
 
 
 class LoginNeeded(OAuthFlowError):
@@ -68,11 +68,12 @@ def login_needed(name: str, why: object = "") -> UpstreamError:
 
 
 @asynccontextmanager
-async def login(upstream: Upstream, show: Show | None) -> AsyncIterator[OAuthClientProvider | None]:
+async def login(upstream: Upstream, show: Show | None, send: Send) -> AsyncIterator[OAuthClientProvider | None]:
     """What adds tokens to requests; None where there are none and no one can be asked.
 
     Args:
         show: where a person sits at the terminal.
+        send: for requests that refresh tokens.
     """
     if any(name.lower() == "authorization" for name in upstream.headers):
         yield None
@@ -83,20 +84,22 @@ async def login(upstream: Upstream, show: Show | None) -> AsyncIterator[OAuthCli
                 callback.expect(address)
                 show(address)
 
-            yield _provider(upstream, callback.address, redirect, callback.result, fresh=True)
+            yield _provider(OAuthClientProvider, upstream, callback.address, redirect, callback.result)
     elif upstream.load(KEPT) is not None:
 
         async def no_one(*_: object) -> Any:
             raise LoginNeeded("the tokens that are kept hold no longer")
 
-        yield _provider(upstream, "http://127.0.0.1/callback", no_one, no_one, fresh=False)
+        provider = _provider(_Alone, upstream, "http://127.0.0.1/callback", no_one, no_one)
+        provider.send = send
+        yield provider
     else:
         yield None
 
 
-def _provider(upstream: Upstream, address: str, redirect: Any, callback: Any, *, fresh: bool) -> OAuthClientProvider:
+def _provider(kind: type[P], upstream: Upstream, address: str, redirect: Any, callback: Any) -> P:
     settings = upstream.settings
-    storage = _Kept(upstream, address, fresh)
+    storage = _Kept(upstream, address, is_fresh=kind is not _Alone)
     scope = settings.get("scope") or storage.further_scope()
     wanted = (_Scoped if scope else OAuthClientMetadata)(
         redirect_uris=[AnyUrl(address)],
@@ -105,7 +108,6 @@ def _provider(upstream: Upstream, address: str, redirect: Any, callback: Any, *,
         scope=scope,
         token_endpoint_auth_method=None if settings.get("clientSecret") else "none",
     )
-    kind = OAuthClientProvider if fresh else _Alone
     provider = kind(
         upstream.url, wanted, storage, redirect, callback, client_metadata_url=settings.get("clientMetadataUrl")
     )
@@ -127,40 +129,54 @@ class _Alone(OAuthClientProvider):
     The library refreshes tokens only when their time is over, and lets no other request go while one waits for its answer.
     """
 
+    send: Send
+
     async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
         kept: _Kept = self.context.storage  # type: ignore[assignment]
         for _ in range(_MOST_TRIES):
             request.headers.pop("authorization", None)
-            if not self.context.is_token_valid():
-                kept.renew()
+            if self.context.is_token_valid():
+                await self._begin(request)
+            else:  # once the refresh token is used, the new ones are kept, even if this request is given up
+                await asyncio.shield(asyncio.ensure_future(self._refresh(kept, request)))
             before = kept.tokens
-            flow = super().async_auth_flow(request)
-            try:
-                sent = await anext(flow)
-                while sent is not request:  # the tokens are refreshed first
-                    sent = await flow.asend((yield sent))
-            finally:
-                await flow.aclose()
             response = yield request
             if response.status_code == 403 and extract_field_from_www_auth(response, "error") == "insufficient_scope":
-                kept.note_scope(extract_scope_from_www_auth(response) or "")
+                await kept.note_scope(extract_scope_from_www_auth(response) or "")
             if response.status_code != 401:
                 return
-            if await kept.renewed(before):
+            kept.renew()
+            if kept.tokens != before:  # another process has refreshed them
                 continue
             if not self.context.can_refresh_token():
                 break
             self.context.token_expiry_time = 1.0  # the server ended it before its time
         raise LoginNeeded("the tokens that are kept hold no longer")
 
+    async def _refresh(self, kept: _Kept, request: httpx2.Request) -> None:
+        """Begin with new tokens. One process at a time gets them, and the others take those: a refresh token often works only once."""
+        async with kept.lock():
+            kept.renew()
+            await self._begin(request)
+
+    async def _begin(self, request: httpx2.Request) -> None:
+        """Add the tokens to a request, and refresh them first where that is due."""
+        flow = super().async_auth_flow(request)
+        try:
+            sent = await anext(flow)
+            while sent is not request:
+                sent = await flow.asend(await self.send(sent))
+        finally:
+            await flow.aclose()
+
 
 class _Kept:
     """The library's `TokenStorage` on `Upstream.load` and `save`: tokens, when they end, and where they came from."""
 
-    def __init__(self, upstream: Upstream, address: str, fresh: bool) -> None:
+    def __init__(self, upstream: Upstream, address: str, is_fresh: bool) -> None:
         self._upstream = upstream
         self._address = address
-        self._is_fresh = fresh
+        self._is_fresh = is_fresh
         """A person logs in: what was kept before is of no use, and stays until that is done."""
         self._kept = self._load()
 
@@ -173,13 +189,14 @@ class _Kept:
         context.protected_resource_metadata = _read(ProtectedResourceMetadata, self._kept.get("resource"))
         context.auth_server_url = self._kept.get("server")
         context.token_expiry_time = self._kept.get("expires")
+        context.current_tokens = _read(OAuthToken, self._kept.get("tokens"))
 
     @property
     def tokens(self) -> Any:
         return self._kept.get("tokens")
 
     def renew(self) -> None:
-        """Take the tokens that another process has got meanwhile: a refresh token often works only once."""
+        """Take the tokens that another process has got meanwhile."""
         kept, context = self._load(), self._context
         tokens = _read(OAuthToken, kept.get("tokens"))
         if tokens is None or kept["tokens"] == self.tokens:
@@ -188,25 +205,17 @@ class _Kept:
         context.current_tokens, context.token_expiry_time = tokens, kept.get("expires")
         context.client_info = _read(OAuthClientInformationFull, kept.get("client")) or context.client_info
 
-    async def renewed(self, before: Any) -> bool:
-        """Whether there are other tokens than `before`, after a request was refused.
+    def lock(self) -> AbstractAsyncContextManager[None]:
+        """Held while what is kept is read and changed."""
+        return self._upstream.lock(KEPT)
 
-        Where refreshing has failed, another process may be about to keep what it got.
-        """
-        self.renew()
-        for _ in range(_MOST_LOOKS if self._context.current_tokens is None else 0):
-            if self.tokens != before:
-                break
-            await asyncio.sleep(_RENEWED_S)
-            self.renew()
-        return bool(self.tokens != before)
-
-    def note_scope(self, scope: str) -> None:
+    async def note_scope(self, scope: str) -> None:
         """The server wants to see this scope: the next login asks for it, too."""
-        self.renew()  # what another process has kept is not overwritten
         if 0 < len(scope) <= _MOST_SCOPE and scope != self._kept.get("further"):
-            self._kept["further"] = scope
-            self._save()
+            async with self.lock():
+                self.renew()  # what another process has kept is not overwritten
+                self._kept["further"] = scope
+                self._save()
 
     def further_scope(self) -> str | None:
         """What to ask for where the server wanted to see more than it had granted."""
@@ -233,7 +242,8 @@ class _Kept:
             "resource": _written(context.protected_resource_metadata),
             "server": context.auth_server_url,
         }
-        self._save()
+        async with self.lock() if self._is_fresh else nullcontext():  # whoever refreshes has the lock already
+            self._save()
 
     async def get_client_info(self) -> OAuthClientInformationFull | None:
         settings = self._upstream.settings
