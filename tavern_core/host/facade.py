@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from tavern_core import __version__
 from tavern_core.builtin import BUILTIN
 from tavern_core.contract.plugin import Plugin
-from tavern_core.errors import CallError, CallMisused, UsageError
+from tavern_core.errors import CallError, CallMisused, ConnectionLost, UsageError
 from tavern_core.host.composition import Options, compose
 from tavern_core.host.host import Host
 from tavern_core.kernel.access.tool_access import PluginToolGroups
@@ -280,7 +280,7 @@ class Tavern:
         if plan is None or plan.needs_loop:
             # Async work needs an event loop; the portal has one.
             call = self._run(self._loop_mode, tool, arguments, context, purpose, idempotency_key, "api", phase)
-            return self._host.base.portal.run(call)
+            return self._answer(call)
         return step_by_hand(
             self._run(self._inline_mode, tool, arguments, context, purpose, idempotency_key, "api", phase)
         )
@@ -346,9 +346,7 @@ class Tavern:
             return self._not_open()
         if _running_loop() is not None:
             return _inside_a_loop("commit_sync", "commit(...)")
-        return self._host.base.portal.run(
-            self._host.commit(plan_token, arguments, context, purpose, idempotency_key, door, tool)
-        )
+        return self._answer(self._host.commit(plan_token, arguments, context, purpose, idempotency_key, door, tool))
 
     def invoke_from(
         self,
@@ -412,7 +410,7 @@ class Tavern:
             return self._not_open()
         if _running_loop() is not None:
             return _inside_a_loop("invoke_sync", f"invoke({tool!r:.80}, ...)")
-        return self._host.base.portal.run(
+        return self._answer(
             self._host.invoke_from(
                 door, tool, arguments, context, purpose, timeout_ms, idempotency_key, dry_run, job, trace
             )
@@ -747,6 +745,13 @@ class Tavern:
     async def _refuse(self, *_: Any, **__: Any) -> ToolResult:
         """Replaces the pipeline while the host is not open."""
         return self._not_open()
+
+    def _answer(self, call: Coroutine[Any, Any, ToolResult]) -> ToolResult:
+        """The result of a call, from the portal's loop."""
+        try:
+            return self._host.base.portal.run(call)
+        except ConnectionLost as error:  # the host was closed meanwhile
+            return failure(error)
 
     def _not_open(self) -> ToolResult:
         if self._state == "copied":

@@ -13,6 +13,7 @@ from tavern_core.errors import (
     CallError,
     CallTimeout,
     ConfigInvalid,
+    ConnectionLost,
     Finding,
     Location,
     PluginError,
@@ -21,6 +22,7 @@ from tavern_core.errors import (
     UpstreamError,
 )
 from tavern_core.kernel.access.tool_access import caller_keys
+from tavern_core.kernel.execution.modes import TimeLimit, bounded
 from tavern_core.kernel.plugins.candidate import Candidate
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.kernel.plugins.record import Record, Standing
@@ -115,14 +117,13 @@ class Connections:
             CallError: as `use`; CallTimeout: it took too long (TIMEOUT).
         """
 
-        async def bounded(connection: Connection) -> T:
+        async def timed(connection: Connection) -> T:
             began = time.monotonic()
             try:
-                async with asyncio.timeout(seconds):
-                    answer = await work(connection)
+                answer = await bounded(work(connection), seconds)
                 self.session(entry).latency_ms = (time.monotonic() - began) * 1000  # also where no session is used
                 return answer
-            except TimeoutError:
+            except TimeLimit:
                 text = f"{entry.name} did not answer within {seconds:g} s"
                 raise CallTimeout(text, outcome="none", retryable=True) from None
             except (TavernError, asyncio.CancelledError):
@@ -131,7 +132,7 @@ class Connections:
                 raise _failed(entry, error) from error
 
         try:
-            return await self.use(entry, None, bounded)
+            return await self.use(entry, None, timed)
         except TavernError as error:
             self._without_secrets(error)
             raise
@@ -147,10 +148,8 @@ class Connections:
     async def on_loop(self, work: Coroutine[Any, Any, T]) -> T:
         """Run in a task of the host's loop, from whichever loop the caller is on; cancelling the caller cancels the work."""
         theirs, ours = self._base.portal.loop(), asyncio.get_running_loop()
-        if theirs is ours:
-            return await ours.create_task(work)
         # Written out: `asyncio.run_coroutine_threadsafe` and `wrap_future` go through two more futures and their locks, and
-        # what waits for the end of a task hears of it a turn of the loop later.
+        # what waits for the end of a task hears of it a turn of the loop later, or never, where the task swallows its cancellation.
         waiter = ours.create_future()
         begun: list[asyncio.Task[None]] = []
         answers: list[T] = []
@@ -159,13 +158,24 @@ class Connections:
         async def run() -> None:
             try:
                 answers.append(await work)
+            except GeneratorExit:
+                errors.append(ConnectionLost("the host was closed before there was an answer", outcome="unknown"))
+                wake()
+                raise
             except BaseException as error:  # noqa: BLE001 - the caller gets it as it is, and the loop goes on
                 errors.append(error)
             wake()
 
+        def settle() -> None:
+            if not waiter.done():
+                waiter.set_result(None)
+
         def wake() -> None:
+            if theirs is ours:
+                settle()
+                return
             with suppress(RuntimeError):  # the caller's loop has been closed
-                ours.call_soon_threadsafe(lambda: None if waiter.done() else waiter.set_result(None))
+                ours.call_soon_threadsafe(settle)
 
         def begin() -> None:
             task = theirs.create_task(run())
@@ -178,7 +188,10 @@ class Connections:
                 errors.append(asyncio.CancelledError())
                 wake()
 
-        theirs.call_soon_threadsafe(begin)
+        if theirs is ours:
+            begin()
+        else:
+            theirs.call_soon_threadsafe(begin)
         try:
             await waiter
         except (

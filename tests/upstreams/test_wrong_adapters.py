@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -115,6 +118,43 @@ def test_a_check_that_goes_wrong_is_an_error_and_ends_nothing(case: str, tmp_pat
 def test_a_connection_that_cannot_be_closed_does_not_keep_the_host_open(error: BaseException, tmp_path: Path) -> None:
     with host_with(adapter(connection(close=error)), tmp_path) as host:
         assert host.invoke_sync("toy:echo", {"x": 1}).ok
+
+
+def deaf(begun: threading.Event) -> Any:
+    """An adapter whose calls swallow their cancellation."""
+
+    async def invoke(*_: Any) -> None:
+        begun.set()
+        while True:
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(1_000)
+
+    return adapter(SimpleNamespace(**{**vars(connection()), "invoke": invoke}))
+
+
+@pytest.mark.slow
+def test_a_call_that_cannot_be_cancelled_ends_at_its_deadline(tmp_path: Path) -> None:
+    with host_with(deaf(threading.Event()), tmp_path, timeoutMs=500) as host:
+        for error in (
+            host.invoke_sync("toy:echo", {"x": 1}).error,
+            asyncio.run(host.invoke("toy:echo", {"x": 1})).error,
+        ):
+            assert error is not None and error.kind == "TIMEOUT"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_sync", [True, False])
+def test_the_end_of_the_host_answers_a_call_that_cannot_be_cancelled(is_sync: bool, tmp_path: Path) -> None:
+    begun = threading.Event()
+    with ThreadPoolExecutor(1) as threads:
+        with host_with(deaf(begun), tmp_path) as host:
+            if is_sync:
+                answer = threads.submit(host.invoke_sync, "toy:echo", {"x": 1})
+            else:
+                answer = threads.submit(asyncio.run, host.invoke("toy:echo", {"x": 1}))
+            assert begun.wait(20)
+        error = answer.result(20).error
+    assert error is not None and (error.kind, error.outcome) == ("CONNECTION_LOST", "unknown")
 
 
 ODD_FIELDS: dict[str, Any] = {

@@ -9,9 +9,10 @@ import asyncio
 import concurrent.futures
 import threading
 from collections.abc import Coroutine
+from contextlib import suppress
 from typing import Any, TypeVar
 
-from tavern_core.errors import UsageError
+from tavern_core.errors import ConnectionLost, UsageError
 
 T = TypeVar("T")
 COPIED_HINT = "open a separate host in the forked process"
@@ -40,6 +41,8 @@ class Portal:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._closed = False
+        self._begun: set[concurrent.futures.Future[Any]] = set()
+        """What has no answer yet."""
         self._beside: Portal | None = None
 
     def run_anywhere(self, coroutine: Coroutine[Any, Any, T]) -> T:
@@ -59,10 +62,15 @@ class Portal:
 
         Raises:
             UsageError: called from the portal's own thread, or after `close` (USAGE).
+            ConnectionLost: the portal was closed before the coroutine ended (CONNECTION_LOST).
         """
         future = self.begin(coroutine)
         try:
             return future.result()
+        except concurrent.futures.CancelledError:
+            if self._closed:
+                raise _closed() from None
+            raise
         except (KeyboardInterrupt, SystemExit):
             future.cancel()
             concurrent.futures.wait([future], timeout=5)
@@ -79,7 +87,10 @@ class Portal:
         except UsageError:
             coroutine.close()
             raise
-        return asyncio.run_coroutine_threadsafe(coroutine, loop)
+        future = asyncio.run_coroutine_threadsafe(coroutine, loop)
+        self._begun.add(future)
+        future.add_done_callback(self._begun.discard)
+        return future
 
     def loop(self) -> asyncio.AbstractEventLoop:
         """The portal's loop, from any thread, its own too.
@@ -130,7 +141,7 @@ class Portal:
         with self._lock:
             if self._loop is None:
                 loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=_serve, args=(loop,), name=self._name, daemon=True)
+                self._thread = threading.Thread(target=_serve, args=(loop, self._begun), name=self._name, daemon=True)
                 self._loop = loop
                 self._thread.start()
             return self._loop
@@ -149,16 +160,34 @@ def _ran_to_its_end(loop: asyncio.AbstractEventLoop) -> bool:
     return True
 
 
-def _serve(loop: asyncio.AbstractEventLoop) -> None:
+def _serve(loop: asyncio.AbstractEventLoop, begun: set[concurrent.futures.Future[Any]]) -> None:
     asyncio.set_event_loop(loop)
     try:
         while not _ran_to_its_end(loop):
             continue
-        left = asyncio.all_tasks(loop)
-        for task in left:
-            task.cancel()
-        if left:
-            loop.run_until_complete(asyncio.wait(left, timeout=2))
+        _cancel(loop, 2)
+        deaf = asyncio.all_tasks(loop)  # they swallow their cancellation
+        for task in deaf:
+            with suppress(BaseException):
+                task.get_coro().close()  # type: ignore[union-attr]
+        _cancel(loop, 1)
+        for task in deaf:
+            with suppress(asyncio.CancelledError, asyncio.InvalidStateError):
+                task.exception()  # marks it as retrieved
         loop.run_until_complete(loop.shutdown_asyncgens())
     finally:
         loop.close()
+        for future in list(begun):
+            with suppress(concurrent.futures.InvalidStateError):  # it was cancelled meanwhile
+                future.set_exception(_closed())
+
+
+def _cancel(loop: asyncio.AbstractEventLoop, seconds: float) -> None:
+    if left := asyncio.all_tasks(loop):
+        for task in left:
+            task.cancel()
+        loop.run_until_complete(asyncio.wait(left, timeout=seconds))
+
+
+def _closed() -> ConnectionLost:
+    return ConnectionLost("the host was closed before there was an answer", outcome="unknown")
