@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, Final, TypeVar
@@ -26,6 +27,7 @@ from tavern_core.kernel.execution.modes import TimeLimit, bounded
 from tavern_core.kernel.plugins.candidate import Candidate
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.kernel.plugins.record import Record, Standing
+from tavern_core.kernel.settings.secret_masking import KnownSecrets
 from tavern_core.model.call import HOST_PRINCIPAL, CallContext
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.safe_text import with_type
@@ -56,6 +58,8 @@ class Connections:
         granted: Callable[[str], Granted],
         changed: Callable[[Entry], None],
     ) -> None:
+        self.secrets: defaultdict[str, KnownSecrets] = defaultdict(KnownSecrets)
+        """Upstream → what is behind the references of its entry."""
         self._entries = entries
         self._lifecycle = lifecycle
         self._base = lifecycle.tables.base
@@ -336,6 +340,7 @@ class Connections:
             self._granted(entry.plugin),
             base.loaded.base_dir,
             base.home / "upstreams",
+            self.secrets[entry.name],
             lambda: self._changed(entry),
         )
         with _settings_read():

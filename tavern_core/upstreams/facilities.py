@@ -19,6 +19,7 @@ from tavern_core.kernel.execution.threads import Owner, ThreadPool
 from tavern_core.kernel.files.atomic_file import make_private_folder, write_atomic
 from tavern_core.kernel.files.file_lock import locked_async
 from tavern_core.kernel.plugins.record import Record
+from tavern_core.kernel.settings.secret_masking import KnownSecrets
 from tavern_core.model.call import Rights, ToolCall
 from tavern_core.model.secret_references import SECRET, is_operators_reference
 from tavern_core.model.upstream import UpstreamConfig, origin_entry
@@ -46,6 +47,7 @@ class UpstreamFacility:
         credential: the key of `credentials` that holds for this connection; empty: none.
         base_dir: the folder of tavern.yaml.
         store: the private folder of what adapters keep.
+        secrets: gets what is behind the references of the entry.
         changed: called when the upstream says that its list changed.
     """
 
@@ -56,6 +58,7 @@ class UpstreamFacility:
         granted: Granted,
         base_dir: Path,
         store: Path,
+        secrets: KnownSecrets,
         changed: Callable[[], None],
     ) -> None:
         self.name = entry.name
@@ -68,6 +71,7 @@ class UpstreamFacility:
         self._granted = granted
         self._base_dir = base_dir
         self._store = store
+        self._secrets = secrets
         self._environment: Mapping[str, str] = {}
 
     @property
@@ -191,9 +195,13 @@ class UpstreamFacility:
         return value
 
     def _referred(self, kind: str, reference: Mapping[str, Any], place: str) -> str:
-        if kind == SECRET:
-            return self._granted.secret(str(reference[kind]), None)
-        return self._granted.secret(place, reference)
+        found = (
+            self._granted.secret(str(reference[kind]), None)
+            if kind == SECRET
+            else self._granted.secret(place, reference)
+        )
+        self._secrets.add(found)
+        return found
 
 
 def _header(value: str, place: str) -> str:

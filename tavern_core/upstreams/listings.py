@@ -217,7 +217,8 @@ class Listings:
             return ToolsDiff()
         listing = well_formed(listing)
         mask = self._base.known_secrets.mask_text
-        tools, left_out = sound(listing, entry.config, mask)
+        own = self._connections.secrets[entry.name]
+        tools, left_out = sound(listing, entry.config, mask, own.mask_text if own.values else str)
         reviewed = self._quarantine.reviewed(entry)
         listed = Listed(entry.fingerprint, now, listing.ttl_ms, listing.etag, tuple(tools))
         left_out = {mask(name): mask(why) for name, why in left_out.items()}

@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import islice
 from typing import Any, Final
 
@@ -38,7 +38,7 @@ _LONGEST_MS: Final = 86_400_000
 _LONGEST_TTL_MS: Final = 30 * _LONGEST_MS
 _PROSE: Final = frozenset({"title", "description", "$comment"})
 _DATA: Final = frozenset({"const", "default", "enum", "examples"})
-"""Keywords of a schema with values, which are not changed."""
+"""Keywords of a schema with values, which hold no schemas."""
 _NAMED: Final = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
 """Keywords with a mapping from names to schemas."""
 _FOREIGN: Final = re.compile(r"[^A-Za-z0-9_.-]+")
@@ -80,7 +80,7 @@ def well_formed(answer: object) -> Listing:
 
 
 def sound(
-    listing: Listing, config: UpstreamConfig, mask: Callable[[str], str]
+    listing: Listing, config: UpstreamConfig, mask: Callable[[str], str], mask_own: Callable[[str], str]
 ) -> tuple[dict[str, UpstreamTool], dict[str, str]]:
     """The tools of a listing that can be offered, by name; and why others cannot.
 
@@ -88,6 +88,7 @@ def sound(
         listing: of `well_formed`.
         config: what the operator allows.
         mask: takes the secrets of the host out of a text: an upstream may repeat its credentials.
+        mask_own: takes those out that this upstream was given.
     """
     found: dict[str, UpstreamTool] = {}
     left_out = dict(listing.left_out)
@@ -103,6 +104,8 @@ def sound(
                 left_out[_shown(name) or f"#{number + 1}"] = why
         elif not is_allowed(name, config):
             continue
+        elif mask_own(name) != name:
+            left_out[f"#{number + 1}"] = "its name holds a secret of this upstream"
         elif (other := taken.setdefault(fold(local_name(name)), name)) != name or name in found:
             left_out[name if other != name else f"{name} (again)"] = f"its name is too much like that of {other!r}"
         elif (room := room - _size(tool)) < 0:
@@ -113,8 +116,11 @@ def sound(
                 tool,
                 description=_description(tool.description, mask),
                 display_name=neutralise(mask(tool.display_name)),
-                input_schema=_harmless(tool.input_schema, mask),
-                output_schema=_harmless(tool.output_schema, mask),
+                version=mask(tool.version),
+                tags=tuple(map(mask, tool.tags)),
+                examples=tuple(_example(example, mask) for example in tool.examples),
+                input_schema=_harmless(tool.input_schema, mask, mask_own),
+                output_schema=_harmless(tool.output_schema, mask, mask_own),
             )
     return found, left_out
 
@@ -215,26 +221,40 @@ def _description(text: object, mask: Callable[[str], str]) -> str:
     return neutralise(text if len(text) <= MAX_DESCRIPTION else f"{text[:MAX_DESCRIPTION]}…")
 
 
-def _harmless(schema: Any, mask: Callable[[str], str] | None) -> Any:
+def _harmless(schema: Any, mask: Callable[[str], str] | None, mask_own: Callable[[str], str] = str) -> Any:
     """A schema whose texts for people cannot be read as a call, and show no secret; what it means stays the same.
 
     Args:
         mask: see `sound`; None: without these texts.
+        mask_own: see `sound`. All else has a meaning, so other secrets, which the upstream can only have guessed, stay there.
     """
     if isinstance(schema, list | tuple):
-        return [_harmless(part, mask) for part in schema]
+        return [_harmless(part, mask, mask_own) for part in schema]
     if not isinstance(schema, Mapping):
-        return schema
+        return _masked(schema, mask_own)
     changed: dict[str, Any] = {}
     for key, part in schema.items():
         if key in _NAMED and isinstance(part, Mapping):
-            changed[key] = {name: _harmless(inner, mask) for name, inner in part.items()}
+            changed[key] = {mask_own(name): _harmless(inner, mask, mask_own) for name, inner in part.items()}
         elif key in _PROSE and isinstance(part, str):
             if mask is not None:
                 changed[key] = neutralise(mask(part))
         else:
-            changed[key] = part if key in _DATA else _harmless(part, mask)
+            changed[key] = _masked(part, mask_own) if key in _DATA else _harmless(part, mask, mask_own)
     return changed
+
+
+def _masked(value: Any, mask: Callable[[str], str]) -> Any:
+    """A plain value without secrets."""
+    if isinstance(value, list | tuple):
+        return [_masked(item, mask) for item in value]
+    if isinstance(value, Mapping):
+        return {mask(name): _masked(item, mask) for name, item in value.items()}
+    return mask(value) if isinstance(value, str) else value
+
+
+def _example(example: Example, mask: Callable[[str], str]) -> Example:
+    return replace(example, **_masked({field.name: getattr(example, field.name) for field in fields(example)}, mask))
 
 
 def withheld(tool: UpstreamTool) -> UpstreamTool:

@@ -50,7 +50,7 @@ def test_nothing_is_answered_without_a_token_that_holds_here(shop: Any, token: s
     before = len(plugin.done)
     assert answer(post(url, text, "tools/call", CALL))["result"]["isError"] is False
     tavern.tokens.revoke(revoked.id)
-    id_, secret = token.rpartition("_")[::2]
+    id_, secret = token[:16], token[17:]
     for shown in (
         None,
         "nonsense",
@@ -205,6 +205,28 @@ def test_a_session_is_its_token_s_alone(shop: Any, token: str) -> None:
         flood = [http.post(url, json=begin, headers=headers).status_code for _ in range(5)]
         assert flood[-1] == 503 and answer(post(url, token, "tools/call", CALL))["result"]["isError"] is False
         http.delete(url, headers={**headers, **session})
+
+
+def test_a_caller_with_many_sessions_gives_way_to_one_with_fewer(shop: Any, token: str) -> None:
+    url, tavern, _ = shop
+    begin = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+    with httpx2.Client(timeout=30) as http:
+
+        def asked(text: str, method: str, params: dict[str, Any], **headers: str) -> httpx2.Response:
+            body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+            headers |= {"authorization": f"Bearer {text}", "accept": "application/json, text/event-stream"}
+            return http.post(url, json=body, headers=headers)
+
+        flood = [asked(token, "initialize", begin) for _ in range(5)]
+        assert flood[-1].status_code == 503
+        names = [tavern.tokens.create("agent:modest")[1] for _ in range(2)]  # of one caller
+        begun = asked(names[0], "initialize", begin)
+        session = {"mcp-session-id": begun.headers["mcp-session-id"], "mcp-protocol-version": "2025-11-25"}
+        assert asked(names[0], "tools/list", {}, **session).status_code == 200
+        assert [asked(text, "initialize", begin).status_code for text in (names[1], token)] == [503, 503]
+        other = tavern.tokens.create("agent:third")[1]
+        assert asked(other, "initialize", begin).status_code == 200
+        assert asked(names[0], "tools/list", {}, **session).status_code == 200
 
 
 def test_connections_that_are_cut_leave_the_server_well(shop: Any, token: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -54,14 +54,16 @@ def adapter(opens: Any = None, **parts: Any) -> Any:
     return SimpleNamespace(**{"settings": SETTINGS, "targets": frozenset({"url"}), "connect": connect, **parts})
 
 
-def host_with(adapter: Any, home: Path, **entry: Any) -> Tavern:
+def host_with(adapter: Any, home: Path, others: Mapping[str, Any] | None = None, **entry: Any) -> Tavern:
     @hookimpl
     def tavern_register_adapters() -> dict[str, Any]:
         return {"toy": adapter}
 
     plugin = Plugin(SimpleNamespace(tavern_register_adapters=tavern_register_adapters), name="toys")
     host = Tavern.open(
-        {"upstreams": {"toy": {"kind": "toy", "url": "http://127.0.0.1:9", **entry}}}, home=home, plugins=[plugin]
+        {"upstreams": {"toy": {"kind": "toy", "url": "http://127.0.0.1:9", **entry}, **(others or {})}},
+        home=home,
+        plugins=[plugin],
     )
     host.grant("toy", all_requested=True)
     return host
@@ -226,7 +228,14 @@ def test_many_first_calls_ask_for_one_list(tmp_path: Path) -> None:
     asyncio.run(calls())
 
 
-SECRET_SCHEMA = {"type": "object", "properties": {"x": {"type": "integer", "description": "pass-phrase-of-ann"}}}
+SECRET_SCHEMA = {
+    "type": "object",
+    "properties": {
+        "x": {"type": "integer", "description": "pass-phrase-of-ann"},
+        "y": {"enum": ["a", "Bearer pass-phrase-of-ann"], "default": "pass-phrase-of-ann"},
+        "z": {"const": {"pass-phrase-of-ann": ["pass-phrase-of-ann"]}, "examples": [["pass-phrase-of-ann"]]},
+    },
+}
 ECHOES: dict[str, Any] = {
     "an error": UpstreamError(
         "bad credentials: pass-phrase-of-ann", hint="not pass-phrase-of-ann", said="pass-phrase-of-ann"
@@ -264,3 +273,22 @@ def test_an_upstream_that_says_its_secret_again_shows_it_to_no_one(
     assert "***" in repr(shown) and "pass-phrase" not in repr(shown)
     stored = [path.read_text() for path in (tmp_path / "cache").rglob("*") if path.is_file()]
     assert stored and not any("pass-phrase" in text for text in stored)
+
+
+def test_values_of_a_schema_are_changed_only_where_they_hold_the_secret_of_this_upstream(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OWN_SECRET", "of-this-upstream")
+    monkeypatch.setenv("OTHER_SECRET", "of-another-upstream")
+    values = ["of-another-upstream", "of-this-upstream", 1, None]
+    schema = {"type": "object", "properties": {"x": {"enum": values, "pattern": "of-this-upstream"}}}
+    tools = (replace(ECHO, input_schema=schema, tags=("of-this-upstream",)), replace(ECHO, name="of-this-upstream"))
+    other = {"kind": "toy", "url": "http://127.0.0.1:9", "settings": {"key": {"$env": "OTHER_SECRET"}}}
+    listing = adapter(connection(list_tools=Listing(tools)))
+    with host_with(listing, tmp_path, {"other": other}, settings={"key": {"$env": "OWN_SECRET"}}) as tavern:
+        tavern.grant("other", all_requested=True)
+        tavern.upstreams.refresh_sync()
+        assert tavern.upstreams["toy"].tools == ("toy:echo",) and "#2" in tavern.upstreams["toy"].left_out
+        spec = tavern.tools.get("toy:echo")
+    x = spec.input_schema["properties"]["x"]
+    assert (x["enum"], x["pattern"], spec.tags) == (["of-another-upstream", "***", 1, None], "***", ("***",))

@@ -169,7 +169,7 @@ def _serve(loop: asyncio.AbstractEventLoop, begun: set[concurrent.futures.Future
         deaf = asyncio.all_tasks(loop)  # they swallow their cancellation
         for task in deaf:
             with suppress(BaseException):
-                task.get_coro().close()  # type: ignore[union-attr]
+                task.get_coro().close()
         _cancel(loop, 1)
         for task in deaf:
             with suppress(asyncio.CancelledError, asyncio.InvalidStateError):

@@ -137,6 +137,11 @@ class Changes:
         self._client(ctx).watched.discard(str(params.uri))
         return EmptyResult()
 
+    def forget(self, session: str) -> None:
+        """A session has ended: it takes no room any more."""
+        if (client := self._clients.pop(session, None)) is not None:
+            client.close()
+
     def _client(self, ctx: ServerRequestContext[Any, Any]) -> _Client:
         name = "" if ctx.request is None else str(ctx.request.headers.get("mcp-session-id", ""))
         if (client := self._clients.get(name)) is None:

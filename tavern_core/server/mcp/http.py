@@ -10,14 +10,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
-from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser, AuthorizationContext
 from mcp.server.auth.provider import AccessToken
 from mcp.server.lowlevel.server import Server
+from mcp.server.streamable_http import StreamableHTTPServerTransport
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.server.transport_security import TransportSecuritySettings
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
@@ -27,6 +29,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from tavern_core.errors import StateDamaged
 from tavern_core.kernel.access.tokens import Token
+from tavern_core.server.mcp.changes import Changes
 from tavern_core.server.mcp.event_store import RecentEvents, SessionEvents
 from tavern_core.server.mcp.service import Pages, Service
 from tavern_core.server.request_access import RequestAccess, bearer_token, has_role
@@ -202,6 +205,7 @@ class Application:
         streaming = _Sessions(
             service.server(lifespan, schema_of),
             events,
+            service.changes,
             retry_interval=_RETRY_MS,
             security_settings=here,
             session_idle_timeout=config.session_idle_ms / 1000,
@@ -228,10 +232,11 @@ class Application:
 
 
 class _Sessions(StreamableHTTPSessionManager):
-    """The library's sessions, which would all share one store of events."""
+    """The library's sessions, which would all share one store of events, and of which the first client could take all."""
 
-    def __init__(self, server: Server[Any], events: RecentEvents, **options: Any) -> None:
+    def __init__(self, server: Server[Any], events: RecentEvents, changes: Changes, **options: Any) -> None:
         self._events = events
+        self._changes = changes
         super().__init__(server, **options)
 
     @property
@@ -242,6 +247,26 @@ class _Sessions(StreamableHTTPSessionManager):
     @event_store.setter
     def event_store(self, given: Any) -> None:
         """Nothing: the library sets what it was given."""
+
+    def _admit_session(self, requestor: AuthorizationContext | None) -> StreamableHTTPServerTransport | None:
+        """Where there is no room, the caller with the most sessions loses the one that was unused for longest to a caller with fewer."""
+        if len(self._server_instances) >= (self.max_sessions or 0) and requestor is not None:
+            owned = Counter(owner["subject"] for owner in self._session_owners.values())
+            most, number = owned.most_common(1)[0]
+            if number > owned[requestor["subject"]] + 1:
+                theirs = [name for name, owner in self._session_owners.items() if owner["subject"] == most]
+                name = min(theirs, key=self._unused_since)
+                transport = self._server_instances.pop(name)
+                self._task_group.start_soon(self._discard_session, name, transport)  # type: ignore[attr-defined]
+        return super()._admit_session(requestor)
+
+    def _unused_since(self, name: str) -> float:
+        scope = self._server_instances[name].idle_scope
+        return 0.0 if scope is None else scope.deadline
+
+    async def _discard_session(self, session_id: str, transport: StreamableHTTPServerTransport) -> None:
+        self._changes.forget(session_id)
+        await super()._discard_session(session_id, transport)
 
 
 def application(tavern: Tavern, path: str, hosts: tuple[str, ...], origins: tuple[str, ...]) -> Application:
