@@ -99,6 +99,10 @@ def answer(number: Any) -> None:
             for_ever(b'{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1,"progress":1}}\n')
         case "floods-requests":
             for_ever(b'{"jsonrpc":"2.0","id":"x","method":"ping"}\n')
+        case "floods-answers":
+            for_ever(b'{"jsonrpc":"2.0","id":2000000,"error":{"code":1,"message":"x"}}\n')
+        case "floods-garbled":
+            for_ever(b'{"jsonrpc":"2.0","id":2000000,"result":{"x":NaN}}\n')
         case "endless-line":
             for_ever(b"x" * 65_536)
         case "garbage":

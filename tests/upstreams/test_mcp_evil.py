@@ -17,7 +17,16 @@ from tests.executors.workbench import open_descriptors, processes_with
 from tests.upstreams.mcp_hosts import host, program
 
 SETTINGS = {"connectTimeoutMs": 10_000, "maxMessageBytes": 8_000_000}
-SLOW = {"many-parts", "many-values", "floods", "floods-requests", "endless-line", "garbage"}
+SLOW = {
+    "many-parts",
+    "many-values",
+    "floods",
+    "floods-answers",
+    "floods-garbled",
+    "floods-requests",
+    "endless-line",
+    "garbage",
+}
 """Modes with so much to read that it takes its time."""
 STARTS: dict[str, tuple[str, str]] = {
     "start-silent": ("UPSTREAM_ERROR", "does not answer within 1.5 s"),
@@ -33,6 +42,8 @@ ANSWERS: dict[str, tuple[str, str, str]] = {
     "never-answers": ("TIMEOUT", "", "unknown"),
     "dies": ("CONNECTION_LOST", "ended with code 1", "unknown"),
     "floods": ("CONNECTION_LOST", "not asked for", "unknown"),
+    "floods-answers": ("CONNECTION_LOST", "not asked for", "unknown"),
+    "floods-garbled": ("CONNECTION_LOST", "not asked for", "unknown"),
     "floods-requests": ("CONNECTION_LOST", "not asked for", "unknown"),
     "endless-line": ("CONNECTION_LOST", "a line of more than", "unknown"),
     "garbage": ("CONNECTION_LOST", "no messages", "unknown"),

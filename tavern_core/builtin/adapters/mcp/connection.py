@@ -67,7 +67,6 @@ CHECK_S: Final = 10.0
 PERSON_S: Final = 300.0
 """How much longer connecting may take where a person logs in."""
 CLOSE_S: Final = 10.0
-_MOST_FAILED: Final = 1_000
 _STATE_ONLY_S: Final = (0.05, 1.0)
 """Between rounds in which a server asks nothing and only wants to be called again: at first, at most."""
 _CAPABILITIES: Final[Mapping[str, Any]] = {"elicitation": {"form": {}, "url": {}}, "extensions": {EXTENSION: {}}}
@@ -138,7 +137,7 @@ class McpConnection(Documents):
         try:
             async with AsyncExitStack() as opened:
                 reading, writing, posts = await opened.enter_async_context(await self._transport())
-                self._requests = Requests(reading, writing, self._why_lost)
+                self._requests = Requests(reading, writing, self._why_lost, self._failed)
                 self._session = await opened.enter_async_context(self._new_session(writing))
                 await self._negotiate()
                 self._requests.posts = posts if self._is_modern else None
@@ -185,9 +184,8 @@ class McpConnection(Documents):
 
     def _note_failure(self, number: int, error: CallError) -> None:
         """Why one request has no answer, where the transport knows more than it can say."""
-        if len(self._failed) >= _MOST_FAILED:  # of requests that were answered all the same, or given up
-            del self._failed[next(iter(self._failed))]
-        self._failed[number] = error
+        if not self._ready.done() or self._requests.is_awaited(number):
+            self._failed[number] = error
 
     def _new_session(self, writing: WriteStream[SessionMessage]) -> ClientSession:
         self._info = Implementation(name="tavern_core", version=version("tavern-core"))
@@ -245,7 +243,7 @@ class McpConnection(Documents):
         """
 
         def failed(number: int, error: MCPError) -> CallError:
-            return self._failed.pop(number, None) or failure_of(error, tool or method, tool)
+            return self._failed.get(number) or failure_of(error, tool or method, tool)
 
         if self._is_modern:
             params = {**params, "_meta": self._meta}

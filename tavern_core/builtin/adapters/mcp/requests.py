@@ -43,6 +43,7 @@ class Requests(Stream):
 
     Args:
         reason: makes the error of the requests that wait when the stream ends.
+        failures: number of a request → why it has no answer; kept no longer than the request.
     """
 
     def __init__(
@@ -50,10 +51,12 @@ class Requests(Stream):
         reading: ReadStream[SessionMessage | Exception],
         writing: WriteStream[SessionMessage],
         reason: Reason,
+        failures: dict[int, CallError],
     ) -> None:
         self._reading = reading
         self._writing = writing
         self._reason = reason
+        self._failures = failures
         self._ids = itertools.count(_FIRST_ID)
         self._waiting: dict[object, tuple[asyncio.Future[dict[str, Any]], Progress | None]] = {}
         self._is_over = False
@@ -61,6 +64,7 @@ class Requests(Stream):
         """Makes requests over HTTP in the new era; None: they go through the streams."""
         if isinstance(reading, Incoming):
             reading.take = self._take_result
+            reading.is_awaited = self.is_awaited
 
     async def ask(
         self,
@@ -110,6 +114,11 @@ class Requests(Stream):
             raise
         finally:
             del self._waiting[number]
+            self._failures.pop(number, None)
+
+    def is_awaited(self, number: object) -> bool:
+        """Whether one of our own requests with this number waits for its answer."""
+        return isinstance(number, int) and number in self._waiting
 
     async def _cancel(self, number: int) -> None:
         """Notify the server that no one waits any more; a stuck transport does not hold the caller for ever."""

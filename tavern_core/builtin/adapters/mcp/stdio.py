@@ -60,6 +60,8 @@ class Incoming(Stream):
         self.is_lost = False
         self.take: Callable[[object, dict[str, Any]], bool] = lambda number, result: False
         """Takes results of requests that the library does not know of."""
+        self.is_awaited: Callable[[object], bool] = lambda number: False
+        """Whether there is such a request."""
         self._garbage = 0
         self._count = 0
         self._unasked = 0
@@ -105,14 +107,20 @@ class Incoming(Stream):
         except OutputTooLarge as error:
             return self._garbled(line, error)
         if isinstance(message, JSONRPCResponse | JSONRPCError):
-            self._in_a_row = 0
+            self._answered(message.id)
         else:
-            self._bounded()
+            self._unasked_for()
         return message
+
+    def _answered(self, number: object) -> None:
+        """An answer has come; one that no one waits for, such as a late one, is as little wanted as what was not asked for."""
+        self._in_a_row = 0 if self.is_awaited(number) else self._in_a_row + 1
+        self._check_bounds()
 
     def _garbled(self, line: bytes, why: CallError) -> JSONRPCError | None:
         """What stands for a line that cannot be read: an error for the request that it answers, if it answers one."""
         if (number := answered_by(line)) is not None:
+            self._answered(number)
             self._note(number, why)
             error = ErrorData(code=PARSE_ERROR, message=why.message)
             return JSONRPCError.model_construct(jsonrpc="2.0", id=number, error=error)
@@ -123,12 +131,15 @@ class Incoming(Stream):
             )
         return None
 
-    def _bounded(self) -> None:
+    def _unasked_for(self) -> None:
         now = time.monotonic()
         if now - self._second >= 1:
             self._second, self._unasked = now, 0
         self._unasked += 1
         self._in_a_row += 1
+        self._check_bounds()
+
+    def _check_bounds(self) -> None:
         if self._unasked > MOST_UNASKED or self._in_a_row > 10 * MOST_UNASKED:
             raise ConnectionLost(
                 f"the server sent too many messages that were not asked for: {self._unasked:,} in a second, {self._in_a_row:,} in a row",
