@@ -71,6 +71,17 @@ def test_nothing_is_answered_without_a_token_that_holds_here(shop: Any, token: s
     assert (answered["resource"], answered["authorization_servers"]) == ("https://shop.test/mcp", ["https://auth.test"])
 
 
+def test_a_request_with_two_tokens_is_refused_although_both_hold(shop: Any, token: str) -> None:
+    other = shop[1].tokens.create("agent:other")[1]
+    sent = [("authorization", f"Bearer {token}"), ("accept", "application/json, text/event-stream")]
+    sent += [("mcp-protocol-version", "2026-07-28"), ("mcp-method", "tools/list")]
+    listing = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {"_meta": META}}
+    for second in (other, token):
+        assert httpx2.post(shop[0], json=listing, headers=sent).status_code == 200
+        both = [*sent, ("authorization", f"Bearer {second}")]
+        assert httpx2.post(shop[0], json=listing, headers=both).status_code == 401
+
+
 @pytest.mark.parametrize(
     ("headers", "status"),
     [
