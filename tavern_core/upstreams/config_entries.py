@@ -32,6 +32,10 @@ _LARGEST: Final = 1_000_000
 _SERVERS: Final = ("mcpServers", "servers", "context_servers")
 """Keys under which hosts keep their servers."""
 _REFERENCE: Final = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]{0,127})\}")
+_PLACEHOLDER: Final = re.compile(r"\$\{[^{}]*\}")
+"""What another host fills in: a variable, an input of its user, a folder."""
+_FOLDERS: Final = frozenset({"workspaceFolder", "workspaceFolderBasename", "userHome", "pathSeparator", "cwd"})
+"""Names that stand for something else than a variable of the environment there."""
 _OF_PACKAGES: Final = frozenset({"langchain", "llm"})
 """Kinds whose upstreams are installed distributions."""
 _AFFIXES: Final = re.compile(r"^(?:mcp-server-|server-|mcp-)|(?:-mcp-server|-mcp|-server)$")
@@ -161,6 +165,8 @@ def _entry_of(name: str, server: Any) -> NewEntry:
         raise ConfigInvalid("it has neither `command` nor `url`")
     if server.get("type") == "sse":
         notes.append("its transport is SSE there, which is out of use: it is reached over streamable HTTP here")
+    if server.get("envFile"):
+        notes.append("its `envFile` is not imported: write its variables into `environment`")
     if server.get("cwd"):
         notes.append("its `cwd` is not imported: programs start in the folder of tavern.yaml")
     notes += _open_secrets(entry)
@@ -172,11 +178,16 @@ def _entry_of(name: str, server: Any) -> NewEntry:
 
 
 def _open_secrets(entry: Mapping[str, Any]) -> Iterator[str]:
-    """What the operator must know about secrets in places that everyone may see: they cannot be references."""
-    if any(redact_text(word) != word or _REFERENCE.search(word) for word in entry.get("command", ())):
+    """What the operator must know about secrets and placeholders in places where references cannot stand."""
+    words, url = entry.get("command", ()), entry.get("url", "")
+    if any(redact_text(word) != word for word in words):
         yield "its command line may hold a secret: move it into `environment`, by reference"
-    if redact_text(url := entry.get("url", "")) != url or _REFERENCE.search(url):
+    if redact_text(url) != url:
         yield "its address may hold a secret, which listings and the lock file show: move it into `headers`, by reference"
+    if any(map(_PLACEHOLDER.search, words)):
+        yield "its command line has a placeholder, which is not filled in here: write its value, a secret into `environment`"
+    if _PLACEHOLDER.search(url):
+        yield "its address has a placeholder, which is not filled in here: write its value, a secret into `headers`"
 
 
 def _words(written: Any) -> list[str]:
@@ -208,14 +219,23 @@ def _values(written: Any, prefix: str, notes: list[str]) -> Iterator[tuple[str, 
         text = str(value)
         if not prefix and is_refused(name):
             notes.append(f"{name} is left out: it makes programs load code, and is never passed")
-        elif found := _REFERENCE.fullmatch(text):
+        elif (found := _REFERENCE.fullmatch(text)) and found[1] not in _FOLDERS:
             yield name, {"$env": found[1]}
-        elif is_secret_name(name) or redact_text(f"{name}={text}") != f"{name}={text}" or _REFERENCE.search(text):
+        elif (has_placeholder := _PLACEHOLDER.search(text)) or _may_be_secret(name, text):
             variable = f"{prefix}_{re.sub(r'[^A-Za-z0-9]', '_', name).upper()}" if prefix else name
-            notes.append(f"{name} may be a secret and is not copied: set the environment variable {variable} to it")
+            why = (
+                "has a placeholder, which is not filled in here"
+                if has_placeholder
+                else "may be a secret and is not copied"
+            )
+            notes.append(f"{name} {why}: set the environment variable {variable} to its value")
             yield name, {"$env": variable}
         else:
             yield name, text
+
+
+def _may_be_secret(name: str, text: str) -> bool:
+    return is_secret_name(name) or redact_text(f"{name}={text}") != f"{name}={text}"
 
 
 def _checked(new: NewEntry) -> NewEntry:
@@ -225,7 +245,8 @@ def _checked(new: NewEntry) -> NewEntry:
         first = explain(error, new.entry, UpstreamConfig)[0]
         place = ".".join(map(str, first.path))
         raise ConfigInvalid(
-            f"{new.name} cannot be an upstream: {f'{place}: ' if place else ''}{first.message}", hint=first.hint
+            redact_text(f"{new.name} cannot be an upstream: {f'{place}: ' if place else ''}{first.message}"),
+            hint=first.hint,
         ) from None
     return new
 

@@ -55,6 +55,22 @@ SERVERS: dict[str, tuple[Any, Any, str]] = {
         {"a": {"command": ["x"], "environment": {"WHERE": {"$env": "HOME_TOWN"}}}},
         "",
     ),
+    "an input of the user": (
+        {"a": {"url": "https://a.example/mcp", "headers": {"X-Team": "of ${input:team}"}}},
+        {"a": {"url": "https://a.example/mcp", "headers": {"X-Team": {"$env": "A_X_TEAM"}}}},
+        "X-Team has a placeholder, which is not filled in here: set the environment variable A_X_TEAM",
+    ),
+    "a folder of the editor": (
+        {"a": {"command": "x", "env": {"ROOT": "${workspaceFolder}", "CACHE": "${env:HOME}/cache"}}},
+        {"a": {"command": ["x"], "environment": {"ROOT": {"$env": "ROOT"}, "CACHE": {"$env": "CACHE"}}}},
+        "ROOT has a placeholder",
+    ),
+    "a placeholder on the command line": (
+        {"a": {"command": "x", "args": ["${workspaceFolder}/y.py", "${input:key}"]}},
+        {"a": {"command": ["x", "${workspaceFolder}/y.py", "${input:key}"]}},
+        "its command line has a placeholder",
+    ),
+    "variables in a file": ({"a": {"command": "x", "envFile": ".env"}}, {"a": {"command": ["x"]}}, "`envFile` is not"),
     "a variable that loads code": (
         {"a": {"command": "x", "env": {"LD_PRELOAD": "/tmp/x.so"}}},
         {"a": {"command": ["x"]}},
@@ -103,6 +119,12 @@ def test_a_server_that_cannot_be_an_entry_costs_no_other(tmp_path: Path) -> None
     assert "already" in printed["leftOut"]["clock"] and "list of texts" in printed["leftOut"]["odd"]
     text = (tmp_path / "tavern.yaml").read_text()
     assert "# ours" in text and "mcp-server-files" in text and "other" not in text
+
+
+def test_a_server_that_is_left_out_shows_no_secret() -> None:
+    text = json.dumps({"mcpServers": {"a": {"url": "https://ann:pass-phrase@a.example/mcp"}, "b": {"command": "x"}}})
+    _, left_out = entries_of_json(text, "servers.json")
+    assert "***" in left_out["a"] and "pass-phrase" not in left_out["a"]
 
 
 WRONG: dict[str, tuple[str, str]] = {
