@@ -113,6 +113,25 @@ def test_arguments_that_are_no_object_are_refused_and_never_run(api: str, writte
     assert result.error.kind == "INPUT_SCHEMA_INVALID" and "JSON object" in result.error.message
 
 
+@pytest.mark.parametrize("api", FORMS)
+def test_a_call_without_arguments_is_one_with_none(api: str, tmp_path: Path) -> None:
+    response = FORMS[api](("t__add", ""))
+    (result,) = run(tmp_path, json.loads(json.dumps(response).replace('""', "null"))).results
+    assert result.error.kind == "INPUT_SCHEMA_INVALID" and "/a" in result.error.message
+
+
+def test_calls_with_one_id_are_made_and_answered_one_by_one(tmp_path: Path) -> None:
+    response = openai(("t__add", {"a": 1}), ("t__add", {"a": 2}))
+    response["choices"][0]["message"]["tool_calls"][1]["id"] = "c0"
+    outcome = run(tmp_path, response)
+    assert [message["content"] for message in outcome.messages] == ["3", "4"]
+
+
+def test_a_name_without_end_is_not_repeated_to_the_model(tmp_path: Path) -> None:
+    outcome = run(tmp_path, openai(("x" * 1_000_000, {})))
+    assert len(outcome.messages[0]["content"]) < 1_000
+
+
 def test_objects_of_an_sdk_and_messages_alone_are_read_too(tmp_path: Path) -> None:
     response = openai(CALLS[0])
     sdk = SimpleNamespace(model_dump=lambda **_: response)

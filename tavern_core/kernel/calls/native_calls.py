@@ -185,6 +185,7 @@ def not_an_object(tool: str, written: str) -> InputInvalid:
 
 
 def _call(name: Any, arguments: Any, call_id: Any) -> NativeCall:
+    arguments = "" if arguments is None else arguments  # as some servers write a call without arguments
     found = read_arguments(arguments) if isinstance(arguments, str) else arguments
     written = arguments if isinstance(arguments, str) else repr(arguments)
     if not isinstance(found, Mapping):

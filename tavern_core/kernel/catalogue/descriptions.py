@@ -54,7 +54,9 @@ class Descriptions:
         names = WireNames(dict.fromkeys((*self._tools.known_ids(), *self._made)))
         found = names.tool_id(wire_name)
         if found is None:
-            raise ToolNotFound(f"no tool has the wire name {wire_name!r}", hint=did_you_mean(wire_name, names.all()))
+            raise ToolNotFound(
+                f"no tool has the wire name {wire_name!r:.200}", hint=did_you_mean(wire_name, names.all())
+            )
         return found
 
     def whole(self, profile: ProfileLike | None, context: CallContext | None) -> list[ToolSpec]:
