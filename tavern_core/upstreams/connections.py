@@ -33,7 +33,7 @@ from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.safe_text import with_type
 from tavern_core.upstreams.entries import Entry
 from tavern_core.upstreams.facilities import Granted, UpstreamFacility
-from tavern_core.upstreams.session import Session, State
+from tavern_core.upstreams.session import CLOSE_S, Session, State
 
 T = TypeVar("T")
 MAX_SESSIONS: Final = 64
@@ -201,6 +201,10 @@ class Connections:
         except (
             asyncio.CancelledError
         ):  # a deadline is thrown into the coroutine, and does not reach what it waits for by itself
+            if theirs is ours:
+                begun[0].cancel()
+                await asyncio.wait(begun, timeout=CLOSE_S)  # it may have to stop something
+                raise
             with suppress(RuntimeError):  # the host's loop has been closed
                 theirs.call_soon_threadsafe(lambda: begun[0].cancel())
             raise

@@ -165,28 +165,21 @@ def _serve(loop: asyncio.AbstractEventLoop, begun: set[concurrent.futures.Future
     try:
         while not _ran_to_its_end(loop):
             continue
-        _cancel(loop, 2)
-        deaf = asyncio.all_tasks(loop)  # they swallow their cancellation
-        for task in deaf:
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        if left:
+            loop.run_until_complete(asyncio.wait(left, timeout=2))
+        for task in asyncio.all_tasks(loop):  # those that swallow their cancellation
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
             with suppress(BaseException):
                 task.get_coro().close()
-        _cancel(loop, 1)
-        for task in deaf:
-            with suppress(asyncio.CancelledError, asyncio.InvalidStateError):
-                task.exception()  # marks it as retrieved
         loop.run_until_complete(loop.shutdown_asyncgens())
     finally:
         loop.close()
         for future in list(begun):
             with suppress(concurrent.futures.InvalidStateError):  # it was cancelled meanwhile
                 future.set_exception(_closed())
-
-
-def _cancel(loop: asyncio.AbstractEventLoop, seconds: float) -> None:
-    if left := asyncio.all_tasks(loop):
-        for task in left:
-            task.cancel()
-        loop.run_until_complete(asyncio.wait(left, timeout=seconds))
 
 
 def _closed() -> ConnectionLost:

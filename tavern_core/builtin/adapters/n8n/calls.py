@@ -103,6 +103,14 @@ def _failure(tool: UpstreamTool, answer: Answer) -> UpstreamError:
             retry_after_ms=answer.retry_after_ms,
             reason="busy",
         )
+    if answer.status in (502, 503, 504):
+        return UpstreamError(
+            f"n8n, or the proxy before it, cannot take the call of {tool.name} ({answer.status})",
+            hint="see that n8n runs and is ready",
+            retryable=True,
+            outcome="unknown",
+            reason="unreachable",
+        )
     return UpstreamError(
         f"the workflow of {tool.name} failed ({answer.status}): {said.get('message', '')!s:.300}",
         hint="n8n → Executions shows at which node; a workflow that answers 202 {jobId} with its execution id is followed to its error",
