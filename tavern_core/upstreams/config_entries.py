@@ -270,6 +270,8 @@ def _name(written: str) -> str:
     name = re.sub(r"[^a-z0-9]+", "-", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", written).lower()).strip("-")
     name = _AFFIXES.sub("", _AFFIXES.sub("", name)) or name
     name = f"mcp-{name}" if name[:1].isdigit() else name
-    if not is_plugin_name(name) or is_reserved(name):
+    if is_reserved(name):
+        raise ConfigInvalid(f"{name!r} is a name of the host itself", hint="give another with --name")
+    if not is_plugin_name(name):
         raise ConfigInvalid(f"no name can be made of {written!r:.80}", hint="give one with --name")
     return name
