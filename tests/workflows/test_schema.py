@@ -40,8 +40,8 @@ AS_EDITORS_WRITE_IT: dict[str, Any] = {
               "config": {"suggestions": [{"value": "x", "label": "X"}]}, "allowDynamicType": True, "min": 0, "max": 1.5},
     },
 }  # fmt: skip
-SEED: dict[str, Any] = {
-    "description": "对提供的长文本进行摘要。", "nodes": [],
+SEED: dict[str, Any] = {  # an interface alone
+    "description": "对提供的长文本进行摘要。",
     "interfaceInputs": {"text": {"description": "原始长文本", "dataFlowType": "STRING", "required": True}},
     "interfaceOutputs": {"summary": {"dataFlowType": "STRING"}},
 }  # fmt: skip

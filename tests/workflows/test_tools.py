@@ -72,6 +72,16 @@ async def test_a_model_sees_exactly_this(summarize: Flows) -> None:
     }
 
 
+async def test_an_interface_alone_is_listed_and_a_call_says_what_is_missing(flows: Flows) -> None:
+    alone = {key: value for key, value in SUMMARIZE.items() if key not in ("nodes", "edges")}
+    (flows.folder / "summarize_text.json").write_text(json.dumps(alone, ensure_ascii=False), "utf-8")
+    async with flows.open() as tavern:
+        schema = tavern.tool_schema("workflow:summarize_text")
+        result = await tavern.invoke("workflow:summarize_text", {"text_to_summarize": "文"})
+    assert schema["parameters"]["required"] == ["text_to_summarize"]
+    assert result.error and "core:GroupOutput" in result.error.message
+
+
 @pytest.mark.parametrize(
     ("arguments", "value", "error"),
     [

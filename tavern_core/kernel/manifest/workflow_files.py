@@ -20,7 +20,8 @@ SUFFIX: Final = ".json"
 LARGEST_FILE: Final = 16_000_000
 """Bytes of one workflow file; 10,000 nodes take about three million."""
 MOST_VALUES: Final = 2_000_000
-_KEYS: Final = ("nodes", "edges")
+KEYS: Final = ("nodes", "edges", "interfaceInputs", "interfaceOutputs")
+"""A workflow file has one of these keys at least: an interface alone is a workflow that is not yet built."""
 
 
 def read_workflow(text: str | bytes, file: str, id_: str) -> Workflow:
@@ -60,7 +61,7 @@ def workflow_of(data: Any, id_: str = "", document: JsonDocument | None = None) 
             raise _invalid(id_, (Finding(CODE, f"{problem.path or 'it'} {problem.message}", problem.hint),))
     if (other := foreign(data)) is not None:
         raise _invalid(id_, (_of_another(other, None if document is None else document.locate(other.place)),))
-    if not isinstance(data, Mapping) or not any(key in data for key in _KEYS):
+    if not isinstance(data, Mapping) or not any(key in data for key in KEYS):
         hint = 'a workflow file holds {"nodes": [...], "edges": [...]}'
         where = document.locate(()) if document is not None else None
         raise _invalid(id_, (Finding(CODE, "this is not a workflow", hint, where),))

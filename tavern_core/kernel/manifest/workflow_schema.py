@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError
 
+from tavern_core.kernel.manifest.workflow_files import KEYS
 from tavern_core.model.workflow import (
     EXEC_KEY,
     FORMAT_VERSION,
@@ -91,7 +92,7 @@ _WRITTEN_BY_EDITORS: Final[Mapping[str, tuple[str, ...]]] = {
 def complete(schema: dict[str, Any], definitions: dict[str, Any]) -> None:
     """Add sentences, null where the reader takes it, `$exec`, and the keys that editors write."""
     schema.pop("required", None)
-    schema["anyOf"] = [{"required": ["nodes"]}, {"required": ["edges"]}]
+    schema["anyOf"] = [{"required": [key]} for key in KEYS]
     schema["properties"]["$schema"] = {"description": "The address of this schema; for editors: stored, not read."}
     schema["properties"]["version"]["type"] = ["string", "number"]
     schema["properties"]["formatVersion"]["maximum"] = FORMAT_VERSION
