@@ -461,6 +461,36 @@ def test_greet_greets(opened: Opened, arguments: dict[str, str], said: str) -> N
     assert (result.value, result.content[0]["text"]) == ({"greeted": said}, f"Hello, {said}!")
 
 
+async def nothing_taken() -> Any:
+    return {"content": [{"type": "text", "text": "Executed!"}]}
+
+
+@pytest.mark.parametrize(
+    "execute", [nothing_taken, lambda: "Executed!", lambda call_id: f"Executed{'!' if call_id else ''}"]
+)
+def test_execute_may_take_fewer_arguments(opened: Opened, execute: Callable[..., Any]) -> None:
+    host = opened(offering({"name": "dangerous_tool", "parameters": EMPTY, "execute": execute}))
+    assert host.invoke_sync("p:dangerous_tool").value == "Executed!"
+    assert run(host.invoke("p:dangerous_tool")).value == "Executed!"
+
+
+SAID = [
+    {"requires_approval": True, "read_only": True, "timeout_ms": 5, "display_name": "甲", "capabilities": ["read:fs"]},
+    {"requiresApproval": True, "readOnly": True, "timeoutMs": 5, "displayName": "甲", "capabilities": ["read:fs"]},
+]
+
+
+@pytest.mark.parametrize("said", SAID, ids=["as in Python", "as in JSON"])
+@pytest.mark.parametrize("is_object", [True, False])
+def test_an_object_or_mapping_with_execute_says_what_it_may_do(
+    opened: Opened, said: dict[str, Any], is_object: bool
+) -> None:
+    written = {"name": "risky", "description": "Risky.", "parameters": EMPTY, "execute": execute, **said}
+    given = type("Risky", (), {**written, "execute": staticmethod(execute)})() if is_object else written
+    spec = opened(offering(given)).tools.get("p:risky")
+    assert {name: getattr(spec, name) for name in SAID[0]} == {**SAID[0], "capabilities": frozenset({"read:fs"})}
+
+
 def test_the_configuration_of_the_host_is_the_same_for_all_and_read_only(opened: Opened) -> None:
     def spoil(config: Any) -> None:
         for change in (

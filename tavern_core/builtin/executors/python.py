@@ -176,7 +176,15 @@ def _by_keyword(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _execute(function: Callable[..., Any]) -> Run:
-    """Seed 002: ``execute(tool_call_id, params)``."""
+    """Seed 002: ``execute(tool_call_id, params)``, or fewer of these, as there."""
+    try:
+        kinds = [parameter.kind for parameter in inspect.signature(function).parameters.values()]
+    except (ValueError, TypeError):  # a builtin without a signature
+        kinds = [inspect.Parameter.VAR_POSITIONAL]
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    taken = 2 if inspect.Parameter.VAR_POSITIONAL in kinds else sum(kind in positional for kind in kinds)
+    if taken < 2:
+        return lambda arguments, call: function(*(call.id if call is not None else "", arguments)[:taken])
     return lambda arguments, call: function(call.id if call is not None else "", arguments)
 
 

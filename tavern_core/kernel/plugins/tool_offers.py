@@ -7,6 +7,7 @@ declared without parameters becomes whole with what its code says it takes and g
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import ModuleType
@@ -35,6 +36,14 @@ _AS_MARKED: Final = (
 """What a specification takes over from the mark as it is."""
 DRAFT: Final = object()
 """`ToolSpec.impl` of a returned mapping without parameters: the node, workflow or handler that it names says them."""
+_FIELDS: Final = (
+    "display_name", "version", "tags", "output_schema", "capabilities", "optional", "read_only", "destructive",
+    "idempotent", "requires_approval", "timeout_ms", "untrusted",
+)  # fmt: skip
+_SPELLINGS: Final[Mapping[str, str]] = {
+    spelling: name for name in _FIELDS for spelling in (name, re.sub("_(.)", lambda m: m[1].upper(), name))
+}
+"""What a tool with `execute` may say besides name, description and parameters: in the form of Python or JSON → field of a ToolSpec."""
 _CHAINS = 4  # an Offer of an Offer of … is a mistake
 
 
@@ -216,7 +225,7 @@ def _tools_in(thing: Any, owner: Owner) -> Iterator[ToolSpec]:
     elif isinstance(thing, type | ModuleType):
         raise _no_tool(thing, owner)
     elif callable(getattr(thing, "execute", None)) and isinstance(getattr(thing, "name", None), str):
-        keys = ("name", "description", "parameters", "execute", "label", "optional")
+        keys = ("name", "description", "parameters", "execute", "label", *_SPELLINGS)
         yield _from_mapping({k: getattr(thing, k) for k in keys if hasattr(thing, k)}, owner)
     elif not callable(thing) and (methods := toolbox_methods(thing)):
         for method in methods:
@@ -285,18 +294,18 @@ def _from_mapping(data: Mapping[str, Any], owner: Owner) -> ToolSpec:
             f"{owner.name}: tool {name!r} has no parameters",
             hint='write parameters: {"type": "object", "properties": {}} for a tool without any',
         )
+    fields = {_SPELLINGS[key]: value for key, value in data.items() if key in _SPELLINGS and value is not None}
+    fields["version"] = str(fields.get("version") or owner.version)
+    fields["optional"] = bool(fields.get("optional"))
     return ToolSpec(
         name=full_id(name, owner),
         description=str(data.get("description") or inspect.getdoc(execute) or ""),
         kind="python",
-        version=str(data.get("version") or owner.version),
         input_schema=parameters,
-        capabilities=data.get("capabilities", ()),
         impl=PythonTarget(execute, style="execute"),
-        display_name=str(data.get("label", "") or data.get("displayName", "")),
         plugin=owner.name,
-        optional=bool(data.get("optional")),
         source=_source(execute),
+        **{"display_name": str(data.get("label") or ""), **fields},
     )
 
 
