@@ -100,6 +100,7 @@ class CallContext:
     trace_id: str = ""
     user_id: str = ""
     budget: Budget = Budget()
+    """Also as a mapping: ``{"timeoutMs": 500}``."""
     # seed 002, MoltbotPluginToolContext
     config: Mapping[str, Any] | None = None
     workspace_dir: str | None = None
@@ -145,7 +146,7 @@ class CallContext:
                 f"CallContext.after_untrusted is {self.after_untrusted!r:.80}", hint=f"one of {', '.join(STRICTNESS)}"
             )
         if not isinstance(self.budget, Budget):
-            raise UsageError("CallContext.budget must be a Budget, e.g. Budget(timeout_ms=500)")
+            object.__setattr__(self, "budget", _budget(self.budget))
         if not isinstance(self.config, Mapping | None):
             raise UsageError(f"CallContext.config must be a mapping, got {type(self.config).__name__}")
 
@@ -197,11 +198,6 @@ class CallContext:
             if key not in names:
                 raise UsageError(f"unknown context field {key!r}", hint=did_you_mean(key, names))
             values[names[key]] = value
-        if isinstance(budget := values.get("budget"), Mapping):
-            known = {camel(name): name for name in _OF_BUDGET}
-            if unknown := sorted(set(budget) - set(known)):
-                raise UsageError(f"unknown budget field {unknown[0]!r}", hint=did_you_mean(unknown[0], known))
-            values["budget"] = Budget(**{known[k]: v for k, v in budget.items()})
         return cls(**values)
 
 
@@ -217,6 +213,16 @@ def owner_name(principal: str, user_id: str) -> str:
     if name.count("\x1f") == 1 and "\x1e" not in name:  # as nearly always
         return name
     return f"{str(principal).translate(_PARTING)}\x1f{str(user_id).translate(_PARTING)}"
+
+
+def _budget(written: Any) -> Budget:
+    """A budget that is written as a mapping, with the names of Python or of JSON."""
+    if not isinstance(written, Mapping):
+        raise UsageError("CallContext.budget must be a Budget, e.g. Budget(timeout_ms=500)")
+    known = {spelling: name for name in _OF_BUDGET for spelling in (name, camel(name))}
+    if unknown := [key for key in written if key not in known]:
+        raise UsageError(f"unknown budget field {unknown[0]!r}", hint=did_you_mean(str(unknown[0]), known))
+    return Budget(**{known[key]: value for key, value in written.items()})
 
 
 def _scopes(written: Any) -> FrozenDict[str, tuple[str, ...]]:

@@ -10,7 +10,19 @@ from typing import Any
 
 import pytest
 
-from tavern_core import CallContext, Contribution, Plugin, Service, Tavern, ToolSpec, factory, hookimpl, offer, tool
+from tavern_core import (
+    Budget,
+    CallContext,
+    Contribution,
+    Plugin,
+    Service,
+    Tavern,
+    ToolSpec,
+    factory,
+    hookimpl,
+    offer,
+    tool,
+)
 from tavern_core.errors import (
     NameConflict,
     PluginError,
@@ -136,6 +148,25 @@ def test_a_context_names_a_profile_or_its_file(opened: Opened, tmp_path: Path) -
         assert (
             refused is not None and refused.kind == "POLICY_DENIED" and "callers.profile:writer" in str(refused.details)
         )
+
+
+@pytest.mark.parametrize("said", [{"maxToolCalls": 1}, {"max_tool_calls": 1}, Budget(max_tool_calls=1)], ids=repr)
+def test_a_budget_is_taken_in_any_form(opened: Opened, said: Any) -> None:
+    host = opened(Plugin([count], name="text"))
+    context = CallContext(budget=said)
+    kinds = [host.invoke_sync("text:count", {"text": "a b"}, context=context) for _ in range(2)]
+    assert [result.ok or result.error.kind for result in kinds] == [True, "BUDGET_EXCEEDED"]
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [({"timeout": 5}, "timeoutMs"), ({"timeoutMs": -1}, "whole number"), (5, "must be a Budget")],
+    ids=repr,
+)
+def test_a_wrong_budget_is_a_usage_error(said: Any, words: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        CallContext(budget=said)
+    assert words in f"{refused.value.message} {refused.value.hint}"
 
 
 @pytest.mark.parametrize(
