@@ -7,16 +7,27 @@ when they are read.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import field
 from datetime import UTC, datetime
 from typing import Any, Literal, NoReturn
 
-from tavern_core.errors import CallError, Outcome, call_error_of
+from tavern_core.errors import CallError, Outcome, UsageError, call_error_of
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model.safe_text import printed
 
 Status = Literal["ok", "error", "input_required", "job"]
+
+
+def _from_mapping(cls: Any, written: Any) -> Any:
+    """An `Evidence` or a `ToolError` that may be written as a mapping."""
+    if not isinstance(written, Mapping):
+        return written
+    names = {"createdAt": "created_at", "retryAfterMs": "retry_after_ms"}
+    try:
+        return cls(**{names.get(key, str(key)): value for key, value in written.items()})
+    except TypeError as error:
+        raise UsageError(f"{cls.__name__} {dict(written)!r:.200}: {str(error).partition('() ')[2]}") from None
 
 
 def iso_utc(seconds: float) -> str:
@@ -32,7 +43,26 @@ class Evidence:
     ref: str
     summary: str
     created: float = 0.0
-    """Seconds since the epoch, UTC."""
+    """Seconds since the epoch, UTC; 0: when the call ended."""
+
+    def __init__(
+        self,
+        type: str,  # noqa: A002
+        ref: str,
+        summary: str = "",
+        created: float = 0.0,
+        *,
+        created_at: str | None = None,
+    ) -> None:
+        """`created_at`: ISO 8601, in place of `created`."""
+        if created_at is not None:
+            try:
+                moment = datetime.fromisoformat(created_at)
+                created = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+            except (TypeError, ValueError):
+                raise UsageError(f"Evidence.created_at must be ISO 8601, got {created_at!r:.80}") from None
+        for name, value in (("type", type), ("ref", ref), ("summary", summary), ("created", created)):
+            object.__setattr__(self, name, value)
 
     @property
     def created_at(self) -> str:
@@ -117,7 +147,7 @@ class ToolResult(_Fields):
         value: the structured answer.
         content: blocks for a model to read, MCP style: ``({"type": "text", "text": "..."},)``.
         evidence: what happened; the pipeline adds one of type ``tool`` for the call itself.
-        error: why it failed.
+        error: why it failed. Both may be mappings, with the names of Python or of JSON.
         status: ok, error, input_required or job.
         job: id of the background job.
         meta: further facts; the pipeline adds callId, tool, startedAt, durationMs.
@@ -131,8 +161,8 @@ class ToolResult(_Fields):
         ok: bool,
         value: Any = None,
         content: tuple[Mapping[str, Any], ...] = (),
-        evidence: tuple[Evidence, ...] = (),
-        error: ToolError | None = None,
+        evidence: Iterable[Evidence | Mapping[str, Any]] = (),
+        error: ToolError | Mapping[str, Any] | None = None,
         status: Status | None = None,
         job: str | None = None,
         meta: Mapping[str, Any] | None = None,
@@ -143,9 +173,10 @@ class ToolResult(_Fields):
         object.__setattr__(self, "__class__", _Fields)
         self.ok = bool(ok)
         self.value = value
-        self.error = error
+        self.error = error if error is None else _from_mapping(ToolError, error)
         self._trace = trace
-        self._rest = (status or ("ok" if ok else "error"), job, tuple(content), tuple(evidence), meta, raw)
+        shown = tuple(_from_mapping(Evidence, item) for item in evidence) if evidence else ()
+        self._rest = (status or ("ok" if ok else "error"), job, tuple(content), shown, meta, raw)
         self.__class__ = ToolResult
 
     def __setattr__(self, name: str, value: Any) -> None:

@@ -14,9 +14,11 @@ from tavern_core import (
     Budget,
     CallContext,
     Contribution,
+    Evidence,
     Plugin,
     Service,
     Tavern,
+    ToolResult,
     ToolSpec,
     factory,
     hookimpl,
@@ -387,6 +389,54 @@ def test_an_alias_the_wrong_way_round_says_the_right_line(written: str, line: st
     )
     assert [f.where.line for f in reading.findings if f.where is not None] == [4]
     assert f"`{line}`" in reading.findings[0].hint
+
+
+WHEN = "2026-01-02T03:04:05Z"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        Evidence("file", "a.csv", "3 rows", created_at=WHEN),
+        {"type": "file", "ref": "a.csv", "summary": "3 rows", "createdAt": WHEN},
+        {"type": "file", "ref": "a.csv", "summary": "3 rows", "created_at": WHEN.removesuffix("Z")},
+    ],
+    ids=["object", "as in JSON", "as in Python"],
+)
+def test_evidence_of_a_tool_is_taken_in_any_form(opened: Opened, said: Any) -> None:
+    @tool
+    def found() -> Any:
+        return ToolResult(True, 1, evidence=[said])
+
+    own = opened(Plugin([found], name="t")).invoke_sync("t:found").evidence[1]
+    assert own.to_json() == {
+        "type": "file",
+        "ref": "a.csv",
+        "summary": "3 rows",
+        "createdAt": "2026-01-02T03:04:05.000Z",
+    }
+
+
+def test_the_error_of_a_tool_may_be_a_mapping(opened: Opened) -> None:
+    @tool
+    def late() -> Any:
+        return ToolResult(ok=False, error={"kind": "TIMEOUT", "message": "too late", "retryAfterMs": 5})
+
+    error = opened(Plugin([late], name="t")).invoke_sync("t:late").error
+    assert (error.kind, error.message, error.retry_after_ms) == ("TIMEOUT", "too late", 5)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Evidence("file", "a", created_at="yesterday"), "ISO 8601"),
+        (lambda: ToolResult(True, evidence=[{"type": "file", "reff": "a"}]), "reff"),
+        (lambda: ToolResult(False, error={"kind": "TIMEOUT"}), "message"),
+    ],
+)
+def test_wrong_evidence_and_errors_name_the_field(make: Any, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        make()
 
 
 # Registering ------------------------------------------------------------------------------------------------------------
