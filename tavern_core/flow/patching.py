@@ -161,9 +161,13 @@ class Patching:
                 patch, changed_by = await self._calls.change_patch(implementations, patch, before)
                 patch = plain_patch(patch)
             done = patched(before, patch)
+            said = await self._check(done.workflow)
+            if _move_values(patch, done, said):
+                done = patched(before, patch)
+                said = await self._check(done.workflow)
         except PatchRefused as refused:
             return PatchOutcome(False, before, problems=refused.problems, changed_by=changed_by)
-        problems = await self._problems(before, done)
+        problems = await self._problems(before, done, said)
         if any(each.severity == "error" and not each.is_old for each in problems):
             return PatchOutcome(False, before, problems=problems, changed_by=changed_by)
         workflow, ids = with_ids(done, seed)
@@ -185,9 +189,10 @@ class Patching:
         self.updated(saved, {"en": "nodes laid out", "zh": "重新排列了节点"}, {"changedBy": []})
         return saved
 
-    async def _problems(self, before: Workflow, done: Patched) -> tuple[PatchProblem, ...]:
+    async def _problems(
+        self, before: Workflow, done: Patched, said: tuple[FlowProblem, ...]
+    ) -> tuple[PatchProblem, ...]:
         """The problems of the result; the workflow before is only checked if there are errors."""
-        said = await self._check(done.workflow)
         found = tuple(blamed(said, done))
         if not any(each.severity == "error" for each in found):
             return found
@@ -222,6 +227,20 @@ class Patching:
                 hint="patch its content, and save the result under another id",
             )
         return found.path
+
+
+def _move_values(patch: list[Any], done: Patched, said: tuple[FlowProblem, ...]) -> bool:
+    """Copy values that new nodes have for their inputs in `data`, as in seed 003, to `inputValues`; whether there were any."""
+    moved = False
+    for problem in said:
+        at = done.names.nodes.get(problem.node)
+        value: Any = None if at is None else patch[at].get("value")
+        data = value.get("data") if isinstance(value, dict) else None
+        if problem.code == "UNKNOWN_INPUT" and isinstance(data, dict) and problem.slot in data:
+            given = value.get("inputValues") or {}
+            value["inputValues"] = {**given, problem.slot: given.get(problem.slot, data[problem.slot])}
+            moved = True
+    return moved
 
 
 def _key(problem: FlowProblem) -> tuple[str, str, str, str]:

@@ -148,6 +148,26 @@ def test_a_patch_is_applied(host: Tavern, name: str) -> None:
     assert not [p for p in host.workflows.check(outcome.workflow) if p.severity == "error"]
 
 
+DATA: list[tuple[dict[str, Any], Any]] = [
+    ({"data": {"text": "hi", "form": "upper"}}, "HI"),
+    ({"data": {"text": "hi"}, "inputValues": {"form": "upper"}}, "HI"),
+    ({"data": {"text": "no", "note": 1}, "inputValues": {"text": "yes"}}, "yes"),
+    ({"data": {"text": "hi", "form": "loud"}}, "BAD_VALUE"),
+]
+
+
+@pytest.mark.parametrize(("value", "said"), DATA)
+def test_values_in_data_of_a_new_node_are_values_of_its_inputs(host: Tavern, value: dict[str, Any], said: str) -> None:
+    patch = [{"op": "add", "path": "/nodes/-", "value": {"localId": "case", "type": "core:Case", **value}}]
+    outcome = host.workflows.patch({"nodes": [], "edges": []}, patch)
+    if not outcome.ok:
+        assert [problem.code for problem in outcome.errors] == [said]
+        return
+    assert outcome.problems == ()
+    assert dict(outcome.workflow.raw["nodes"][0]["data"]) == value["data"]
+    assert [*host.workflows.run_sync(outcome.workflow, keep=False).outputs.values()] == [{"text": said}]
+
+
 def test_numbers_are_places_unless_they_are_ids(host: Tavern) -> None:
     numbered = {
         "nodes": [{"id": name, "type": "core:Text"} for name in ("5", "0", "a")],
