@@ -207,6 +207,9 @@ WRONG = [
      "(did you mean 'node:header:right'?)"),
     (minimal("permissions: {ui: {inject: ['node:footer[x]']}}\n"),
      "error plugin.yaml:3:29: permissions.ui.inject.0: unknown outlet 'node:footer[x]' (did you mean 'node:footer'?)"),
+    (minimal("permissions: {ui: {inject: ['sidebar:panel:header[{panelId}]']}}\n"),
+     "error plugin.yaml:3:29: permissions.ui.inject.0: unknown outlet 'sidebar:panel:header[{panelId}]' "
+     "(write the id of a panel, such as sidebar:panel:header[nodes]; for every panel, write sidebar:panel:header)"),
     (minimal("permissions: {capabilities: [red:fs]}\n"),
      "error plugin.yaml:3:30: permissions.capabilities.0: 'red:fs' is not a capability (did you mean 'read:fs'?)"),
     (minimal("permissions: {capabilities: [{name: read:fs, scop: [a]}]}\n"),

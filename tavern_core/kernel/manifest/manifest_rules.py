@@ -158,6 +158,8 @@ def _console(manifest: Manifest) -> Iterator[PathProblem]:
     for index, name in enumerate(ui.inject):
         if not is_outlet(name):
             hint = did_you_mean(name, OUTLETS, 1) or f"it is one of {', '.join(OUTLETS)}"
+            if is_outlet(every := name.removesuffix("[{panelId}]")) and name != every:
+                hint = f"write the id of a panel, such as {every}[nodes]; for every panel, write {every}"
             yield PathProblem(("permissions", "ui", "inject", index), f"unknown outlet {name!r}", hint)
 
 
