@@ -157,7 +157,7 @@ class Manifest(FilePart):
     homepage: Line = ""
     keywords: tuple[Line, ...] = ()
 
-    nodes: Entry | tuple[Declared, ...] | None = None
+    nodes: NamesOrFolder = None
     """Modules with nodes inside the plugin, or the types that its code returns."""
     tools: Entry | tuple[ToolDefinition, ...] | None = None
     skills: Entry | None = None

@@ -8,6 +8,7 @@ import pytest
 
 from tavern_core import Tavern
 from tavern_core.contract.hookspecs import HOOKS, Hook
+from tavern_core.kernel.manifest.manifest_reader import read_manifest
 
 from .workshop import Workshop, codes, reported
 
@@ -88,6 +89,13 @@ def test_a_contribution_without_its_section_is_refused(workshop: Workshop, hook:
     assert (status.state, status.error_code) == ("failed", "HOOK_REFUSED")
     assert line_of(workshop) in status.reason
     assert f"`{hook.section}: [<names>]`" in status.reason
+
+
+@pytest.mark.parametrize("hook", SECTIONS, ids=lambda hook: hook.name)
+@pytest.mark.parametrize("said", ["[first, second]", "true"])
+def test_the_line_that_a_contribution_needs_is_accepted(hook: Hook, said: str) -> None:
+    text = f'name: asks\nversion: "1"\n{hook.section}: {said}\n'
+    assert read_manifest(text, "plugin.yaml", strict=True).findings == ()
 
 
 HOOK = HOOKS["tavern_check_call"]
