@@ -19,7 +19,7 @@ class Plugin:
     Args:
         thing: a module, an object with hookimpls, or a list of tools (functions marked with `@tool` …).
         name: default: the manifest's, else derived from the object's name; for a list, from the module of its tools.
-        manifest: a mapping, the path of a plugin.yaml, or None. A package that contains a plugin.yaml needs none.
+        manifest: a mapping, the path of a plugin.yaml or its text, or None. A package that contains a plugin.yaml needs none.
     """
 
     thing: Any

@@ -355,6 +355,37 @@ def test_what_the_caller_says_goes_before_what_the_object_says(opened: Opened) -
     assert (host.plugins["other"].version, host.plugins["other"].description) == ("3.0", "Said by the caller.")
 
 
+SAID = """
+name: said
+version: "2"
+tools:
+  - id: greet
+    description: Greets.
+    parameters: {type: object}
+    implementation: {type: script, command: python greet.py}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["path", "text of a path", "text", "mapping"])
+def test_a_manifest_is_given_in_any_form(opened: Opened, tmp_path: Path, form: str) -> None:
+    (tmp_path / "said").mkdir()
+    path = tmp_path / "said" / "plugin.yaml"
+    path.write_text(SAID, "utf-8")
+    path.with_name("greet.py").write_text("print('\"hi\"')")
+    mapping = {"version": "2", "tools": [{"id": "greet", "implementation": {"type": "python"}}]}
+    manifest = {"path": path, "text of a path": str(path), "text": SAID, "mapping": mapping}[form]
+
+    @tool
+    def greet() -> str:
+        return "hi"
+
+    host = opened(Plugin([greet] if form == "mapping" else Described(), name="said", manifest=manifest))
+    assert (host.plugins["said"].version, [spec.id for spec in host.tools.list()][:1]) == ("2", ["said:greet"])
+    if form != "text":  # which has no folder for the script
+        assert host.invoke_sync("said:greet").value == "hi"
+
+
 class Odd:
     name = 3
     version = 2.0

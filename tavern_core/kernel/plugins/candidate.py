@@ -178,7 +178,7 @@ def object_candidate(given: Any) -> Candidate:
 
     plugin = given if isinstance(given, Plugin) else Plugin(given)
     thing = _as_plugin(plugin.thing)
-    folder = _folder_of(thing)
+    folder = _folder_of(thing) or _folder_of_manifest(plugin.manifest)
     manifest, findings, document = _manifest_of(plugin, folder)
     name = plugin.name or (manifest.name if manifest else "") or _name_of(plugin.thing)
     if not isinstance(name, str) or not is_plugin_name(name):
@@ -246,6 +246,16 @@ def _folder_of(thing: Any) -> Path | None:
     return Path(file).parent if file and hasattr(thing, "__path__") else None
 
 
+def _folder_of_manifest(given: Any) -> Path | None:
+    """Where the paths in a manifest begin that was given as a file."""
+    return Path(given).absolute().parent if isinstance(given, str | Path) and not _is_text(given) else None
+
+
+def _is_text(given: str | Path) -> bool:
+    """Whether it is the text of a manifest, and not its path."""
+    return isinstance(given, str) and "\n" in given
+
+
 def _manifest_of(
     plugin: Plugin, folder: Path | None
 ) -> tuple[Manifest | None, tuple[Finding, ...], YamlDocument | None]:
@@ -259,6 +269,8 @@ def _manifest_of(
     if isinstance(given, Mapping):
         data = {"version": "0", **({"name": plugin.name} if plugin.name else {}), **given}
         reading = manifest_from_data(data, "manifest", strict=False)
+    elif _is_text(given):
+        reading = read_manifest(str(given), "manifest", strict=False)
     else:
         try:
             text = Path(given).read_bytes()
