@@ -235,11 +235,11 @@ def tavern_register_executors(ctx: PluginContext) -> Mapping[str, Executor]:
 
 
 @_hook("contribute", section="services")
-def tavern_register_services(ctx: PluginContext) -> Iterable[Service]:
+def tavern_register_services(ctx: PluginContext) -> Iterable[Service] | Mapping[str, Any]:
     """Called when the plugin is activated: return its services.
 
-    Each is started in the order given and stopped in reverse. An error fails the activation. Do not do long work before
-    `Service.start`.
+    ``[Service("name", object)]``, or ``{name: object}`` for objects that need no start. Each is started in the order
+    given and stopped in reverse. An error fails the activation. Do not do long work before `Service.start`.
     """
 
 

@@ -96,6 +96,20 @@ def test_services_are_a_collection_of_names(opened: Opened) -> None:
         host.services["clok"]
 
 
+class Noon:
+    def now(self) -> str:
+        return "noon"
+
+
+@pytest.mark.parametrize(
+    "offered",
+    [[Service("clock", Noon())], Service("clock", Noon()), {"clock": Noon()}, {"clock": Service("c", Noon())}],
+)
+def test_services_are_offered_as_a_list_or_by_name(opened: Opened, offered: Any) -> None:
+    host = opened(offering("services", offered))
+    assert host.services["clock"].now() == "noon"
+
+
 def test_a_refresh_may_be_awaited_or_not(opened: Opened) -> None:
     host = opened(tools(count, name="text"))
 

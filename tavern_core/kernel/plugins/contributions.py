@@ -271,6 +271,16 @@ def _list_of(kind: type, what: str) -> Callable[[Any], Iterable[tuple[str, Any]]
     return read
 
 
+def _services(answer: Any) -> Iterable[tuple[str, Any]]:
+    """Services, or name → the object of a service that needs neither start nor stop."""
+    if isinstance(answer, Mapping):
+        answer = [
+            _under(name, thing) if isinstance(thing, Service) else Service(name, thing)
+            for name, thing in answer.items()
+        ]
+    return _list_of(Service, "Service")(answer)
+
+
 def _profiles(answer: Any) -> Iterable[tuple[str, Any]]:
     from tavern_core.model.agent_profile import AgentProfile
 
@@ -345,7 +355,7 @@ _CONTRIBUTIONS: Final = '{"name": object}, or a list of Contribution("name", obj
 _READERS: Final[Mapping[str, tuple[Callable[[Any], Iterable[tuple[str, Any]]], str]]] = {
     "executors": (_mapping_of(Executor, "executor with a bind method"), '{"kind": executor}'),
     "adapters": (_mapping_of(Adapter, "adapter with settings, targets and connect"), '{"kind": adapter}'),
-    "services": (_list_of(Service, "Service"), '[Service("name", object)]'),
+    "services": (_services, '[Service("name", object)]'),
     "namespaces": (_mapping_of(NamespaceResolver, "resolver with resolve and names"), '{"prefix": resolver}'),
     "profiles": (_profiles, '[{"name": "name", "tool_ids_inventory": [...]}]'),
     "commands": (_list_of(Command, "Command"), '[Command("name", build)]'),
