@@ -107,7 +107,7 @@ class Noon:
 )
 def test_services_are_offered_as_a_list_or_by_name(opened: Opened, offered: Any) -> None:
     host = opened(offering("services", offered))
-    assert host.services["clock"].now() == "noon"
+    assert host.services["clock"].object.now() == "noon"
 
 
 def test_a_refresh_may_be_awaited_or_not(opened: Opened) -> None:
