@@ -261,7 +261,7 @@ class OfferedScan:
             case ast.Call(func=func, args=args, keywords=keywords) if kind and self._is(file, func, kind):
                 name = args[0] if args else next((k.value for k in keywords if k.arg == "name"), None)
                 yield self._text(where, name, node), file, node.lineno
-            case ast.Dict(keys=keys) if not kind:
+            case ast.Dict(keys=keys) if kind in ("", "Service"):
                 for key in keys:
                     yield self._text(where, key, node), file, node.lineno
             case _:

@@ -187,6 +187,8 @@ WRONG: list[tuple[dict[str, Any] | str, str]] = [
     ({"id": "x", "implementation": {"type": "a b"}}, "implementation.type: 'a b' does not fit the pattern"),
     ({"id": "x", "implementation": SCRIPT}, "parameters: a tool of type script needs `parameters`"),
     ({"id": "x", "implementation": {"type": "service", "service": "s", "method": "m"}}, "parameters: a tool of type service"),
+    ({"id": "x", "implementation": {"type": "service", "service": "s", "method": "m"}, "parameters": ANY},
+     "parameters: the parameters of a tool of type service need `properties`"),
     ({"id": "x", "implementation": {"type": "service", "method": "m"}, "parameters": ANY}, "implementation.service: a tool"),
     ({"id": "x", "implementation": {"type": "service", "service": "s", "method": "_m"}, "parameters": ANY},
      "implementation.method: '_m' is private"),

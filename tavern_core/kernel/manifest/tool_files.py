@@ -234,6 +234,9 @@ class _Making:
         if implementation.type in ("script", "service") and self.definition.parameters is None:
             hint = "add `parameters: {type: object, properties: {…}}`; an empty one means: no arguments"
             self.refuse(("parameters",), f"a tool of type {implementation.type} needs `parameters`", hint)
+        elif implementation.type == "service" and "properties" not in (self.definition.parameters or {}):
+            hint = "add `properties: {…}`; an empty one means: no arguments"
+            self.refuse(("parameters",), "the parameters of a tool of type service need `properties`", hint)
 
     def check_foreign_kind(self, kind: str) -> None:
         """A kind that is not the host's: contributed by this plugin or a dependency, or a typing error."""
