@@ -102,6 +102,9 @@ WRONG = [
     ("@hookimpl\ndef tavern_register_services(ctx): ...\n", "",
      "error __init__.py:4:1: tavern_register_services is implemented, but plugin.yaml has no section 'services' "
      "(add to plugin.yaml the line `services: [<names>]`)"),
+    ("@hookimpl\ndef tavern_register_services(ctx): return {'clock': 1, 'watch': 2}\n", "services: [clock]\n",
+     "error __init__.py:4:1: the service 'watch' is offered, but plugin.yaml does not declare it "
+     "(add it: services: [clock, watch])"),
     ("def tavern_on_event(event): ...\n", "",
      "warning __init__.py:3:1: tavern_on_event has the name of a hook but no @hookimpl: it is never called "
      "(write @hookimpl above it)"),
