@@ -200,6 +200,16 @@ WRONG = [
     (minimal("permissions: {hooks: [tavern_start]}\n"),
      "error plugin.yaml:3:23: permissions.hooks.0: unknown hook permission 'tavern_start' "
      "(delete the line: this hook needs no permission)"),
+    *(
+        (minimal(f"permissions: {{hooks: ['{written}']}}\n"),
+         f"error plugin.yaml:3:23: permissions.hooks.0: unknown hook permission {written!r} (write {meant!r})")
+        for written, meant in {
+            "settings:before-save": "hook:client:settings:before-save",
+            "hook:client:settings:save:before": "hook:client:settings:before-save",
+            "tool:before-execute": "hook:server:tool:before-execute",
+            "hook:client:tool:check": "hook:server:tool:check",
+        }.items()
+    ),
     (minimal("permissions: {ui: {wrap: [BaseNode]}}\n"),
      "error plugin.yaml:3:27: permissions.ui.wrap.0: unknown component 'BaseNode' (did you mean 'ui:BaseNode'?)"),
     (minimal("permissions: {ui: {inject: ['node:header:rigth']}}\n"),

@@ -130,6 +130,13 @@ def _range_hint(specifier: str) -> str:
 # Permissions -----------------------------------------------------------------------------------------------------------
 
 
+def _in_full(written: str) -> str:
+    """The permission that is meant by a name without ``hook:client:`` or with the wrong side; empty: none."""
+    bare = written.removeprefix("hook:client:").removeprefix("hook:server:")
+    full = [name for name in hook_spellings() if name.endswith(f":{bare}") and name.count(":") == bare.count(":") + 2]
+    return full[0] if full else canonical_hook(bare) or ""
+
+
 def _hooks(manifest: Manifest) -> Iterator[PathProblem]:
     seen: dict[str, int] = {}
     for index, written in enumerate(manifest.permissions.hooks):
@@ -137,6 +144,8 @@ def _hooks(manifest: Manifest) -> Iterator[PathProblem]:
         canonical = canonical_hook(written)
         if canonical is None:
             hint = did_you_mean(written, hook_spellings(), 1) or "docs/hooks.md lists them"
+            if full := _in_full(written):
+                hint = f"write {full!r}"
             if written in HOOKS and (needed := HOOKS[written]).permissions:
                 hint = f"write the permission, not the function: {needed.permissions[0]!r}"
             elif written in HOOKS:
