@@ -324,6 +324,9 @@ def test_a_wrong_value_is_named_with_its_place(place: Path, text: str, where: st
         ("audit:\n  enabled: yes", "write true; yes is text in YAML 1.2"),
         ("tools:\n  deny: a", 'write it as a list: ["a"]'),
         ("tools:\n  deny: [a, 5]", 'put it in quotes: "5"'),
+        ("approval: ['a:*']", "its keys are: ask, allow, deny, timeoutMs"),
+        ("knowledge: {handbook: handbook}", "its keys are: path, paths"),
+        ("callers: [a]", "write it as a mapping: {name: …}"),
     ],
 )
 def test_a_value_of_another_type_is_answered_with_how_to_write_it(place: Path, text: str, hint: str) -> None:

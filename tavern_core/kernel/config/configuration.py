@@ -270,6 +270,9 @@ def _finding(layer: Layer, refusal: Refusal) -> Finding:
     if refusal.is_unknown_key:
         known = siblings(path)
         hint = did_you_mean(path[-1], known) or f"there are: {', '.join(known)}"
+    elif not hint and refusal.message.startswith("must be a mapping"):
+        known = siblings((*path, ""))
+        hint = f"its keys are: {', '.join(known)}" if known else "write it as a mapping: {name: …}"
     return Finding(ConfigInvalid.code, refusal.message, hint, layer.locate(path))
 
 
