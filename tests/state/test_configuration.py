@@ -324,8 +324,8 @@ def test_a_wrong_value_is_named_with_its_place(place: Path, text: str, where: st
         ("audit:\n  enabled: yes", "write true; yes is text in YAML 1.2"),
         ("tools:\n  deny: a", 'write it as a list: ["a"]'),
         ("tools:\n  deny: [a, 5]", 'put it in quotes: "5"'),
-        ("approval: ['a:*']", "its keys are: ask, allow, deny, timeoutMs"),
-        ("knowledge: {handbook: handbook}", "its keys are: path, paths"),
+        ("approval: ['a:*']", "its keys are: ask, allow, deny, timeoutMs, keepMs, planMs"),
+        ("knowledge: {handbook: handbook}", "its keys are: path, paths, description, trusted"),
         ("callers: [a]", "write it as a mapping: {name: …}"),
     ],
 )
