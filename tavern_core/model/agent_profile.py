@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr
+from pydantic import AliasChoices, AliasGenerator, BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr
+from pydantic.alias_generators import to_camel
 
 from tavern_core.model.language import Language, language_of
 
@@ -31,10 +32,16 @@ class AgentBudget(BaseModel):
 class AgentProfile(BaseModel):
     """agent_profile.json. `tool_ids_inventory` is the only declaration of the agent's tools.
 
-    Keys of other systems are stored and ignored, because a profile may be shared with them.
+    Keys may be written in camelCase, too. Keys of other systems are stored and ignored, because a profile may be shared
+    with them.
     """
 
-    model_config = ConfigDict(defer_build=True, extra="allow", frozen=True)
+    model_config = ConfigDict(
+        defer_build=True,
+        extra="allow",
+        frozen=True,
+        alias_generator=AliasGenerator(validation_alias=lambda name: AliasChoices(name, to_camel(name))),
+    )
 
     name: str = ""
     """Default: the file's stem."""
@@ -71,9 +78,7 @@ class AgentProfile(BaseModel):
     """How the agent calls tools: TAM in its text, native tool calls, or either."""
     many_blocks: bool = False
     """Let the model write several TAM blocks in one answer; otherwise it is stopped after the first."""
-    after_untrusted: Annotated[
-        Literal["ask", "deny", "allow"], Field(validation_alias=AliasChoices("after_untrusted", "afterUntrusted"))
-    ] = "ask"
+    after_untrusted: Literal["ask", "deny", "allow"] = "ask"
     """What happens to calls that write, send or destroy after the agent has read untrusted content."""
     config: dict[str, Any] = Field(default_factory=dict)
     """Values for the agent's own programs; the host does not read them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from itertools import pairwise
@@ -270,8 +271,21 @@ def test_the_published_schema_describes_the_fields_and_their_bounds():
         assert not judge.is_valid({**CLERK, **wrong})
 
 
-@pytest.mark.parametrize("key", ["after_untrusted", "afterUntrusted"])
-def test_both_spellings_of_after_untrusted_are_read_and_none_is_reported(key):
-    profile, findings = parse_profile(f'{{"tool_ids_inventory": [], "{key}": "deny"}}', "p.json", "p")
-    assert profile.after_untrusted == "deny"
+WRITTEN = {
+    "toolIdsInventory": ["a:b"], "modelOptions": {"temperature": 0}, "contextTokens": 4_000, "deliberationWorkflow": "x",
+    "manyBlocks": True, "afterUntrusted": "deny", "wireNames": {"a:b": "c"},
+}  # fmt: skip
+
+
+def test_keys_in_camel_case_are_read_and_none_is_reported():
+    profile, findings = parse_profile(json.dumps(WRITTEN), "p.json", "p")
+    snake = {re.sub("([A-Z])", lambda m: "_" + m[1].lower(), key): value for key, value in WRITTEN.items()}
+    assert profile == parse_profile(json.dumps(snake), "p.json", "p")[0]
+    assert (profile.deliberation_workflow, profile.many_blocks, profile.after_untrusted) == ("x", True, "deny")
     assert findings == ()
+
+
+def test_a_wrong_value_of_a_key_in_camel_case_is_located():
+    with pytest.raises(ProfileInvalid) as refused:
+        parse_profile('{"tool_ids_inventory": [],\n "afterUntrusted": "maybe"}', "p.json", "p")
+    assert (refused.value.findings[0].where.line, refused.value.findings[0].where.column) == (2, 20)
