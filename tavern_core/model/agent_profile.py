@@ -32,7 +32,7 @@ class AgentBudget(BaseModel):
 class AgentProfile(BaseModel):
     """agent_profile.json. `tool_ids_inventory` is the only declaration of the agent's tools.
 
-    Keys may be written in camelCase, too. Keys of other systems are stored and ignored, because a profile may be shared
+    All other keys may be written in camelCase, too. Keys of other systems are stored and ignored, because a profile may be shared
     with them.
     """
 
@@ -47,7 +47,7 @@ class AgentProfile(BaseModel):
     """Default: the file's stem."""
     description: str = ""
     """What the agent is; the built-in prompt begins with it."""
-    tool_ids_inventory: tuple[str, ...] = ()
+    tool_ids_inventory: Annotated[tuple[str, ...], Field(validation_alias="tool_ids_inventory")] = ()
     capabilities: tuple[str, ...] | None = None
     """What the agent's calls may do at most; None: the profile sets no limit."""
     language: Annotated[Language | None, BeforeValidator(language_of)] = None

@@ -272,7 +272,7 @@ def test_the_published_schema_describes_the_fields_and_their_bounds():
 
 
 WRITTEN = {
-    "toolIdsInventory": ["a:b"], "modelOptions": {"temperature": 0}, "contextTokens": 4_000, "deliberationWorkflow": "x",
+    "tool_ids_inventory": ["a:b"], "modelOptions": {"temperature": 0}, "contextTokens": 4_000, "deliberationWorkflow": "x",
     "manyBlocks": True, "afterUntrusted": "deny", "wireNames": {"a:b": "c"},
 }  # fmt: skip
 

@@ -39,7 +39,7 @@ MOST_TOOLS: Final = 10_000
 _MOST_KEYS: Final = 200
 _LONGEST_ID: Final = 300
 _FIELDS: Final = tuple(AgentProfile.model_fields)
-_OTHER_SPELLINGS: Final = frozenset(map(to_camel, _FIELDS))
+_OTHER_SPELLINGS: Final = frozenset(to_camel(name) for name in _FIELDS if name != INVENTORY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ def misspelt(data: Mapping[str, Any], locate: Callable[[str], Location], whole: 
             else "remove it, or move it into `config`, which holds values of your own"
         )
         yield Finding(CODE, f"the key {key!r:.100} is not read", hint, locate(key), "warning")
-    if INVENTORY not in data and to_camel(INVENTORY) not in data:
+    if INVENTORY not in data:
         message = f"the profile has no {INVENTORY}: its agent may use no tool"
         yield Finding(CODE, message, f'add "{INVENTORY}": ["plugin:tool"]', whole, "warning")
 
