@@ -210,6 +210,12 @@ WRONG = [
             "hook:client:tool:check": "hook:server:tool:check",
         }.items()
     ),
+    (minimal("capabilities: [network]\n"),
+     "error plugin.yaml:3:1: capabilities: unknown key 'capabilities' "
+     "(write it under `permissions`: `permissions: {capabilities: …}`)"),
+    (minimal("tools: [count]\n"),
+     "error plugin.yaml:3:9: tools.0: must be a mapping, got 'count' "
+     "(write `{id: count, implementation: {type: python}}`)"),
     (minimal("permissions: {ui: {wrap: [BaseNode]}}\n"),
      "error plugin.yaml:3:27: permissions.ui.wrap.0: unknown component 'BaseNode' (did you mean 'ui:BaseNode'?)"),
     (minimal("permissions: {ui: {inject: ['node:header:rigth']}}\n"),

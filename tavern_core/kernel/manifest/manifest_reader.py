@@ -19,7 +19,7 @@ from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.manifest.manifest_rules import check_manifest
 from tavern_core.kernel.manifest.misspelt_keys import SHAPES
 from tavern_core.kernel.text.yaml_reader import YamlDocument, read_yaml
-from tavern_core.model.manifest import Manifest
+from tavern_core.model.manifest import Manifest, Permissions
 from tavern_core.model.pydantic_errors import MOST_EXPLAINED, Path, Refusal, as_written, explain
 
 CODE: Final = "MANIFEST_INVALID"
@@ -105,14 +105,14 @@ def _shape(data: dict[str, Any], document: YamlDocument, strict: bool) -> tuple[
             manifest = Manifest.model_validate(data)
             break
         except ValidationError as error:
-            refusals = explain(error, data, Manifest, SHAPES)
+            refusals = [_with_form(refusal, data) for refusal in explain(error, data, Manifest, SHAPES)]
             extra = {r.path: r for r in refusals if r.is_unknown_key and r.path not in unknown}
             if extra and not cuts:
                 unknown |= extra
                 if len(unknown) < MOST_EXPLAINED:
                     data = _without(data, extra)
                     continue
-            wrong = wrong or [_alias_direction(r, data) for r in refusals if not r.is_unknown_key]
+            wrong = wrong or [r for r in refusals if not r.is_unknown_key]
             if not strict or cuts == _MOST_CUTS:
                 break
             # The rest is checked, too: an author wants to see all errors at once.
@@ -132,6 +132,16 @@ def _cut(refusal: Refusal, *, is_rough: bool) -> Path:
     while path and isinstance(path[-1], int):
         path = path[:-1]
     return refusal.path[:1] if is_rough else path or refusal.path[:1]
+
+
+def _with_form(refusal: Refusal, data: dict[str, Any]) -> Refusal:
+    """With the form that was meant as repair, for what authors write in a shorter form or in another place."""
+    key, *rest = refusal.path or ("",)
+    if key == "tools" and len(rest) == 1 and isinstance(rest[0], int) and isinstance(name := data[key][rest[0]], str):
+        return replace(refusal, hint=f"write `{{id: {name:.64}, implementation: {{type: python}}}}`")
+    if refusal.is_unknown_key and not rest and key in Permissions.model_fields:
+        return replace(refusal, hint=f"write it under `permissions`: `permissions: {{{key}: …}}`")
+    return _alias_direction(refusal, data)
 
 
 def _alias_direction(refusal: Refusal, data: dict[str, Any]) -> Refusal:
