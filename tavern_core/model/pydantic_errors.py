@@ -56,6 +56,17 @@ class Refusal:
     """The values that fit, where they are few."""
 
 
+_OTHER_NAMES: Final[Mapping[str, str]] = {
+    "inputSchema": "parameters",
+    "outputSchema": "output",
+    "toolId": "id",
+    "name": "id",
+    "title": "displayName",
+    "label": "displayName",
+}
+"""Keys by which other formats call the same thing."""
+
+
 def explain(
     error: ValidationError,
     data: Any,
@@ -170,6 +181,8 @@ def _refusal(path: Path, details: ErrorDetails, value: Any, model: type[BaseMode
         key = str(path[-1]) if path else ""
         known = known_keys(model, path[:-1])  # of all forms that are allowed here: `key` may belong to another one
         hint = "" if key in known else known_instead(key, known)
+        if (same := _OTHER_NAMES.get(key)) in known:
+            hint = f"write {same}"
         return Refusal(path, f"unknown key {key!r:.80}", hint, True)
     if kind in _EXPECTED:
         return Refusal(path, f"must be {_EXPECTED[kind]}, got {got(value)}", _type_hint(kind, value))

@@ -196,6 +196,7 @@ WRONG: list[tuple[dict[str, Any] | str, str]] = [
     ({"id": "x", "implementation": {"type": "workflow", "workflowId": "../w.json"}}, "implementation.workflowId: '../w.json'"),
     ({"id": "x", "implementation": {**SCRIPT, "comand": "y"}, "parameters": ANY},
      "implementation.comand: unknown key 'comand' (did you mean 'command'?)"),
+    ({"id": "x", "inputSchema": ANY, "handler": "a:b"}, "inputSchema: unknown key 'inputSchema' (write parameters)"),
     ({"id": "x", "implementation": {"type": "script"}, "parameters": ANY}, "implementation.command: a script needs a `command`"),
     ({"id": "x", "implementation": {"type": "script", "command": ""}, "parameters": ANY}, "the command is empty"),
     ({"id": "x", "implementation": {"type": "script", "command": "a 'b"}, "parameters": ANY}, "quote in the command"),
