@@ -7,7 +7,6 @@ declared without parameters becomes whole with what its code says it takes and g
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import ModuleType
@@ -21,7 +20,7 @@ from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.plugins.remote_plugin import DescribesItself
 from tavern_core.kernel.plugins.tool_rules import refuse_unsound
 from tavern_core.model.call import CallContext, ToolCall
-from tavern_core.model.naming_rules import RESERVED_NAMESPACES, is_local_name, split_id
+from tavern_core.model.naming_rules import RESERVED_NAMESPACES, camel, is_local_name, split_id
 from tavern_core.model.nearest import fold
 from tavern_core.model.tool import ToolSpec
 
@@ -40,9 +39,7 @@ _FIELDS: Final = (
     "display_name", "version", "tags", "output_schema", "capabilities", "optional", "read_only", "destructive",
     "idempotent", "requires_approval", "timeout_ms", "untrusted",
 )  # fmt: skip
-_SPELLINGS: Final[Mapping[str, str]] = {
-    spelling: name for name in _FIELDS for spelling in (name, re.sub("_(.)", lambda m: m[1].upper(), name))
-}
+_SPELLINGS: Final[Mapping[str, str]] = {spelling: name for name in _FIELDS for spelling in (name, camel(name))}
 """What a tool with `execute` may say besides name, description and parameters: in the form of Python or JSON → field of a ToolSpec."""
 _CHAINS = 4  # an Offer of an Offer of … is a mistake
 
