@@ -428,7 +428,7 @@ async def inside(host: Tavern) -> ToolResult:
 
 
 @pytest.mark.parametrize(
-    "given", [{"budget": 5}, {"budget": {"timeoutMs": 5}}, {"profile": 5}, {"config": 5}, {"scopes": 5}], ids=repr
+    "given", [{"budget": 5}, {"budget": {"timeout": 5}}, {"profile": 5}, {"config": 5}, {"scopes": 5}], ids=repr
 )
 def test_a_context_of_wrong_parts_cannot_be_made(given: dict[str, Any]) -> None:
     with pytest.raises(TavernError) as reported:
