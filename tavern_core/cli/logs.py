@@ -60,12 +60,7 @@ def logs() -> None:
 @click.option("--call", "call_id", metavar="ID", help="Only records of this call.")
 @click.option("--follow", "-f", is_flag=True, help="Continue with new records; ends with Ctrl-C.")
 def show(
-    session: Session,
-    last: int,
-    everything: bool,
-    types: tuple[str, ...],
-    call_id: str | None,
-    follow: bool,
+    session: Session, last: int, everything: bool, types: tuple[str, ...], call_id: str | None, follow: bool
 ) -> None:
     """Show the newest records, oldest first."""
     log, wanted = audit_log(session), {t.upper() for t in types}

@@ -49,12 +49,7 @@ tools.add_command(call)
 @click.option("--plugin", metavar="NAME", help="Only tools of this plugin.", shell_complete=completion.plugins)
 @click.option("--all", "everything", is_flag=True, help="Hidden tools too, each with the reason.")
 def list_(
-    session: Session,
-    profile: str | None,
-    tag: str | None,
-    capability: str | None,
-    plugin: str | None,
-    everything: bool,
+    session: Session, profile: str | None, tag: str | None, capability: str | None, plugin: str | None, everything: bool
 ) -> None:
     """List the tools that the host may call."""
     host = session.host()
@@ -123,12 +118,7 @@ def show(session: Session, tool: str, dialect: str | None, plan: bool) -> None:
 @click.option("--capability", metavar="NAME", callback=_a_capability, help="Only tools that need this capability.")
 @click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="Maximum number of results.")
 def search(
-    session: Session,
-    words: tuple[str, ...],
-    profile: str | None,
-    tag: str | None,
-    capability: str | None,
-    limit: int,
+    session: Session, words: tuple[str, ...], profile: str | None, tag: str | None, capability: str | None, limit: int
 ) -> None:
     """Find tools by words in Chinese or English, best first; exit code 5 if nothing matches."""
     known, query = session.host().tools, " ".join(words)

@@ -201,18 +201,9 @@ class Running:
         if made.prepared is None:
             raise made.refuse()
         await self._rights.judge(_specs(made.prepared), caller)
-        request = RunRequest.read(options, self._defaults)
-        run_id, again, start_at = request.run_id, request.again, request.start_at
-        if start_at and again is None and taken is None:
-            raise UsageError(
-                "start_at needs `again`: the run whose other answers are taken",
-                hint="run(what, inputs, again=run_id, start_at=[...])",
-            )
-        if run_id and (request.has_invalid_id or self._is_used(run_id, request.keep)):
-            raise UsageError(
-                f"{run_id!r} cannot be the id of a new run", hint="use 1 to 100 of A-Z a-z 0-9 _ . - and no id twice"
-            )
-        earlier, log = self._earlier(again, caller, made.prepared, start_at, taken), None
+        request = self._request(options, taken)
+        run_id, again = request.run_id, request.again
+        earlier, log = self._earlier(again, caller, made.prepared, request.start_at, taken), None
         if taken is not None:
             run_id, runs = taken.kept.run_id, self._caches.runs
             before = runs.events(run_id)
@@ -250,6 +241,20 @@ class Running:
             run.turn, run.times_taken_up = f"{run.id}#{secrets.token_hex(4)}", taken.kept.times_taken_up
         self.remembered.add(run, cache, is_taken_up=taken is not None)
         return Begun(run, info, recorder)
+
+    def _request(self, options: Mapping[str, Any], taken: TakenUp | None) -> RunRequest:
+        """The options of a run. Raises UsageError: they do not fit together, or the id is taken (USAGE)."""
+        request = RunRequest.read(options, self._defaults)
+        if request.start_at and request.again is None and taken is None:
+            raise UsageError(
+                "start_at needs `again`: the run whose other answers are taken",
+                hint="run(what, inputs, again=run_id, start_at=[...])",
+            )
+        if (name := request.run_id) and (request.has_invalid_id or self._is_used(name, request.keep)):
+            raise UsageError(
+                f"{name!r} cannot be the id of a new run", hint="use 1 to 100 of A-Z a-z 0-9 _ . - and no id twice"
+            )
+        return request
 
     def _is_used(self, run_id: str, is_kept: bool) -> bool:
         return run_id in self.remembered or (is_kept and self._caches.runs.get(run_id) is not None)
