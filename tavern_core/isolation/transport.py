@@ -142,14 +142,8 @@ class Channel:
         """A message if a complete one has arrived; never waits. Errors as `receive`."""
         self.never_wait()
         while (message := self._complete(self._rest)) is None:
-            try:
-                chunk = self.sock.recv(MOST_AT_ONCE)
-            except (BlockingIOError, InterruptedError):
+            if (chunk := self._arrived()) is None:
                 return None
-            except OSError as error:
-                raise Gone from error
-            if not chunk:
-                raise Gone
             if len(self._rest) >= MOST_AT_ONCE and type(self._rest) is bytes:
                 self._rest = bytearray(self._rest)  # a long one: grows in place from now on
             self._rest += chunk
@@ -159,15 +153,7 @@ class Channel:
     def received(self) -> bytes:
         """The received data of a streaming call, for a `Stream`; never waits. Errors as `receive`."""
         self.never_wait()
-        try:
-            chunk = self.sock.recv(MOST_AT_ONCE)
-        except (BlockingIOError, InterruptedError):
-            return b""
-        except OSError as error:
-            raise Gone from error
-        if not chunk:
-            raise Gone
-        return chunk
+        return self._arrived() or b""
 
     def soon(self) -> dict[str, Any] | None:
         """A message if one arrives within a tick of the kernel's clock (1 to 10 ms). Errors as `receive`.
@@ -178,6 +164,15 @@ class Channel:
             self.sock.settimeout(None)
             self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _TICK)
             self._seconds = _A_TICK
+        if (chunk := self._arrived()) is None:
+            return None
+        self._rest = self._rest + chunk if self._rest else chunk
+        if (message := self._complete(self._rest)) is not None:
+            self._rest = b""
+        return message
+
+    def _arrived(self) -> bytes | None:
+        """What has arrived; None: nothing yet."""
         try:
             chunk = self.sock.recv(MOST_AT_ONCE)
         except (BlockingIOError, InterruptedError):
@@ -186,10 +181,7 @@ class Channel:
             raise Gone from error
         if not chunk:
             raise Gone
-        self._rest = self._rest + chunk if self._rest else chunk
-        if (message := self._complete(self._rest)) is not None:
-            self._rest = b""
-        return message
+        return chunk
 
     def give(self, frame: bytes) -> bytes:
         """Write as much of a frame as possible without waiting; returns the rest. Errors as `send`."""
