@@ -21,42 +21,36 @@ from tavern_core.model.safe_text import printed
 
 HOST_NAMESPACE: Final = "core"
 _MEANT: Final[Mapping[str, str]] = {
-    **dict.fromkeys(
-        ("openai", "openaichat", "genericllmrequest", "llmrequest", "chat", "model", "agent", "complete", "completion"),
-        "LLM",
-    ),
-    **dict.fromkeys(("string", "textinput", "multilinetext"), "Text"),
-    **dict.fromkeys(
-        ("constant", "number", "integer", "float", "boolean", "literal", "object", "array", "set"), "Value"
-    ),
-    **dict.fromkeys(("prompt", "format", "contextbuilder", "textformat"), "Template"),
-    **dict.fromkeys(("concat", "concatenate", "append", "combine", "textjoin", "textconcat"), "Join"),
-    **dict.fromkeys(("regex", "applyregex", "textreplace", "substitute"), "Replace"),
-    **dict.fromkeys(
-        ("math", "mathoperation", "calculate", "calculator", "code", "function", "script", "formula", "compare"),
-        "Expression",
-    ),
-    **dict.fromkeys(("if", "ifelse", "condition", "conditional", "branch", "router", "filter"), "Switch"),
-    **dict.fromkeys(("select", "ternary", "coalesce"), "Choose"),
-    **dict.fromkeys(("foreach", "each", "iterate", "iteration", "batch", "splitinbatches"), "Map"),
-    **dict.fromkeys(("while", "repeat", "until", "for"), "Loop"),
-    **dict.fromkeys(("http", "httprequest", "fetch", "request", "webhook", "url", "api", "download"), "HttpFetch"),
-    **dict.fromkeys(("tool", "toolcall", "invoke", "action", "plugin"), "CallTool"),
-    **dict.fromkeys(
-        ("group", "subgraph", "subworkflow", "subflow", "workflow", "executeworkflow", "nodegroupinstance"), "NodeGroup"
-    ),
-    **dict.fromkeys(("input", "start", "trigger", "entry", "workflowinput"), "GroupInput"),
-    **dict.fromkeys(("output", "end", "answer", "result", "return", "workflowoutput"), "GroupOutput"),
-    **dict.fromkeys(("sleep", "wait", "pause", "timer"), "Delay"),
-    **dict.fromkeys(("question", "humaninput", "userinput", "form", "approval", "confirm"), "Ask"),
-    **dict.fromkeys(("comment", "stickynote", "markdown", "annotation", "notes"), "Note"),
-    **dict.fromkeys(("box", "groupbox", "area", "region"), "frame"),
-    **dict.fromkeys(("randomnumber", "rand", "seed"), "Random"),
-    **dict.fromkeys(("parsejson", "jsonread", "jsonloads"), "JsonParse"),
-    **dict.fromkeys(("jsonstringify", "stringify", "tojson", "jsondumps"), "JsonWrite"),
-    **dict.fromkeys(("get", "pick", "path", "jsonpath", "extract", "getfield"), "JsonGet"),
-    **dict.fromkeys(("count", "size", "len"), "Length"),
-    **dict.fromkeys(("upper", "lower", "trim", "textcase", "strip"), "Case"),
+    word: name
+    for name, words in {
+        "LLM": "openai openaichat genericllmrequest llmrequest chat model agent complete completion",
+        "Text": "string textinput multilinetext",
+        "Value": "constant number integer float boolean literal object array set",
+        "Template": "prompt format contextbuilder textformat",
+        "Join": "concat concatenate append combine textjoin textconcat",
+        "Replace": "regex applyregex textreplace substitute",
+        "Expression": "math mathoperation calculate calculator code function script formula compare",
+        "Switch": "if ifelse condition conditional branch router filter",
+        "Choose": "select ternary coalesce",
+        "Map": "foreach each iterate iteration batch splitinbatches",
+        "Loop": "while repeat until for",
+        "HttpFetch": "http httprequest fetch request webhook url api download",
+        "CallTool": "tool toolcall invoke action plugin",
+        "NodeGroup": "group subgraph subworkflow subflow workflow executeworkflow nodegroupinstance",
+        "GroupInput": "input start trigger entry workflowinput",
+        "GroupOutput": "output end answer result return workflowoutput",
+        "Delay": "sleep wait pause timer",
+        "Ask": "question humaninput userinput form approval confirm",
+        "Note": "comment stickynote markdown annotation notes",
+        "frame": "box groupbox area region",
+        "Random": "randomnumber rand seed",
+        "JsonParse": "parsejson jsonread jsonloads",
+        "JsonWrite": "jsonstringify stringify tojson jsondumps",
+        "JsonGet": "get pick path jsonpath extract getfield",
+        "Length": "count size len",
+        "Case": "upper lower trim textcase strip",
+    }.items()
+    for word in words.split()
 }
 """Names of this host's nodes in other products, folded and without ``Node`` at the end → their local name."""
 
