@@ -304,7 +304,7 @@ class Agents:
         if answers:
             events.record("given", {"answers": dict(answers)})
             playback.given |= answers
-        loop = AgentLoop(self._parts, about, playback, spending, events.record, events.tell)
+        loop = AgentLoop(self._parts, about, playback, spending, events.record, events.piece)
         recorder.note(AGENT_STARTED, {
             "run": about.run, "profile": about.profile.name, "model": about.model, **about.context.whose(),
             "resumed": answers is not None,

@@ -52,7 +52,7 @@ class RunEvents:
             names = ("step", "tokensBefore", "tokensAfter")
             self._recorder.note(AGENT_COMPACTED, {"run": self._run, **{name: data[name] for name in names}})
 
-    def tell(self, step: int, piece: str) -> None:
+    def piece(self, step: int, piece: str) -> None:
         """A piece of an answer, for followers alone."""
         self._pass_on(AgentEvent("text", time.time(), {"step": step, "text": piece}))
 

@@ -58,7 +58,7 @@ class AgentLoop:
 
     Args:
         record: stores an event: its kind and data.
-        tell: called with each piece of an answer while it streams.
+        on_piece: called with each piece of an answer while it streams.
     """
 
     def __init__(
@@ -68,14 +68,14 @@ class AgentLoop:
         playback: Playback,
         spending: Spending,
         record: Callable[[str, Mapping[str, Any]], None],
-        tell: Callable[[int, str], None],
+        on_piece: Callable[[int, str], None],
     ) -> None:
         self._parts = parts
         self._task = task
         self._playback = playback
         self._spending = spending
         self._record = record
-        self._tell = tell
+        self._on_piece = on_piece
         self._language = parts.language(task.profile)
         self._written = task.profile.written
         self._calls = ToolCalls(parts, task, playback, record, lambda call: self._within(call))
@@ -181,7 +181,7 @@ class AgentLoop:
         """
         is_again = False
         while True:
-            following = self._listener(lambda piece: self._tell(step, piece))
+            following = self._listener(lambda piece: self._on_piece(step, piece))
             try:
                 return await self._within(self._requests.ask(step, self.messages, following.feed))
             except OutOfTime:
@@ -206,10 +206,10 @@ class AgentLoop:
         })  # fmt: skip
         return is_again
 
-    def _listener(self, tell: Callable[[str], object] = lambda piece: None) -> Listener:
+    def _listener(self, on_piece: Callable[[str], object] = lambda piece: None) -> Listener:
         reads = self._written.calling != "native"
         return Listener(
-            self._parts.base.config.tam, many_blocks=self._written.many_blocks, reads_blocks=reads, tell=tell
+            self._parts.base.config.tam, many_blocks=self._written.many_blocks, reads_blocks=reads, on_piece=on_piece
         )
 
     async def _within(self, work: Coroutine[Any, Any, T]) -> T:

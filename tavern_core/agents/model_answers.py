@@ -61,7 +61,7 @@ class Listener:
         tam_config: how TAM is read.
         many_blocks: do not stop at the first block.
         reads_blocks: whether the agent calls tools by TAM at all.
-        tell: called with each piece that counts.
+        on_piece: called with each piece that counts.
     """
 
     def __init__(
@@ -70,14 +70,14 @@ class Listener:
         *,
         many_blocks: bool,
         reads_blocks: bool = True,
-        tell: Callable[[str], object] = lambda piece: None,
+        on_piece: Callable[[str], object] = lambda piece: None,
     ) -> None:
         self._most = min(MOST_CHARS, tam_config.max_text)
         self._scanner = tam.Scanner(
             ignore_fenced=tam_config.ignore_fenced, max_block=tam_config.max_block, thoughts=tam_config.thoughts
         )
         self._stops = reads_blocks and not many_blocks
-        self._tell = tell
+        self._on_piece = on_piece
         self._parts: list[str] = []
         self._size = self._looked = 0
         self._is_open = False
@@ -102,7 +102,7 @@ class Listener:
         elif self._end is None and not self._is_open and self._size - self._looked >= _LOOK_EVERY:
             self._looked = self._size
             self.fault = "repeats" if is_looping("".join(self._parts[-2 * _LOOK_EVERY :])) else ""
-        self._tell(piece)
+        self._on_piece(piece)
         return self._end is not None or bool(self.fault)
 
     def close(self) -> None:

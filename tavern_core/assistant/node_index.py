@@ -182,7 +182,7 @@ def _changes(known: Mapping[str, object], wanted: Mapping[str, object]) -> tuple
 #
 # Only ports that say something count: everything fits a WILDCARD, and nearly every node has a STRING.
 
-_TELLING: Final = frozenset({"OBJECT", "BINARY", "ARRAY"})
+_SPECIFIC: Final = frozenset({"OBJECT", "BINARY", "ARRAY"})
 _Form = tuple[str, tuple[str, ...], bool, bool]
 """What decides whether two slots fit: type, categories, stream, multi."""
 _Types = Mapping[_Form, tuple[Slot, tuple[str, ...]]]
@@ -207,20 +207,20 @@ class Ports:
         """The types with an output for the input `target`; none for an input that nearly everything fits."""
         form = _form(target)
         if form not in self._giving:
-            self._giving[form] = _types(self._givers, lambda source: is_telling(target) and _fits(source, target))
+            self._giving[form] = _types(self._givers, lambda source: is_specific(target) and _fits(source, target))
         return self._giving[form]
 
     def taking(self, source: Slot) -> tuple[str, ...]:
         """The types with an input for the output `source`; none for an output that fits nearly everything."""
         form = _form(source)
         if form not in self._taking:
-            self._taking[form] = _types(self._takers, lambda target: is_telling(source) and _fits(source, target))
+            self._taking[form] = _types(self._takers, lambda target: is_specific(source) and _fits(source, target))
         return self._taking[form]
 
 
-def is_telling(slot: Slot) -> bool:
+def is_specific(slot: Slot) -> bool:
     """Whether few slots fit this one."""
-    return bool(slot.categories) or slot.is_stream or slot.type in _TELLING
+    return bool(slot.categories) or slot.is_stream or slot.type in _SPECIFIC
 
 
 def _form(slot: Slot) -> _Form:
@@ -240,7 +240,7 @@ def _by_form(sides: Iterable[tuple[str, Mapping[str, Slot]]]) -> _Types:
     found: dict[_Form, tuple[Slot, dict[str, None]]] = {}
     for type_, slots in sides:
         for slot in slots.values():
-            if is_telling(slot):
+            if is_specific(slot):
                 found.setdefault(_form(slot), (slot, {}))[1][type_] = None
     return {form: (slot, tuple(types)) for form, (slot, types) in found.items()}
 

@@ -167,7 +167,7 @@ class _Server:
         self._children[pid] = -1
         if self._job.reports:
             self._children[pid] = os.dup(status)
-            _tell_forked(status, pid)
+            _report_fork(status, pid)
         self._job.forked()
 
     def _shed(self) -> None:
@@ -209,7 +209,7 @@ def receive(line: socket.socket, size: int, most: int) -> tuple[bytes, list[int]
     return body, list(numbers)
 
 
-def _tell_forked(status: int, pid: int) -> None:
+def _report_fork(status: int, pid: int) -> None:
     handle = os.pidfd_open(pid)  # before it can be reaped, so it is this process and no later one with the same id
     with socket.socket(fileno=os.dup(status)) as line, contextlib.suppress(OSError):
         socket.send_fds(line, [FORKED.pack(pid)], [handle])

@@ -243,7 +243,7 @@ def _child(
     policy: BoxPolicy, layers: tuple[str, ...], skipped: dict[str, str], program: Program, report: int, port: int | None
 ) -> NoReturn:
     """Init and program; never returns into the code of the caller. `port` is as for `landlock.begin`."""
-    with _telling(report):
+    with _reporting(report):
         own: tuple[str, ...] = ()
         prctl(_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() == 1 and PROCESSES not in layers:  # it ended before that took effect
@@ -260,16 +260,16 @@ def _child(
 
 
 @contextlib.contextmanager
-def _telling(report: int) -> Iterator[None]:
+def _reporting(report: int) -> Iterator[None]:
     """Report errors in a forked copy, which must not continue as the caller."""
     try:
         yield
     except BoxUnavailable as error:
-        _tell(report, layer=error.layer, reason=error.reason)
+        _send_report(report, layer=error.layer, reason=error.reason)
     except OSError as error:
-        _tell(report, errno=error.errno or errno.EIO)
+        _send_report(report, errno=error.errno or errno.EIO)
     except BaseException as error:  # noqa: BLE001 - any error
-        _tell(report, layer=LIMITS, reason=repr(error))
+        _send_report(report, layer=LIMITS, reason=repr(error))
     os._exit(127)
 
 
@@ -286,7 +286,7 @@ def _become(
     _prepare(program)
     skipped = skipped | _confine(policy, has_namespaces=has_namespaces, own=own, port=port)
     if skipped:
-        _tell(report, skipped=skipped)
+        _send_report(report, skipped=skipped)
     os.execve(program.argv[0], list(program.argv), dict(program.environment))
 
 
@@ -311,7 +311,7 @@ def _be_init(program: int, report: int) -> NoReturn:
         except ChildProcessError:
             os._exit(0)
         if pid == program:
-            _tell(report, status=status)
+            _send_report(report, status=status)
             os._exit(0)
 
 
@@ -362,6 +362,6 @@ def _confine(
     return apply_layers(policy, steps)[1]
 
 
-def _tell(report: int, **facts: Any) -> None:
+def _send_report(report: int, **facts: Any) -> None:
     with contextlib.suppress(OSError):
         os.write(report, json.dumps(facts).encode() + b"\n")

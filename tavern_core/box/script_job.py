@@ -123,7 +123,7 @@ def guard_script(request: dict[str, Any], descriptors: list[int], init: tuple[in
         code = end_politely(script, status, wake)
     code, left = end_all(script, code, wake, is_init=init is not None)
     if boxed is not None:
-        code = tell_of_box(boxed.ending(code), status)
+        code = report_box(boxed.ending(code), status)
     say(status, f"ended {code} {why or 'exit'} {left}")
     os._exit(0)
 
@@ -159,7 +159,7 @@ def hand_over(gateway: Listener, status: socket.socket) -> None:
         socket.send_fds(status, [f"gateway {gateway.token}".encode()], [listening.fileno()])
 
 
-def tell_of_box(ending: Ending, status: socket.socket) -> int:
+def report_box(ending: Ending, status: socket.socket) -> int:
     """Report why the script did not run, which ends this process, or the layers that it ran without. Returns its wait status."""
     if ending.missing is not None:
         say(status, f"boxless {ending.missing[0]} {ending.missing[1]}")

@@ -9,7 +9,7 @@ import click
 
 from tavern_core.cli import completion
 from tavern_core.cli.call import caller
-from tavern_core.cli.errors import FAILED, INTERRUPTED, ReportedExit, exit_code_of, tell, tell_plainly
+from tavern_core.cli.errors import FAILED, INTERRUPTED, ReportedExit, exit_code_of, print_note, print_problem
 from tavern_core.cli.inputs import json_or_text, named, read_stdin
 from tavern_core.cli.lazy_groups import Group
 from tavern_core.cli.output import json_text, one_line, shorten, visible
@@ -127,9 +127,9 @@ def prompt(session: Session, profile: str, task: str) -> None:
         return
     session.out.data(found.system)
     for part in found.left_out:
-        tell("note", "AGENT", f"no room for {part.part}: {part.reason} {', '.join(part.names)}".rstrip())
+        print_problem("note", "AGENT", f"no room for {part.part}: {part.reason} {', '.join(part.names)}".rstrip())
     for finding in found.findings:
-        tell("warning", finding.code, finding.located, finding.hint)
+        print_problem("warning", finding.code, finding.located, finding.hint)
 
 
 async def _followed(session: Session, begun: Coroutine[Any, Any, AgentHandle], *, quiet: bool) -> AgentOutcome:
@@ -140,11 +140,11 @@ async def _followed(session: Session, begun: Coroutine[Any, Any, AgentHandle], *
         async for event in handle.events():
             if is_shown and event.kind not in ("message", "end", "text"):
                 for line in _lines(event, whole=session.verbosity > 0):
-                    tell_plainly(line)
+                    print_note(line)
         return await handle
     except BaseException:
         if handle.cancel():
-            tell_plainly(f"{handle.id} is cancelled; to go on with it: tavern agent resume {handle.id}")
+            print_note(f"{handle.id} is cancelled; to go on with it: tavern agent resume {handle.id}")
         raise
 
 
@@ -156,23 +156,23 @@ def _finished(session: Session, outcome: AgentOutcome) -> None:
         session.out.data(outcome.answer)
     if not session.as_json:
         for warning in outcome.warnings:
-            tell("warning", "AGENT", warning)
+            print_problem("warning", "AGENT", warning)
         cost = "" if outcome.cost is None else f", {outcome.cost:.4f} {outcome.currency}"
         if session.verbosity >= 0:
             tokens = sum(outcome.usage.values())
-            tell_plainly(
+            print_note(
                 f"{outcome.run_id}: {outcome.state}, {outcome.steps} steps, {outcome.calls} calls, {tokens:,} tokens{cost}"
             )
     if outcome.ok:
         return
     if not session.as_json:
         for asked in (outcome.waiting_for or {}).get("questions", ()):
-            tell_plainly(f"{one_line(asked['id'])} asks: {one_line(asked.get('prompt') or '')} {_form(asked)}".rstrip())
+            print_note(f"{one_line(asked['id'])} asks: {one_line(asked.get('prompt') or '')} {_form(asked)}".rstrip())
         severity = "note" if outcome.state == "waiting" else "error"
         hint = outcome.fix
         if outcome.state == "waiting":
             hint += f", then tavern agent resume {outcome.run_id}" if "resume" not in hint else ""
-        tell(
+        print_problem(
             severity, outcome.code or outcome.state.upper(), f"{outcome.run_id} {outcome.state}: {outcome.reason}", hint
         )
     raise ReportedExit(_exit_code(outcome))

@@ -206,7 +206,7 @@ def _failed(error: Exception, session: Session) -> int:
     if isinstance(error, TavernError):
         return errors.show_error(error)
     if isinstance(error, OSError) and error.filename is not None:
-        errors.tell(
+        errors.print_problem(
             "error",
             "USAGE",
             f"{error.filename}: {error.strerror}",
@@ -214,7 +214,7 @@ def _failed(error: Exception, session: Session) -> int:
         )
         return errors.USAGE
     hint = "" if session.debug else "run it again with --debug for the traceback, and report it"
-    errors.tell("error", "INTERNAL", f"{type(error).__name__}: {error}", hint)
+    errors.print_problem("error", "INTERNAL", f"{type(error).__name__}: {error}", hint)
     return errors.FAILED
 
 
@@ -232,7 +232,7 @@ def _misused(error: click.ClickException) -> int:
         hint = near
     ctx = getattr(error, "ctx", None)
     lines = [f"  --> {ctx.get_usage().replace('Usage: ', '', 1)}"] if ctx is not None else []
-    errors.tell(
+    errors.print_problem(
         "error",
         "USAGE",
         message,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from tavern_core.cli.errors import FAILED, INVALID, ReportedExit, tell
+from tavern_core.cli.errors import FAILED, INVALID, ReportedExit, print_problem
 from tavern_core.cli.output import write
 from tavern_core.cli.previous_versions import PreviousVersions
 from tavern_core.cli.prompts import alone, has_person, read_line
@@ -82,7 +82,7 @@ def _propose(session: Session, request: str, file: str, options: Mapping[str, An
     elif applied:
         write(sys.stderr, f"written: {target}\n")
     if not applied and not is_shown_only and not has_person():
-        tell("note", "USAGE", "nothing was written", "apply the change with --yes")
+        print_problem("note", "USAGE", "nothing was written", "apply the change with --yes")
 
 
 def _path(host: Tavern, file: str) -> Path:
@@ -110,7 +110,7 @@ def _show(session: Session, proposal: Proposal) -> None:
         session.out.text(f"  {in_words(changes, proposal.before, proposal.workflow)[proposal.language]}")
     for edge in proposal.removed_edges:
         session.out.text(f"  with {edge.node} went its edge from {edge.source} to {edge.target}")
-    _tell_all(proposal.warnings, "warning")
+    _print_problems(proposal.warnings, "warning")
     if (trial := proposal.dry_run) is not None:
         left_out = f"; not run: {', '.join(trial.left_out)}" if trial.left_out else ""
         session.out.text(f"dry run: {trial.state}{left_out}")
@@ -125,18 +125,18 @@ def _refused(session: Session, proposal: Proposal) -> None:
     if session.as_json:
         session.out.json({**proposal.to_json(), "file": None, "applied": False})
     elif proposal.declined:
-        tell("error", "TOOL_ERROR", f"the model changed nothing: {proposal.declined}", "ask in other words")
+        print_problem("error", "TOOL_ERROR", f"the model changed nothing: {proposal.declined}", "ask in other words")
     else:
-        _tell_all(proposal.problems, "error")
+        _print_problems(proposal.problems, "error")
         hint = "ask in other words, allow more --rounds, or use another model"
-        tell("error", "WORKFLOW_INVALID", f"no valid change after {len(proposal.rounds)} answer(s)", hint)
+        print_problem("error", "WORKFLOW_INVALID", f"no valid change after {len(proposal.rounds)} answer(s)", hint)
     raise ReportedExit(FAILED if proposal.declined else INVALID)
 
 
-def _tell_all(problems: tuple[PatchProblem, ...], severity: str) -> None:
+def _print_problems(problems: tuple[PatchProblem, ...], severity: str) -> None:
     for problem in problems:
         place = f"  --> {problem.pointer}" if problem.pointer else ""
-        tell(severity, problem.code, problem.message, problem.fix, [place] if place else [])
+        print_problem(severity, problem.code, problem.message, problem.fix, [place] if place else [])
 
 
 def _consents(target: Path) -> bool:
@@ -159,7 +159,9 @@ def _apply(session: Session, host: Tavern, proposal: Proposal, target: Path, *, 
     try:
         PreviousVersions(session.loaded().home, target).keep(before, target.read_text("utf-8"))
     except StateDamaged as error:
-        tell("warning", error.code, f"{target} is written, but cannot be taken back: {error.message}", error.hint)
+        print_problem(
+            "warning", error.code, f"{target} is written, but cannot be taken back: {error.message}", error.hint
+        )
 
 
 def _undo(session: Session, file: str) -> None:

@@ -12,7 +12,7 @@ from typing import Final
 import click
 
 from tavern_core.cli import completion
-from tavern_core.cli.errors import FAILED, ReportedExit, tell_plainly
+from tavern_core.cli.errors import FAILED, ReportedExit, print_note
 from tavern_core.cli.output import visible
 from tavern_core.cli.session import Session, command
 from tavern_core.errors import UsageError
@@ -55,7 +55,7 @@ def bisect(session: Session, words: tuple[str, ...], timeout: float | None) -> N
         failed, how = attempt(disabled)
         tries.append({"on": sorted(on), "off": disabled, "failed": failed, "how": how})
         shown = ", ".join(sorted(on)) or "no plugin"
-        tell_plainly(f"{len(tries)}. with {visible(shown)}: {'fails' if failed else 'works'} ({how})")
+        print_note(f"{len(tries)}. with {visible(shown)}: {'fails' if failed else 'works'} ({how})")
         return failed
 
     own = words[0].partition(":")[0] if is_tool else ""
@@ -101,7 +101,7 @@ def _runs(line: Sequence[str], timeout: float | None) -> Attempt:
 
 def _ask(disabled: Sequence[str]) -> tuple[bool, str]:
     """Name the plugins to disable and ask for the result."""
-    tell_plainly(f"try it with {VARIABLE}={visible(','.join(disabled))}")
+    print_note(f"try it with {VARIABLE}={visible(','.join(disabled))}")
     answer = click.prompt("good or bad?", type=click.Choice(["good", "bad", "g", "b"]), show_choices=False, err=True)
     return answer.startswith("b"), "your answer"
 

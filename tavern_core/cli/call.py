@@ -10,10 +10,10 @@ import click
 
 from tavern_core.cli import completion
 from tavern_core.cli.artifacts import put_file
-from tavern_core.cli.errors import ReportedExit, exit_code_of, show_call_error, tell_plainly
+from tavern_core.cli.errors import ReportedExit, exit_code_of, print_note, show_call_error
 from tavern_core.cli.inputs import json_arguments, named
 from tavern_core.cli.output import json_text
-from tavern_core.cli.run_display import tell_questions
+from tavern_core.cli.run_display import print_questions
 from tavern_core.cli.session import Session, command
 from tavern_core.errors import CallError, PluginError, UsageError
 
@@ -89,7 +89,7 @@ def call(
         )
     if trace and not session.as_json:
         for step in result.meta.get("trace", ()):
-            tell_plainly(f"{step['ms']:>10.3f} ms  {step['step']}")
+            print_note(f"{step['ms']:>10.3f} ms  {step['step']}")
     if result.job is not None and result.status == "job" and not _questions(result):  # it would end with this process
         result = _followed(session, result.job)
     if session.as_json:
@@ -142,7 +142,7 @@ def _followed(session: Session, job: str) -> ToolResult:
     """What a call that became a job came to. One that asks something ends the command, and can be resumed."""
     from tavern_core.cli.jobs import waits_for_an_answer, watched
 
-    say = None if session.as_json else tell_plainly
+    say = None if session.as_json else print_note
     found = watched(session, job, say)
     if not found.is_over:
         if session.as_json:
@@ -159,7 +159,7 @@ def _questions(result: ToolResult) -> Sequence[Mapping[str, Any]]:
 def _show_value(session: Session, result: ToolResult) -> None:
     if result.status == "job":
         session.out.text(f"job {result.job}")
-        tell_questions(str(result.job), _questions(result))
+        print_questions(str(result.job), _questions(result))
     elif isinstance(result.value, str):
         session.out.data(result.value)
     elif result.value is not None:

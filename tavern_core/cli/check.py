@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from tavern_core.cli import completion
-from tavern_core.cli.errors import INVALID, NOTHING_FOUND, ReportedExit, show_finding, tell_plainly
+from tavern_core.cli.errors import INVALID, NOTHING_FOUND, ReportedExit, print_note, show_finding
 from tavern_core.cli.session import Command, Session, command
 from tavern_core.errors import Finding, UsageError
 from tavern_core.frozen_dataclass import dataclass
@@ -92,7 +92,7 @@ def check(
         for finding in report.findings:
             show_finding(finding, folder=folder)
         for file in written:
-            tell_plainly(f"wrote {file}")
+            print_note(f"wrote {file}")
         if traced is not None:
             traced.show(session.out)
         session.out.text(_summary(report))
@@ -199,7 +199,7 @@ class TraceReport:
     def show_problem(self) -> None:
         """Print the end of pytest's output on stderr if the tests did not pass."""
         if not self.traced.is_complete and self.traced.said:
-            tell_plainly("\n".join(self.traced.said.splitlines()[-_LAST_LINES:]))
+            print_note("\n".join(self.traced.said.splitlines()[-_LAST_LINES:]))
 
     def show(self, out: Output) -> None:
         """Print the uses as a table; then the block to paste."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
-from tavern_core.cli.errors import NOTHING_FOUND, ReportedExit, tell, tell_plainly
+from tavern_core.cli.errors import NOTHING_FOUND, ReportedExit, print_note, print_problem
 from tavern_core.cli.inputs import read_stdin
 from tavern_core.cli.lazy_groups import Group
 from tavern_core.cli.output import json_text
@@ -47,7 +47,7 @@ def show(session: Session, prefix: str, origin: bool) -> None:
         session.out.table(columns, [[_written(row[c]) if c == "value" else row[c] for c in columns] for row in rows])
     for row in rows:
         if row.get("problem"):
-            tell("warning", "SETTINGS_INVALID", f"{row['key']}: {row['problem']}")
+            print_problem("warning", "SETTINGS_INVALID", f"{row['key']}: {row['problem']}")
     if not rows:
         _unknown(session, prefix)
 
@@ -106,7 +106,7 @@ def unset(session: Session, key: str, to_user: bool) -> None:
         now = rows[0] if rows else {"key": key, "value": None, "origin": ""}
         session.out.json({"wasSet": was_set, **{name: now[name] for name in ("key", "value", "origin")}})
     if not was_set:
-        tell_plainly(f"{key} was not set")
+        print_note(f"{key} was not set")
         raise ReportedExit(NOTHING_FOUND)
 
 
@@ -170,12 +170,14 @@ def _unknown(session: Session, key: str) -> NoReturn:
 
     reason, fix = session.host("none").settings.withheld(_plugin_of(key)) if key.startswith(SETTINGS) else ("", "")
     if reason:
-        tell("error", SettingsInvalid.code, f"{key}: {reason}", fix)
+        print_problem("error", SettingsInvalid.code, f"{key}: {reason}", fix)
         raise ReportedExit(NOTHING_FOUND)
     known = [row["key"] for row in _all(session)]
     sections = {part for name in known for part in (name, name.partition(".")[0])}
     code = SettingsInvalid.code if key.startswith(SETTINGS) else ConfigInvalid.code
-    tell("error", code, f"there is no key {key!r}", did_you_mean(key, sections) or "`tavern config show` lists them")
+    print_problem(
+        "error", code, f"there is no key {key!r}", did_you_mean(key, sections) or "`tavern config show` lists them"
+    )
     raise ReportedExit(NOTHING_FOUND)
 
 
@@ -234,7 +236,7 @@ def _set_config(session: Session, key: str, text: str, to_user: bool) -> dict[st
     if shown is None:  # a section: shown by its parts
         return {"key": name, "value": value, "origin": str(file)}
     if not shown.origin.startswith(str(file)):
-        tell("warning", ConfigInvalid.code, f"{name} is set in {file}, but {shown.origin} is stronger")
+        print_problem("warning", ConfigInvalid.code, f"{name} is set in {file}, but {shown.origin} is stronger")
     return _row(shown)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tavern_core.cli import completion
-from tavern_core.cli.errors import DENIED, ReportedExit, tell, tell_plainly
+from tavern_core.cli.errors import DENIED, ReportedExit, print_note, print_problem
 from tavern_core.cli.plugin_status import status_of
 from tavern_core.cli.review import HEADINGS, nothing_asked, request_rows, sentence_of
 from tavern_core.cli.session import Session, command
@@ -63,11 +63,11 @@ def _ask(host: Tavern, name: str) -> None:
     review = host.review(name)
     open_ = [request for request in review.requests() if request.state == "pending"]
     if not open_:
-        tell_plainly("all its requests are decided; name permissions to change that")
+        print_note("all its requests are decided; name permissions to change that")
         return
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         message = f"there is no grant for {name}: consent needs a terminal, or the permissions by name"
-        tell("error", "POLICY_DENIED", message, review.command)
+        print_problem("error", "POLICY_DENIED", message, review.command)
         raise ReportedExit(DENIED)
     granted: list[str] = []
     refused: list[str] = []

@@ -317,4 +317,4 @@ def _show(session: Session, looked: list[Examination], known: Any, hidden: Any, 
     if reports:
         out.text()
         rows = [(d.severity, d.code, d.plugin, shorten(d.message, _WIDTH), d.hint) for d in reports]
-        out.table(("severity", "code", "plugin", "noticed", "hint"), rows)
+        out.table(("severity", "code", "plugin", "message", "hint"), rows)

@@ -52,35 +52,37 @@ def show_error(error: TavernError) -> int:
     """Print an error with all its findings; returns its exit code."""
     findings = [f for f in error.findings if f.where is not None]
     if not findings:
-        tell("error", error.code, error.message, error.hint)
+        print_problem("error", error.code, error.message, error.hint)
     for finding in findings[:_MOST_FINDINGS]:
         show_finding(finding)
     if len(findings) > _MOST_FINDINGS:
-        tell_plainly(f"… and {len(findings) - _MOST_FINDINGS} more")
+        print_note(f"… and {len(findings) - _MOST_FINDINGS} more")
     return exit_code_of(error.code)
 
 
 def show_finding(finding: Finding, *, folder: Path | None = None) -> None:
     """Print one finding with its place."""
-    tell(finding.severity, finding.code, finding.message, finding.hint, _excerpt(finding.where, folder))
+    print_problem(finding.severity, finding.code, finding.message, finding.hint, _excerpt(finding.where, folder))
 
 
 def show_call_error(error: Mapping[str, Any]) -> int:
     """Print the `error` of a ToolResult (as JSON); returns its exit code."""
     problems = error.get("details", {}).get("problems") or ()
     hint, message = error.get("fix") or "", error["message"]
-    tell("error", error["kind"], message, hint, [f"  --> {_problem(p, message)}" for p in problems[:_MOST_FINDINGS]])
+    print_problem(
+        "error", error["kind"], message, hint, [f"  --> {_problem(p, message)}" for p in problems[:_MOST_FINDINGS]]
+    )
     return exit_code_of(error["kind"])
 
 
-def tell(severity: str, code: str, message: str, hint: str = "", lines: Sequence[str] = ()) -> None:
+def print_problem(severity: str, code: str, message: str, hint: str = "", lines: Sequence[str] = ()) -> None:
     """One error, warning or note on stderr, in the standard format."""
     sent = [f"{severity}[{code}]: {_shown(message)}", *map(_shown, lines)]
     sent += [f"hint: {_shown(hint)}"] if hint else []
     write(sys.stderr, "\n".join(sent) + "\n")
 
 
-def tell_plainly(text: str) -> None:
+def print_note(text: str) -> None:
     """A line on stderr about progress, neither result nor error."""
     write(sys.stderr, _shown(text) + "\n")
 

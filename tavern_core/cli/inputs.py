@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-from tavern_core.cli.errors import tell_plainly
+from tavern_core.cli.errors import print_note
 from tavern_core.errors import UsageError
 
 LARGEST_INPUT: Final = 64_000_000
@@ -84,7 +84,7 @@ def read_stdin() -> str:
     if sys.stdin is None:
         return ""
     if sys.stdin.isatty():
-        tell_plainly("reading from the terminal; end with Ctrl-D")
+        print_note("reading from the terminal; end with Ctrl-D")
     buffer = getattr(sys.stdin, "buffer", None)
     if buffer is None:  # replaced by a program that embeds the command line
         return sys.stdin.read(LARGEST_INPUT)

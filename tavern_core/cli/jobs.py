@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
-from tavern_core.cli.errors import ReportedExit, exit_code_of, show_call_error, tell_plainly
+from tavern_core.cli.errors import ReportedExit, exit_code_of, print_note, show_call_error
 from tavern_core.cli.inputs import json_or_text
 from tavern_core.cli.lazy_groups import Group
 from tavern_core.cli.output import json_text
@@ -104,7 +104,7 @@ def answer(session: Session, job: str, value: str, question: str) -> None:
         session.out.text(f"{job} has the answer" if taken else f"{job} has no question")
         if taken:
             kind = "workflows" if job.startswith("run-") else "jobs"
-            tell_plainly(f"if no process runs it any more: tavern {kind} resume {job}")
+            print_note(f"if no process runs it any more: tavern {kind} resume {job}")
 
 
 @jobs.command()
@@ -128,7 +128,7 @@ def resume(session: Session, job: str) -> None:
 
 def _follow(session: Session, job: str) -> None:
     store = session.host().jobs
-    say = None if session.as_json else tell_plainly
+    say = None if session.as_json else print_note
     found = watched(session, job, say)
     result = store.result(job) if found.is_over else None
     if session.as_json:

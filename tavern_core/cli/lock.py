@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tavern_core.cli.errors import FAILED, NOTHING_FOUND, ReportedExit, tell, tell_plainly
+from tavern_core.cli.errors import FAILED, NOTHING_FOUND, ReportedExit, print_note, print_problem
 from tavern_core.cli.session import Session, command
 
 if TYPE_CHECKING:
@@ -45,9 +45,9 @@ def lock(session: Session, only_check: bool, prune: bool) -> None:
     records = before.records
     if not only_check:
         records = host.lock(prune=prune)
-    tell_plainly(str(path))
+    print_note(str(path))
     for name in absent if not (prune and not only_check) else ():
-        tell(
+        print_problem(
             "warning",
             "PLUGIN_NOT_FOUND",
             f"{name} is in the lock file and not installed",
@@ -63,7 +63,7 @@ def lock(session: Session, only_check: bool, prune: bool) -> None:
     if only_check and behind:
         raise ReportedExit(FAILED)
     if not records and not behind:
-        tell_plainly("there is nothing to lock")
+        print_note("there is nothing to lock")
         raise ReportedExit(NOTHING_FOUND)
 
 

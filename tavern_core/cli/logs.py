@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from tavern_core.cli import completion
-from tavern_core.cli.errors import FAILED, NOTHING_FOUND, ReportedExit, tell
+from tavern_core.cli.errors import FAILED, NOTHING_FOUND, ReportedExit, print_problem
 from tavern_core.cli.lazy_groups import Group
 from tavern_core.cli.output import json_text, shorten
 from tavern_core.cli.session import Session
@@ -174,7 +174,7 @@ def verify(session: Session, first: int) -> None:
         )
         for problem in report.problems:
             lines = [f"  --> {problem.file}" + (f":{problem.line}" if problem.line else "")]
-            tell("error", "STATE_DAMAGED", f"{problem.what}: {problem.message}", lines=lines)
+            print_problem("error", "STATE_DAMAGED", f"{problem.what}: {problem.message}", lines=lines)
     if not report.ok:
         raise ReportedExit(FAILED)
 
@@ -189,7 +189,7 @@ def explain(session: Session, call_id: str) -> None:
     log = audit_log(session)
     if (reported := log.explain(call_id)) is None:
         near = _near(log, call_id)
-        tell(
+        print_problem(
             "error",
             "NOT_FOUND",
             f"no call {call_id!r} is on record in {log.path}",
@@ -199,10 +199,10 @@ def explain(session: Session, call_id: str) -> None:
     if session.as_json:
         session.out.json(reported.to_json())
     else:
-        _tell_story(session, reported)
+        _print_story(session, reported)
 
 
-def _tell_story(session: Session, reported: CallStory) -> None:
+def _print_story(session: Session, reported: CallStory) -> None:
     """A summary of the call, then its records with further data."""
     out = session.out
     outcome = " ".join(

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from tavern_core import package_location
-from tavern_core.cli.errors import tell_plainly
+from tavern_core.cli.errors import print_note
 from tavern_core.cli.session import Session, command
 from tavern_core.errors import UsageError
 from tavern_core.model.naming_rules import is_plugin_name, is_reserved
@@ -37,7 +37,7 @@ def new(session: Session, name: str, output_dir: Path, no_input: bool) -> None:
         session.out.json({"name": name, "path": str(made)})
         return
     session.out.text(str(made))
-    tell_plainly(f"next: cd {made} && pip install -e '.[test]' && pytest")
+    print_note(f"next: cd {made} && pip install -e '.[test]' && pytest")
 
 
 def plugin_name(written: str) -> str:

@@ -14,7 +14,7 @@ from typing import Final
 import click
 
 from tavern_core.cli import completion
-from tavern_core.cli.errors import tell_plainly
+from tavern_core.cli.errors import print_note
 from tavern_core.cli.plugin_status import status_of
 from tavern_core.cli.session import Session, command
 from tavern_core.errors import UsageError
@@ -36,7 +36,7 @@ def install(session: Session, requirements: tuple[str, ...]) -> None:
         if "/" not in requirement and not Path(requirement).exists():
             name, _ = _parsed(requirement)
             if not _normal(name).startswith(_PREFIX):
-                tell_plainly(f"{name} is not called {_PREFIX}...: is it a plugin?")
+                print_note(f"{name} is not called {_PREFIX}...: is it a plugin?")
         elif "://" not in requirement and not Path(requirement).exists():
             raise UsageError(f"there is no {requirement[:200]}", hint="name a folder with pyproject.toml, or a wheel")
     _print(session, requirements)
@@ -110,8 +110,8 @@ def _print(session: Session, words: Iterable[str]) -> None:
     command = [*_pip_install(), *words]
     session.show({"command": command, "line": shlex.join(command), "installed": False}, shlex.join(command))
     if (Path(sysconfig.get_path("stdlib")) / "EXTERNALLY-MANAGED").is_file() and sys.prefix == sys.base_prefix:
-        tell_plainly("this Python belongs to the operating system, and pip refuses it: use a virtual environment")
-    tell_plainly("nothing was installed; run the line above, then `tavern plugins review`")
+        print_note("this Python belongs to the operating system, and pip refuses it: use a virtual environment")
+    print_note("nothing was installed; run the line above, then `tavern plugins review`")
 
 
 def _pip_install() -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from tavern_core.cli.errors import tell_plainly
+from tavern_core.cli.errors import print_note
 
 if TYPE_CHECKING:
     from tavern_core.host import Tavern
@@ -42,4 +42,4 @@ class Tracer:
         )
 
     def _say(self, text: str) -> None:
-        tell_plainly(f"trace {(time.perf_counter() - self._began) * 1000:8.1f} ms  {text}")
+        print_note(f"trace {(time.perf_counter() - self._began) * 1000:8.1f} ms  {text}")

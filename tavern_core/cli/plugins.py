@@ -16,7 +16,7 @@ from tavern_core.cli.bisect import bisect
 from tavern_core.cli.check import check
 from tavern_core.cli.consent import grant, revoke
 from tavern_core.cli.doctor import doctor
-from tavern_core.cli.errors import INVALID, ReportedExit, show_finding, tell
+from tavern_core.cli.errors import INVALID, ReportedExit, print_problem, show_finding
 from tavern_core.cli.lazy_groups import Group
 from tavern_core.cli.lock import lock
 from tavern_core.cli.output import shorten
@@ -109,7 +109,7 @@ def enable(session: Session, name: str) -> None:
         r.permission for r in waiting.requests() if r.state == "pending" and r.permission.risk in ("high", "highest")
     ]:
         asked = ", ".join(f"{p.id} ({p.risk}: {p.sentence})" for p in risky)
-        tell(
+        print_problem(
             "warning",
             "POLICY_DENIED",
             f"{name} does not get permissions that need an explicit grant: {asked}",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from tavern_core.cli import completion
-from tavern_core.cli.errors import DENIED, ReportedExit, tell_plainly
+from tavern_core.cli.errors import DENIED, ReportedExit, print_note
 from tavern_core.cli.output import one_line, shorten
 from tavern_core.cli.plugin_status import status_of
 from tavern_core.cli.session import Session, command
@@ -50,7 +50,7 @@ def review(session: Session, name: str | None) -> None:
                 session.out.text()
             _show(session, each, host.plugins[each.facts.name])
         if not found:
-            tell_plainly("no request waits for a decision")
+            print_note("no request waits for a decision")
     if waiting:
         raise ReportedExit(DENIED)
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from tavern_core.cli.errors import ReportedExit, exit_code_of, tell
+from tavern_core.cli.errors import ReportedExit, exit_code_of, print_problem
 from tavern_core.cli.output import json_text, shorten, visible, write
 from tavern_core.cli.prompts import Asker, shown
 from tavern_core.cli.session import Session
@@ -56,10 +56,10 @@ def finished(session: Session, result: RunResult, *, only: str = "") -> None:
     if result.ok:
         return
     if result.state == "waiting":
-        tell_questions(result.run_id, result.questions)
+        print_questions(result.run_id, result.questions)
     for error in result.errors:
         place = f"node {error.path} ({error.type})" if error.path else f"run {result.run_id}"
-        tell("error", error.kind, f"{place}: {error.message}", error.hint)
+        print_problem("error", error.kind, f"{place}: {error.message}", error.hint)
     if result.state in _EXITS and not result.errors:
         raise ReportedExit(exit_code_of(_EXITS[result.state]))
     raise ReportedExit(exit_code_of(result.errors[0].kind) if result.errors else 1)
@@ -100,11 +100,13 @@ def complete_run(kept: KeptRun, record: RunRecord) -> RunResult:
     )
 
 
-def tell_questions(run: str, questions: Iterable[Mapping[str, Any]]) -> None:
+def print_questions(run: str, questions: Iterable[Mapping[str, Any]]) -> None:
     """Print the questions of a waiting run, and how to answer them."""
     for asked in questions:
         what = f"node {asked['path']} asks a person: {asked['prompt']}"
-        tell("note", "APPROVAL_REQUIRED", f"{run} waits: {what}", f"tavern workflows answer {run} {asked['id']} VALUE")
+        print_problem(
+            "note", "APPROVAL_REQUIRED", f"{run} waits: {what}", f"tavern workflows answer {run} {asked['id']} VALUE"
+        )
 
 
 def show_record(session: Session, record: RunRecord) -> None:
@@ -125,7 +127,7 @@ def show_record(session: Session, record: RunRecord) -> None:
         for node in record.nodes.values()
     ]  # fmt: skip
     session.out.table(("node", "state", "took", "bytes", "gave"), rows)
-    tell_questions(record.run_id, record.questions)
+    print_questions(record.run_id, record.questions)
 
 
 class Tree:

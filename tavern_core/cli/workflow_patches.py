@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tavern_core.cli import completion
-from tavern_core.cli.errors import ReportedExit, tell
+from tavern_core.cli.errors import ReportedExit, print_problem
 from tavern_core.cli.inputs import json_of, read_file, read_stdin
 from tavern_core.cli.session import Session, command
 from tavern_core.errors import ERROR_CODES
@@ -31,7 +31,7 @@ def patch(session: Session, workflow: str, operations: str, rev: int | None, dry
     if session.as_json:
         session.out.json(outcome.to_json())
     else:
-        _tell(session, outcome)
+        _print_outcome(session, outcome)
     if not outcome.ok:
         raise ReportedExit(ERROR_CODES["WORKFLOW_INVALID"].exit_code)
 
@@ -51,10 +51,10 @@ def _operations(source: str) -> Any:
     return json_of(read_stdin(), "stdin") if source == "-" else json_of(read_file(source), source)
 
 
-def _tell(session: Session, outcome: PatchOutcome) -> None:
+def _print_outcome(session: Session, outcome: PatchOutcome) -> None:
     for problem in outcome.problems:
         severity = "warning" if problem.is_old else problem.severity
-        tell(severity, problem.code, problem.message, problem.fix, _places(problem))
+        print_problem(severity, problem.code, problem.message, problem.fix, _places(problem))
     if outcome.ok:
         session.out.text(outcome.summary[session.host().config.language or "en"])
         for edge in outcome.removed_edges:

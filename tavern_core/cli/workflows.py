@@ -11,12 +11,12 @@ import click
 
 from tavern_core.cli import completion
 from tavern_core.cli.call import caller
-from tavern_core.cli.errors import FAILED, ReportedExit, exit_code_of, tell
+from tavern_core.cli.errors import FAILED, ReportedExit, exit_code_of, print_problem
 from tavern_core.cli.inputs import json_arguments, named
 from tavern_core.cli.lazy_groups import Group, Lazy
 from tavern_core.cli.output import shorten
 from tavern_core.cli.prompts import alone, answered, has_person, typed
-from tavern_core.cli.run_display import complete_run, finished, show_record, tell_questions, through, typed_inputs
+from tavern_core.cli.run_display import complete_run, finished, print_questions, show_record, through, typed_inputs
 from tavern_core.cli.session import Session
 from tavern_core.errors import ERROR_CODES, InputInvalid, RunNotFound, TavernError, UsageError, WorkflowInvalid
 from tavern_core.model.nearest import did_you_mean
@@ -116,7 +116,7 @@ def check(session: Session, workflow: str | None) -> None:
             place = "".join(
                 f"  --> {word} {reported[word]}" for word in ("workflow", "node", "edge") if reported.get(word)
             )
-            tell(
+            print_problem(
                 reported["severity"],
                 reported["code"],
                 reported["message"],
@@ -261,7 +261,7 @@ def answer(session: Session, run: str, question: str | None, value: str | None) 
         )
     else:
         session.out.text(f"{asked.id} is answered")
-        tell_questions(run, left)
+        print_questions(run, left)
 
 
 def _take_up(session: Session, host: Tavern, run: str, answers: Mapping[str, Any], **options: Any) -> None:
@@ -272,7 +272,7 @@ def _take_up(session: Session, host: Tavern, run: str, answers: Mapping[str, Any
 
     kept = _kept(host, run)
     if kept.state == "complete" and kept.times_taken_up and not answers:
-        tell("note", "USAGE", f"{run} is complete already")
+        print_problem("note", "USAGE", f"{run} is complete already")
         finished(session, complete_run(kept, host.wait(host.workflows.record(run))))
     else:
         finished(session, host.wait(go_on()))

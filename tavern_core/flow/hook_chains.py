@@ -91,10 +91,10 @@ class FlowCalls:
                 patch = changed
         return patch, tuple(changed_by)
 
-    async def tell(self, implementations: Iterable[Implementation], values: Mapping[str, Any]) -> None:
+    async def notify(self, implementations: Iterable[Implementation], values: Mapping[str, Any]) -> None:
         """Call observers; their errors are diagnostics."""
         given = {name: copied_parts(value) for name, value in values.items()}
-        await self._calls.tell(implementations, given, self._mode)
+        await self._calls.notify(implementations, given, self._mode)
 
 
 def _copy(answer: Any, impl: Implementation, what: str) -> Any:

@@ -48,7 +48,7 @@ class NodeHooks:
     async def after(self, path: str, work: Work, outputs: Outputs) -> None:
         """Pass the outputs of the node to observers."""
         if self._after:
-            await self._calls.tell(self._after, {"node": _info(path, work), "outputs": outputs, "run": self._info})
+            await self._calls.notify(self._after, {"node": _info(path, work), "outputs": outputs, "run": self._info})
 
 
 def _info(path: str, work: Work) -> NodeInfo:

@@ -72,14 +72,14 @@ async def followed(run: Run, after: int, task: asyncio.Task[RunResult] | None = 
     """The events of a run as they happen, on any loop; ends with the run (or with `task`, if that ends without one)."""
     happened, loop = asyncio.Event(), asyncio.get_running_loop()
 
-    def tell() -> None:
+    def wake() -> None:
         if run.loop is loop or run.loop is None:
             happened.set()
         else:
             with suppress(RuntimeError):  # the follower has closed its loop
                 loop.call_soon_threadsafe(happened.set)
 
-    stop = run.listen(tell)
+    stop = run.listen(wake)
     if task is not None:
         task.add_done_callback(lambda _: happened.set())
     try:

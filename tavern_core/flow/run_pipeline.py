@@ -330,7 +330,7 @@ class Running:
         )
         if observers := self._hooks.of("tavern_after_workflow"):
             seen = RunInfo(run.id, info.workflow, info.principal, result.state)
-            await self._calls.tell(observers, {"run": seen, "outputs": dict(result.outputs)})
+            await self._calls.notify(observers, {"run": seen, "outputs": dict(result.outputs)})
         return result
 
     def _frame(self, run: Run) -> Frame:

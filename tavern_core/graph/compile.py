@@ -89,10 +89,10 @@ def compile_workflow(workflow: Workflow, library: Library) -> Compiled:
     for inner in order:  # groups before the workflows that contain them
         found[inner.id] = Report()
         plans[inner.id] = _compile_one(inner, library, plans, found[inner.id], contained)
-        _tell_of_groups(inner, found, found[inner.id], library)
+        _report_groups(inner, found, found[inner.id], library)
         sizes[inner.id] = _size(inner, sizes, library)
     plan = _compile_one(workflow, library, plans, report, contained)
-    _tell_of_groups(workflow, found, report, library)
+    _report_groups(workflow, found, report, library)
     if (size := _size(workflow, sizes, library)) > MOST_EXPANDED:
         text = f"with those of its groups it has {size:,} nodes; at most {MOST_EXPANDED:,}"
         report.add(FlowProblem("TOO_LARGE", text, hint="use a core:Map or core:Loop instead of groups in groups"))
@@ -104,7 +104,7 @@ def _size(workflow: Workflow, sizes: Mapping[str, int], library: Library) -> int
     return len(workflow.nodes) + sum(sizes.get(resolved(node, workflow, library), 0) for node in groups)
 
 
-def _tell_of_groups(workflow: Workflow, found: Mapping[str, Report], report: Report, library: Library) -> None:
+def _report_groups(workflow: Workflow, found: Mapping[str, Report], report: Report, library: Library) -> None:
     """Add the problems in each group, with the path of the node."""
     for node in workflow.nodes:
         reference = resolved(node, workflow, library) if node.type in GROUPS else ""

@@ -237,7 +237,7 @@ def _sandboxes(base: Foundation, records: Records) -> Sandboxes:
         _kept_files(base.loaded),
         base.diagnostics,
         WorkFolders(base.home),
-        tell=base.recorder.tell,
+        emit=base.recorder.emit,
         code=lambda: _code(base, records),
     )
 

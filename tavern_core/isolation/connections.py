@@ -54,9 +54,9 @@ class Connections(WorkerProcess):
 
     def take_now(self, kind: Kind) -> Channel | None:
         """A connection, if one is available without waiting."""
-        return self._taken(kind, self.tell_now)
+        return self._taken(kind, self.send_now)
 
-    def _taken(self, kind: Kind, tell: Callable[[dict[str, Any], int], bool | None]) -> Channel | None:
+    def _taken(self, kind: Kind, send: Callable[[dict[str, Any], int], bool | None]) -> Channel | None:
         if os.getpid() != self._host:
             text = f"the worker of {self.plugin} belongs to process {self._host}, and this is a forked copy of it"
             raise UpstreamError(text, hint="open a separate host in the forked process", outcome="none")
@@ -72,7 +72,7 @@ class Connections(WorkerProcess):
             self._open[kind] += 1
         own, its = socket.socketpair()
         channel = Channel(own, self._limit)
-        reported = tell({"connection": kind}, its.fileno())
+        reported = send({"connection": kind}, its.fileno())
         its.close()
         if reported is False:
             own.close()
@@ -94,7 +94,7 @@ class Connections(WorkerProcess):
             Undelivered: the worker is dead.
             TimeLimit: none was free in time.
         """
-        while (channel := self._taken(kind, self.tell)) is None:
+        while (channel := self._taken(kind, self.send)) is None:
             with self._free:
                 if not self._idle[kind] and not self.is_over and self._open[kind] >= self._most:
                     seconds = None if deadline is None else deadline - time.perf_counter()

@@ -76,13 +76,13 @@ class Answering:
 
     def hear(self, worker: WorkerClient, message: dict[str, Any]) -> None:
         """One message of a worker; called in the watching thread."""
-        if message.get("tell") == "log":
+        if message.get("send") == "log":
             level, name, text = message.get("level"), message.get("logger"), message.get("text")
             if type(level) is not int or type(name) is not str or type(text) is not str:
                 worker.kill("it logged a message that is not text")
             elif not self._printed.log(level, name, text):
                 worker.kill("it logged too much")
-        elif message.get("tell") == "give_up":
+        elif message.get("send") == "give_up":
             number, token = message.get("connection"), message.get("token")
             if type(number) is int and type(token) is int:
                 with suppress(TavernError, RuntimeError):  # the host is closed
@@ -130,7 +130,7 @@ class Answering:
 
     def _send(self, worker: WorkerClient, message: dict[str, Any], answer: dict[str, Any]) -> None:
         if not worker.dead.is_set():
-            worker.tell({"id": message["id"], **answer})
+            worker.send({"id": message["id"], **answer})
 
     def _answer_later(self, worker: WorkerClient, message: dict[str, Any]) -> None:
         """Answer what may take hours, a question to a person or the wish of an adapter: no thread waits for it."""

@@ -42,7 +42,7 @@ class Sandboxes:
     work: WorkFolders
     gateways: Portal = field(default_factory=lambda: Portal("tavern-gateway"))
     """Serves the network access of boxes."""
-    tell: Callable[[Event], object] = lambda event: None
+    emit: Callable[[Event], object] = lambda event: None
     """Records refusals of programs."""
     code: Callable[[], Iterable[Path]] = tuple
     """The folders of plugins and profiles; no box can write there either."""
@@ -157,7 +157,7 @@ class PluginSandbox:
         from tavern_core.isolation.gateway.proxy import Gateway, served
 
         judge = Judge(
-            self._plugin, scopes, call, self.host.diagnostics, self.host.tell, on_refusal, is_builtin=self._is_builtin
+            self._plugin, scopes, call, self.host.diagnostics, self.host.emit, on_refusal, is_builtin=self._is_builtin
         )
         gateway = Gateway(judge, self.host.config.connections, self.host.config.network_bytes)
         return served(gateway, self.host.gateways)

@@ -78,7 +78,7 @@ class Talk:
         if self._is_let_go:
             return
         if not self._ended.done():
-            self._worker.tell_now({"cancel": self._number})
+            self._worker.send_now({"cancel": self._number})
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.wait([self._ended], timeout=GRACE_S)
         is_free = await self._hush()

@@ -18,7 +18,7 @@ from tavern_core.isolation.transport import BrokenChannel, Channel, encode
 
 WINDOW: Final = 16
 """How many chunks a side may be ahead of the other."""
-TOLD_AFTER: Final = WINDOW // 2
+REPORTED_AFTER: Final = WINDOW // 2
 """Consumed chunks before a report."""
 
 
@@ -114,12 +114,12 @@ class Chunks:
     def __init__(self) -> None:
         self._waiting: deque[Any] = deque()
         self._more: asyncio.Future[None] | None = None
-        self._untold = 0
+        self._unreported = 0
         self._ended: BaseException | None = None
 
     def put(self, chunk: Any) -> None:
         """One more. Raises BrokenChannel if the other side exceeds the window."""
-        if len(self._waiting) + self._untold >= WINDOW:
+        if len(self._waiting) + self._unreported >= WINDOW:
             raise BrokenChannel("more than it may be ahead")
         self._waiting.append(chunk)
         self._wake()
@@ -136,10 +136,10 @@ class Chunks:
                 raise self._ended
             self._more = asyncio.get_running_loop().create_future()
             await self._more
-        self._untold += 1
+        self._unreported += 1
         reported = 0
-        if self._untold >= TOLD_AFTER:
-            reported, self._untold = self._untold, 0
+        if self._unreported >= REPORTED_AFTER:
+            reported, self._unreported = self._unreported, 0
         return self._waiting.popleft(), reported
 
     def _wake(self) -> None:

@@ -134,7 +134,7 @@ class WorkerClient(Connections):
         numbers = [number for number, frame in list(self.frames.items()) if frame is not None and frame[3] == call_id]
         self._stopped.update(numbers)
         for number in numbers:
-            self.tell_now({"cancel": number})
+            self.send_now({"cancel": number})
         timer = threading.Timer(GRACE_S, self._stop_for_good, [numbers])
         timer.daemon = True
         timer.start()
@@ -258,7 +258,7 @@ class WorkerClient(Connections):
 
     def _stop_sync(self, channel: Channel, kind: Kind, number: int) -> None:
         """End an abandoned call: gently, and then with its process."""
-        self.tell_now({"cancel": number})
+        self.send_now({"cancel": number})
         try:
             channel.receive(time.perf_counter() + GRACE_S)
         except (TooLate, BrokenChannel):
@@ -268,7 +268,7 @@ class WorkerClient(Connections):
             self.give_back(channel, kind)
 
     async def _stop_later(self, channel: Channel, kind: Kind, number: int) -> None:
-        self.tell_now({"cancel": number})
+        self.send_now({"cancel": number})
         try:
             await _arrival(channel, GRACE_S)
         except (TooLate, BrokenChannel, asyncio.CancelledError):

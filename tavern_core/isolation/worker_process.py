@@ -270,7 +270,7 @@ class WorkerProcess(ABC):
         for message in messages:
             self._terms.on_message(self, message)
 
-    def tell(self, message: dict[str, Any], fd: int | None = None) -> None:
+    def send(self, message: dict[str, Any], fd: int | None = None) -> None:
         """Send a message on the side channel, from a thread that may block. A worker that does not read is killed."""
         try:
             frame = encode(message)
@@ -283,7 +283,7 @@ class WorkerProcess(ABC):
         except OSError:
             self.kill("it did not listen")
 
-    def tell_now(self, message: dict[str, Any], fd: int | None = None) -> bool:
+    def send_now(self, message: dict[str, Any], fd: int | None = None) -> bool:
         """Say something short, hardly waiting; False where that does not go: it does not listen, or others are speaking.
 
         For event loops and for callers whose time is over, which no worker may block.

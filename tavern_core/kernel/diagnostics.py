@@ -1,4 +1,4 @@
-"""What the host noticed and a person should know. Never raised, never unbounded."""
+"""What the host found and a person should know. Never raised, never unbounded."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class Diagnostics:
         return replace(diagnostic, message=message, hint=hint)
 
     def forget(self, plugin: str) -> None:
-        """Drop what was noticed about one plugin, e.g. before it is activated again; what is in its files stays."""
+        """Drop what was found about one plugin, e.g. before it is activated again; what is in its files stays."""
         with self._lock:
             stays = self._found | self._judged
             for key in [k for k, d in self._kept.items() if d.plugin == plugin and k not in stays]:

@@ -93,7 +93,7 @@ def spellings(written: str) -> list[str]:
 
 
 def folded_id(tool_id: str) -> str:
-    """Ids with the same one are too alike to tell apart: they differ only in case, - and _."""
+    """Ids with the same one are too alike: they differ only in case, - and _."""
     plugin, local = split_id(tool_id)
     return f"{fold(plugin)}:{fold(local)}"
 

@@ -60,18 +60,18 @@ def tried(server: ForkServer, request: bytes, seconds: float) -> Answer:
     """
     if getattr(sys, "frozen", False) or not sys.executable:
         raise Unavailable("there is no interpreter to be started: this program carries its own")
-    sent, tell = os.pipe2(os.O_CLOEXEC)
+    sent, report = os.pipe2(os.O_CLOEXEC)
     trace, traces = os.pipe2(os.O_CLOEXEC)
     try:
         try:
-            copy = server.fork([tell, traces], request, _START_S)
+            copy = server.fork([report, traces], request, _START_S)
         except ForkServerGone as error:
             raise Unavailable(f"the process for trial imports does not start: {error}") from error
         except OSError as error:
             why = error.strerror or str(error)
             raise Unavailable(f"the process in which imports are tried cannot be had: {why}") from error
         finally:
-            os.close(tell)
+            os.close(report)
             os.close(traces)
         with copy:
             watch = _Watch(copy, sent, trace)

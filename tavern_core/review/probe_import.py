@@ -23,11 +23,11 @@ from tavern_core.kernel.plugins.plugin_code import FolderCode, PackageCode, hand
 _LONGEST: Final = 65_536
 
 
-def import_plugin(asked: dict[str, Any], tell: int, traces: int, memory: int, families: Sequence[str]) -> NoReturn:
+def import_plugin(asked: dict[str, Any], report: int, traces: int, memory: int, families: Sequence[str]) -> NoReturn:
     """Import what `asked` names, report the result, and exit.
 
     Args:
-        tell: the descriptor of the report: one JSON line.
+        report: the descriptor of the report: one JSON line.
         traces: the descriptor of a crash's trace.
         memory: bytes that this process may use.
         families: packages whose needed modules are reported.
@@ -59,7 +59,7 @@ def import_plugin(asked: dict[str, Any], tell: int, traces: int, memory: int, fa
     while len(line := json.dumps(said).encode()) >= _LONGEST and (uses or said["needed"]):
         said["needed"] = []
         del uses[-1:]
-    os.write(tell, line + b"\n")
+    os.write(report, line + b"\n")
     os._exit(0)  # without waiting for threads and exit handlers of the plugin
 
 

@@ -71,13 +71,13 @@ def _warm_up(needed: Sequence[str]) -> None:
         gc.freeze()
 
 
-def _become_copy(asked: dict[str, Any], server: int, shed: Callable[[], None], tell: int, traces: int) -> NoReturn:
+def _become_copy(asked: dict[str, Any], server: int, shed: Callable[[], None], report: int, traces: int) -> NoReturn:
     """In the copy: close the resources of the server, then import."""
     try:
         die_with_parent(server)
         shed()
         os.dup2(0, 2)  # its output is discarded
-        close_others((tell, traces))
+        close_others((report, traces))
         os.setsid()
         apply(BoxLimits(_MEMORY, is_address_space=False, open_files=None, processes=None, file_bytes=None))
         with contextlib.suppress(OSError):
@@ -86,8 +86,8 @@ def _become_copy(asked: dict[str, Any], server: int, shed: Callable[[], None], t
             os.close(score)
         from tavern_core.review.probe_import import import_plugin
 
-        import_plugin(asked, tell, traces, _MEMORY, FAMILIES)
+        import_plugin(asked, report, traces, _MEMORY, FAMILIES)
     except BaseException as error:  # noqa: BLE001 - no plugin code has run yet, so it is not its fault
-        os.write(tell, json.dumps({"broken": str(error)[:2000]}).encode() + b"\n")
+        os.write(report, json.dumps({"broken": str(error)[:2000]}).encode() + b"\n")
     finally:
         os._exit(0)

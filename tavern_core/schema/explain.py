@@ -135,8 +135,8 @@ def _explain(error: ValidationError, depth: int) -> Iterator[SchemaProblem]:
 
 def _plain(error: ValidationError, keyword: str) -> SchemaProblem:
     limit = _limit(error)
-    tell = _TELL.get(keyword)
-    expected, hint = tell(limit, _instance(error)) if tell else (say(_WORDS["fits"], keyword=keyword), "")
+    explainer = _EXPLAINERS.get(keyword)
+    expected, hint = explainer(limit, _instance(error)) if explainer else (say(_WORDS["fits"], keyword=keyword), "")
     got = "" if keyword in _SIZED else _got(error)
     return SchemaProblem(
         pointer(error.absolute_path),
@@ -212,8 +212,8 @@ def _bad_name(error: ValidationError) -> SchemaProblem:
     if error.validator in ("enum", "propertyNames"):
         known = _limit(error) if error.validator == "enum" else ()
         return _unknown(str(name), path, [each for each in known if isinstance(each, str)], "additionalProperties")
-    tell = _TELL.get(str(error.validator))
-    expected = tell(_limit(error), name)[0] if tell else say(_WORDS["allowed_name"])
+    explainer = _EXPLAINERS.get(str(error.validator))
+    expected = explainer(_limit(error), name)[0] if explainer else say(_WORDS["allowed_name"])
     return SchemaProblem(
         pointer(path),
         say(_WORDS["name_must"], expected=expected),
@@ -323,7 +323,7 @@ def _literal(value: object) -> str:
     return describe(value).removeprefix(json_type(value)).strip() or json_type(value)
 
 
-def _tell_type(limit: Any, value: Any) -> tuple[str, str]:
+def _explain_type(limit: Any, value: Any) -> tuple[str, str]:
     names = [limit] if isinstance(limit, str) else list(limit)
     hint = ""
     if isinstance(value, str) and {"integer", "number"} & set(names) and _NUMBER.fullmatch(value):
@@ -343,7 +343,7 @@ def _tell_type(limit: Any, value: Any) -> tuple[str, str]:
     return _either(names), hint
 
 
-def _tell_enum(limit: Any, value: Any) -> tuple[str, str]:
+def _explain_enum(limit: Any, value: Any) -> tuple[str, str]:
     hint = did_you_mean(value, [each for each in limit if isinstance(each, str)]) if isinstance(value, str) else ""
     if not hint and isinstance(value, str) and value.strip() in limit:
         hint = say(_WORDS["blanks"])
@@ -358,7 +358,7 @@ def _sized(row: str, hint: str = "") -> Callable[[Any, Any], tuple[str, str]]:
     return lambda limit, value: (say(_WORDS[row], limit=limit, has=len(value)), say(_WORDS[hint]) if hint else "")
 
 
-def _tell_dependent(limit: Any, value: Any) -> tuple[str, str]:
+def _explain_dependent(limit: Any, value: Any) -> tuple[str, str]:
     lacking = {
         name: [each for each in needed if each not in value]
         for name, needed in limit.items()
@@ -373,9 +373,9 @@ def _tell_dependent(limit: Any, value: Any) -> tuple[str, str]:
 
 _SIZED = {"minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"}
 
-_TELL: dict[str, Callable[[Any, Any], tuple[str, str]]] = {
-    "type": _tell_type,
-    "enum": _tell_enum,
+_EXPLAINERS: dict[str, Callable[[Any, Any], tuple[str, str]]] = {
+    "type": _explain_type,
+    "enum": _explain_enum,
     "const": lambda limit, value: (_literal(limit), ""),
     "minimum": _bounds("at_least"),
     "maximum": _bounds("at_most"),
@@ -397,7 +397,7 @@ _TELL: dict[str, Callable[[Any, Any], tuple[str, str]]] = {
     "items": _bounds("shorter"),
     "additionalItems": _bounds("shorter"),
     "unevaluatedItems": _bounds("shorter"),
-    "dependentRequired": _tell_dependent,
-    "dependencies": _tell_dependent,
+    "dependentRequired": _explain_dependent,
+    "dependencies": _explain_dependent,
     "None": lambda limit, value: (say(_WORDS["left_out"]), say(_WORDS["no_value"])),
 }

@@ -132,12 +132,12 @@ def _is_secret(name: str) -> bool:
         if f"{word} {following}" in _PAIRS:
             if after not in _HARMLESS_NEXT:
                 return True
-        elif _tells(word, before) and following not in _HARMLESS_NEXT and (not following or word not in _LAST):
+        elif _is_secret_word(word, before) and following not in _HARMLESS_NEXT and (not following or word not in _LAST):
             return True
     return False
 
 
-def _tells(word: str, before: str) -> bool:
+def _is_secret_word(word: str, before: str) -> bool:
     if word == "token":
         return before not in _NO_TOKEN
     if word == "pass":

@@ -137,7 +137,7 @@ class _Writer:
         if self._is_keyword(call, name, key):
             if self._chain:
                 raise UsageError(
-                    f"{call.tool}: the argument {name!r} cannot be told from a keyword in a chain",
+                    f"{call.tool}: the argument {name!r} cannot be distinguished from a keyword in a chain",
                     hint="Write the call as a block of its own.",
                 )
             # A hint turns the block into the second dialect, where `common_` says that an argument follows.

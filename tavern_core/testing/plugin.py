@@ -53,7 +53,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--tavern-trace",
         action="store_true",
-        help="tell what the plugin under test uses, and the permissions that this takes (tavern plugins check --trace)",
+        help="report what the plugin under test uses, and the permissions that this takes (tavern plugins check --trace)",
     )
     parser.addini("tavern_core_plugin", "the plugin under test, where the project has several")
     parser.addini("tavern_core_grants", "what the plugin under test is granted: all, none, or permissions", type="args")

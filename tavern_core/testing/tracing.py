@@ -47,7 +47,7 @@ class Tracing:
             frame = current.get()
             return frame[2].workspace_dir if frame is not None and frame[2] is not None else None
 
-        def tell(use: Use) -> None:
+        def on_use(use: Use) -> None:
             self._write({"use": use.to_json()})
 
         self._out = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -55,7 +55,7 @@ class Tracing:
         self._tests = [str(project)]
         self._stack = Stack(str(folder), self._tests)
         scratches = [*map(str, scratch), *map(str, Path(gettempdir()).glob("pytest-of-*"))]
-        self._guard = Guard(self._stack, Spelling(str(folder), str(project), scratches), tell, workspace=workspace)
+        self._guard = Guard(self._stack, Spelling(str(folder), str(project), scratches), on_use, workspace=workspace)
         keep_in_process(name)
 
     def start(self) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tavern_core.builtin import BUILTIN
 from tavern_core.builtin.executors.python import PythonExecutor
 from tavern_core.builtin.services.clock import MachineClock
-from tavern_core.builtin.tools.system import tavern_register_tools, tell
+from tavern_core.builtin.tools.system import formatted, tavern_register_tools
 from tavern_core.contract.core_services import SYSTEM_CLOCK
 from tavern_core.errors import InputInvalid
 from tavern_core.testing import fake_context
@@ -36,11 +36,11 @@ MOMENT = datetime(2026, 11, 21, 15, 4, 5, 123456, tzinfo=UTC)
     ],
 )
 def test_a_time_is_given_in_a_zone_and_a_format(zone: str, pattern: str | None, text: str) -> None:
-    assert tell(MOMENT, zone, pattern) == text
+    assert formatted(MOMENT, zone, pattern) == text
 
 
 def test_without_a_zone_it_is_the_hosts_own() -> None:
-    assert datetime.fromisoformat(tell(MOMENT)) == MOMENT.replace(microsecond=0)
+    assert datetime.fromisoformat(formatted(MOMENT)) == MOMENT.replace(microsecond=0)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_without_a_zone_it_is_the_hosts_own() -> None:
 )
 def test_an_unknown_zone_names_the_nearest(zone: str, nearest: str | None) -> None:
     with pytest.raises(InputInvalid) as caught:
-        tell(MOMENT, zone)
+        formatted(MOMENT, zone)
     assert caught.value.details["argument"] == "timezone"
     assert (caught.value.details["nearest"] or [None])[0] == nearest
     assert caught.value.hint
@@ -65,7 +65,7 @@ def test_an_unknown_zone_names_the_nearest(zone: str, nearest: str | None) -> No
 def test_no_text_does_more_than_be_refused(zone: str, pattern: str | None) -> None:
     for chosen in (zone, "UTC"):
         with contextlib.suppress(InputInvalid):
-            assert isinstance(tell(MOMENT, chosen, pattern), str)
+            assert isinstance(formatted(MOMENT, chosen, pattern), str)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_no_text_does_more_than_be_refused(zone: str, pattern: str | None) -> No
 )
 def test_a_zone_is_never_a_path(zone: str) -> None:
     with pytest.raises(InputInvalid):
-        tell(MOMENT, zone)
+        formatted(MOMENT, zone)
 
 
 def test_the_tool_is_the_hosts_and_reads_only() -> None:

@@ -14,7 +14,7 @@ from tavern_core import CallContext, Plugin, Tavern, deny, hookimpl
 from tavern_core.errors import ERROR_CODES
 from tavern_core.schema.secret_scanning import redact_sentence
 
-SAYING = {"add", "deny", "tell", "told", "refused", "_denied", "_refuse", "Finding", "Diagnostic", "Deny"}
+SAYING = {"add", "deny", "print_problem", "emit", "refused", "_denied", "_refuse", "Finding", "Diagnostic", "Deny"}
 
 
 def sentences() -> list[str]:

@@ -182,12 +182,12 @@ DEADLY = {
     ),
     "it floods its output": ("while True: os.write(1, b'x' * 65536)", "UPSTREAM_ERROR", "printed too much"),
     "it floods the log": (
-        "import logging\nfd = side()\nwhile True: os.write(fd, frame({'tell': 'log', 'level': 30, 'logger': 'x', 'text': 'y' * 1000}))",
+        "import logging\nfd = side()\nwhile True: os.write(fd, frame({'send': 'log', 'level': 30, 'logger': 'x', 'text': 'y' * 1000}))",
         "UPSTREAM_ERROR",
         "logged too much",
     ),
     "it logs what is not text": (
-        "os.write(side(), frame({'tell': 'log', 'level': 30, 'logger': 'x', 'text': 1}))\ntime.sleep(100)",
+        "os.write(side(), frame({'send': 'log', 'level': 30, 'logger': 'x', 'text': 1}))\ntime.sleep(100)",
         "UPSTREAM_ERROR",
         "not text",
     ),

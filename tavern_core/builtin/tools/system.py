@@ -55,7 +55,7 @@ SEARCH: Final[Mapping[str, Any]] = {
 def tavern_register_tools(ctx: PluginContext) -> Iterable[ToolSpec]:
     def get_current_time(timezone: str | None = None, format: str | None = None) -> str:  # noqa: A002 - the tool's parameter
         clock: SystemClock = ctx.service(SYSTEM_CLOCK)
-        return tell(
+        return formatted(
             datetime.fromtimestamp(clock.now(), UTC), clock.timezone() if timezone is None else timezone, format
         )
 
@@ -134,7 +134,7 @@ def _shown(found: Mapping[str, Any], upstream: str) -> dict[str, Any]:
     }
 
 
-def tell(moment: datetime, timezone: str | None = None, pattern: str | None = None) -> str:
+def formatted(moment: datetime, timezone: str | None = None, pattern: str | None = None) -> str:
     """`moment` as text.
 
     Args:

@@ -435,15 +435,15 @@ class Run:
         """A node reports progress, from any thread; ignored after its end."""
         data = {"done": done, "total": total, "text": self.mask(str(text)[:LONGEST_CHUNK])}
 
-        def tell() -> None:
+        def wake() -> None:
             if not self._is_over and self.states.get(path) not in FINAL_STATES:
                 self.note("progress", path, data)
 
         if threading.get_ident() == self._thread:
-            tell()
+            wake()
         elif self.loop is not None:
             with suppress(RuntimeError):  # its loop is closed, so it has ended
-                self.loop.call_soon_threadsafe(tell)
+                self.loop.call_soon_threadsafe(wake)
 
     def chunk(self, path: str, number: int, chunks: Mapping[str, Any]) -> None:
         """A node wrote chunks to its streams; only emitted to listeners."""

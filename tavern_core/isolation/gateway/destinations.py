@@ -43,7 +43,7 @@ class Judge:
     Args:
         scopes: those of `READ` and `ALL` that plugin, host, profile and caller allow, each with a non-empty scope.
         call: the call; None outside of one.
-        tell: records an event.
+        emit: records an event.
         on_refusal: gets each refusal, once.
         is_builtin: the plugin is one of the host's own.
     """
@@ -54,7 +54,7 @@ class Judge:
         scopes: Mapping[str, Scope],
         call: ToolCall | None,
         diagnostics: Diagnostics,
-        tell: Callable[[Event], object],
+        emit: Callable[[Event], object],
         on_refusal: Callable[[str], object] | None = None,
         *,
         is_builtin: bool = False,
@@ -64,7 +64,7 @@ class Judge:
         self._scopes = scopes
         self._call = call
         self._diagnostics = diagnostics
-        self._tell = tell
+        self._emit = emit
         self._on_refusal = on_refusal
         self._recorded: set[str] = set()
 
@@ -127,7 +127,7 @@ class Judge:
                 "by": "",
                 "target": place,
             }
-            self._tell(Event(POLICY_DENIED, time.time(), data, call.id, self._plugin))
+            self._emit(Event(POLICY_DENIED, time.time(), data, call.id, self._plugin))
 
 
 def place_of(target: Target) -> str:

@@ -151,7 +151,7 @@ class LinesToHost(logging.Handler):
         finally:
             self._busy.now = False
         text = text.encode("utf-8", "backslashreplace").decode()[:LONGEST_LINE]
-        self._host_client.tell("log", level=record.levelno, logger=record.name[:200], text=text)
+        self._host_client.send("log", level=record.levelno, logger=record.name[:200], text=text)
 
 
 # Service methods ------------------------------------------------------------------------------------------------------

@@ -42,10 +42,10 @@ class HostClient:
         """`ask` for code on an event loop."""
         return await asyncio.wrap_future(self._sent(what, given))
 
-    def tell(self, what: str, **given: Any) -> None:
+    def send(self, what: str, **given: Any) -> None:
         """Send a message without an answer; messages that cannot be sent are dropped."""
         try:
-            self._write({"tell": what, **given})
+            self._write({"send": what, **given})
         except (OSError, ValueError, TypeError, RecursionError, ToolFailed):
             return
 

@@ -136,5 +136,5 @@ class HostSide:
         try:
             return await self._host_client.ask_later("upstream", connection=number, token=token, wish=wish, given=given)
         except asyncio.CancelledError:
-            self._host_client.tell("give_up", connection=number, token=token)
+            self._host_client.send("give_up", connection=number, token=token)
             raise

@@ -52,14 +52,14 @@ class WorkerNodes:
             code = spec.impl
             if isinstance(code, NodeCode) and id(code.cls or inspect.unwrap(code.function)) in self._described:
                 continue
-            found.append(self._tell(spec))
+            found.append(self._describe(spec))
         return found
 
     def below(self, package: Any, folder: Path | None, entry: str) -> list[Any]:
         """The node types below `nodes.entry`, except those already described. Raises ActivationFailed."""
         return self.offered(nodes_in(package, folder, entry, self._owner.name))
 
-    def _tell(self, spec: NodeSpec) -> Any:
+    def _describe(self, spec: NodeSpec) -> Any:
         code = spec.impl
         if not isinstance(code, NodeCode):
             return {"node": reported_node(spec), "code": None}

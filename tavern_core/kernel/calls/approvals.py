@@ -78,14 +78,14 @@ class Approvals:
         self._workers.close()
 
     async def settle(
-        self, plan: Plan, call: ToolCall, wish: Wish, mode: Mode, left: float | None, tell: Callable[[Event], Any]
+        self, plan: Plan, call: ToolCall, wish: Wish, mode: Mode, left: float | None, emit: Callable[[Event], Any]
     ) -> Record | None:
         """Return when `call` is approved.
 
         Args:
             wish: which plugin requests the approval, and why.
             left: seconds left of the caller's time limit for the whole call; None: no limit.
-            tell: awaited with each event, for observers.
+            emit: awaited with each event, for observers.
 
         Returns:
             The stored approval that this used up, as it was before; None: there is none.
@@ -105,13 +105,13 @@ class Approvals:
         if known is None:
             known = await asked(mode, self.stored.records, self._ruled, call, mark, definition, seconds=left)
         if known is not None:
-            await tell(self._decided(call, request, known, 0.0, "remembered"))
+            await emit(self._decided(call, request, known, 0.0, "remembered"))
             _judge(known, request, facts)
             return None
         if self._approver is None:
             end = None if left is None else entered + left
-            return await self._settle_later(definition, call, request, facts, mode, tell, end)
-        await tell(self._requested(call, request))
+            return await self._settle_later(definition, call, request, facts, mode, emit, end)
+        await emit(self._requested(call, request))
         began = time.perf_counter()
         waits = waiting.get()
         hint = _UNCHANGED
@@ -130,7 +130,7 @@ class Approvals:
             hint = "correct the callback that Tavern.open(approve=...) was given"
         if answer.remember:
             self._remember(plan, mark + definition, answer)
-        await tell(self._decided(call, request, answer, time.perf_counter() - began, how))
+        await emit(self._decided(call, request, answer, time.perf_counter() - began, how))
         if how == "timeout" and left is not None and left < self._seconds:
             raise TimeLimit(stopped=True, begun=False)  # the tool has not started, whatever the callback still does
         _judge(answer, request, facts, hint)
@@ -143,7 +143,7 @@ class Approvals:
         request: ApprovalRequest,
         facts: dict[str, Any],
         mode: Mode,
-        tell: Callable[[Event], Any],
+        emit: Callable[[Event], Any],
         end: float | None,
     ) -> Record | None:
         """Use the stored answer, or leave a request to be answered."""
@@ -154,11 +154,11 @@ class Approvals:
                 seconds=None if end is None else max(end - time.perf_counter(), 0), undo=self.stored.give_back,
             )  # fmt: skip
         except ApprovalRequired:
-            await tell(self._requested(call, request))
+            await emit(self._requested(call, request))
             raise
         except StateDamaged as error:
             raise ApprovalRequired(why, hint=error.hint, **_details(facts, request.tool)) from error
-        await tell(self._decided(call, request, answer, 0.0, "stored"))
+        await emit(self._decided(call, request, answer, 0.0, "stored"))
         _judge(answer, request, facts)
         return used_up
 

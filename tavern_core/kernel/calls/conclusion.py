@@ -61,9 +61,9 @@ class Conclusion:
                 raise
             result = marked(call, redact_result(result, self.secrets.values))
         for event in self.record(call, result, made):
-            await self.hooks.tell(plan.events, {"event": event}, mode)
+            await self.hooks.notify(plan.events, {"event": event}, mode)
         if plan.after:
-            await self.hooks.tell(plan.after, {"call": asked, "result": result}, mode)
+            await self.hooks.notify(plan.after, {"call": asked, "result": result}, mode)
         return result
 
     def record(self, call: RunningCall, result: ToolResult, made: Sequence[Change] = ()) -> Sequence[Event]:

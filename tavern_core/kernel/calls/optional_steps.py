@@ -168,7 +168,7 @@ class Governance:
                     return given
                 raise raised
             attempt += 1
-            await self._tell_retry(plan, call, mode, attempt, pause, failed)
+            await self._emit_retry(plan, call, mode, attempt, pause, failed)
             try:
                 await mode.pause(pause)
             except asyncio.CancelledError:
@@ -176,7 +176,7 @@ class Governance:
                     raise NeverBegan from None
                 raise
 
-    async def _tell_retry(
+    async def _emit_retry(
         self, plan: Plan, call: RunningCall, mode: Mode, attempt: int, pause: float, failed: CallError
     ) -> None:
         self.conclusion.recorder.retries[plan.id] += 1
@@ -188,7 +188,7 @@ class Governance:
         }  # fmt: skip
         event = self.conclusion.recorder.note(RETRY, data, plugin=plan.spec.plugin, call_id=call.call.id)
         if plan.events:
-            await self.conclusion.hooks.tell(plan.events, {"event": event}, mode)
+            await self.conclusion.hooks.notify(plan.events, {"event": event}, mode)
 
     async def _attempt(self, plan: Plan, call: RunningCall, mode: Mode) -> ToolResult:
         """One try, within all limits."""

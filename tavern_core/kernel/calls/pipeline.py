@@ -278,7 +278,7 @@ class Pipeline:
         if phase is not None and phase.token:
             await self._use_token(plan, call, context, mode, phase.token)
         if plan.is_recorded and (event := self.conclusion.record_beginning(plan, call)) is not None:
-            await self.hooks.tell(plan.events, {"event": event}, mode)
+            await self.hooks.notify(plan.events, {"event": event}, mode)
         call.given, call.handed = call.values or {}, call.call
         if plan.gives_copy:
             give_copy(plan, call, self.limits.argument_bytes)
@@ -399,12 +399,12 @@ class Pipeline:
         if left is not None and left <= 0:
             raise TimeLimit(stopped=True, begun=False)
 
-        async def tell(event: Event) -> None:
+        async def emit(event: Event) -> None:
             if plan.events:
-                await self.hooks.tell(plan.events, {"event": event}, mode)
+                await self.hooks.notify(plan.events, {"event": event}, mode)
 
         wanted = wish or Wish(rule.place if rule is not None else "", rule.reason if rule is not None else "")
-        used_up = await self.approvals.settle(plan, asked, wanted, mode, left, tell)
+        used_up = await self.approvals.settle(plan, asked, wanted, mode, left, emit)
         if used_up is not None:
             call.used_up = (used_up,)
         # Files, grants and plugins may have changed in the meantime; the approval was for the earlier state.

@@ -333,7 +333,7 @@ def _worked_chain(tools: Iterable[ToolSpec]) -> str:
     calls = [tam.TamCall(step, 1, tool.id, arguments) for step, (tool, arguments) in enumerate((shown * 2)[:2], 1)]
     try:
         written = tam.render(calls, schemas)
-    except TavernError:  # an argument that cannot be told from a keyword
+    except TavernError:  # an argument that cannot be distinguished from a keyword
         return ""
     return written if tam.bind(tam.parse(written), schemas).calls == tuple(calls) else ""
 

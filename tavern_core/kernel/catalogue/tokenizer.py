@@ -60,8 +60,8 @@ def query_words(text: str, most: int = 32) -> list[str]:
             found[chunk] = None
         else:
             found.update(dict.fromkeys(pairs(chunk)))
-    telling = [word for word in found if word not in STOPWORDS]
-    return (telling or list(found))[:most]
+    content_words = [word for word in found if word not in STOPWORDS]
+    return (content_words or list(found))[:most]
 
 
 def pairs(run: str) -> list[str]:

@@ -276,11 +276,11 @@ async def _settled(future: Future[Any], seconds: float | None) -> bool:
         if not waiter.done():
             waiter.set_result(None)
 
-    def tell(_: object) -> None:
+    def wake_from_there(_: object) -> None:
         with suppress(RuntimeError):  # the loop has been closed meanwhile
             loop.call_soon_threadsafe(wake)
 
-    future.add_done_callback(tell)
+    future.add_done_callback(wake_from_there)
     timer = None if seconds is None else loop.call_later(max(seconds, 0), wake)
     try:
         await waiter

@@ -125,7 +125,7 @@ class ThreadPool:
                     work.line.stuck += 1
                     if (following := self._next()) is not None:
                         self._start(following)
-            self._tell(work)
+            self._report_stuck(work)
         return False
 
     def stuck(self, owner: tuple[str, str]) -> int:
@@ -225,10 +225,10 @@ class ThreadPool:
             if not line.running and not line.waiting and len(self._lines) > _MOST_KEPT:
                 del self._lines[line.owner]
         if work.is_stuck:
-            self._tell(work)
+            self._report_stuck(work)
         return following if following is not None else not ends
 
-    def _tell(self, work: _Work) -> None:
+    def _report_stuck(self, work: _Work) -> None:
         if self._on_stuck is not None and work.line.owner is not None:
             self._on_stuck(self, work.line.owner)
 

@@ -269,12 +269,12 @@ class _Reader:
 
     def _error(self, path: tuple[str, ...], message: str, hint: str = "") -> None:
         self._is_wrong = True
-        self._tell(path, message, hint, "error")
+        self._add(path, message, hint, "error")
 
     def _warn(self, path: tuple[str, ...], message: str, hint: str) -> None:
-        self._tell(path, message, hint, "warning")
+        self._add(path, message, hint, "warning")
 
-    def _tell(self, path: tuple[str, ...], message: str, hint: str, severity: _Severity) -> None:
+    def _add(self, path: tuple[str, ...], message: str, hint: str, severity: _Severity) -> None:
         """Note a finding. Errors are counted apart: however many warnings there are, a wrong file is known to be wrong."""
         self._reported[severity] += 1
         if self._reported[severity] == MOST_REPORTED + 1:

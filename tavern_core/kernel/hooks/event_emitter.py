@@ -27,11 +27,11 @@ class EventEmitter:
     async def deliver(self, event: Event) -> None:
         """Hand an event that is on the record to the observers."""
         if observers := self._hooks.of("tavern_on_event"):
-            await self._calls.tell(observers, {"event": event}, self._base.mode)
+            await self._calls.notify(observers, {"event": event}, self._base.mode)
 
     async def user_logged_in(self, user: CallContext) -> None:
         """Put a login on the record and hand it to its observers; see `Tavern.user_logged_in`."""
         who = CallContext(principal=user.principal, user_id=user.user_id, roles=user.roles, profile=user.profile)
         data = {"principal": who.principal, "userId": who.user_id, "roles": sorted(who.roles), "profile": who.profile}
         await self.emit(USER_LOGGED_IN, data, "")
-        await self._calls.tell(self._hooks.of("tavern_on_login"), {"user": who}, self._base.mode)
+        await self._calls.notify(self._hooks.of("tavern_on_login"), {"user": who}, self._base.mode)

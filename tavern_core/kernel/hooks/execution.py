@@ -39,7 +39,7 @@ class HookRuns:
         self._diagnostics = diagnostics
         self._quarantine = quarantine
 
-    async def tell(self, implementations: Iterable[Implementation], values: Mapping[str, Any], mode: Mode) -> None:
+    async def notify(self, implementations: Iterable[Implementation], values: Mapping[str, Any], mode: Mode) -> None:
         """Call observers, each with copies of its own; their errors are diagnostics."""
         for impl in implementations:
             try:

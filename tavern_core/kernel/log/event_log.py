@@ -103,7 +103,7 @@ class EventLog:
         self._clock = clock
         self._thread = threading.Lock()
         self._findings: list[Finding] = []
-        self._untold: list[Finding] = []
+        self._unreported: list[Finding] = []
         self._descriptor = -1
         self._head = -1
         self._inode = 0
@@ -116,7 +116,7 @@ class EventLog:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """Damage noticed since this log was opened, oldest first."""
+        """Damage found since this log was opened, oldest first."""
         return tuple(self._findings)
 
     def append(self, event: Event) -> int:
@@ -134,8 +134,8 @@ class EventLog:
                 finally:
                     self._unlock()
         finally:
-            if self._untold:
-                self._tell()
+            if self._unreported:
+                self._report_all()
 
     def append_members(self, kind: str, time: float, own: str, call_id: str, plugin: str) -> None:
         """`append`, for an event whose data and whose call's id are JSON already (`record.encode_members`)."""
@@ -159,7 +159,7 @@ class EventLog:
                 self._lock()
                 self._unlock()
         finally:
-            self._tell()
+            self._report_all()
         return self.findings
 
     def close(self) -> None:
@@ -170,7 +170,7 @@ class EventLog:
                     self._lock()
                     self._anchor()
             self._drop()
-        self._tell()
+        self._report_all()
 
     def __enter__(self) -> EventLog:
         return self
@@ -407,12 +407,12 @@ class EventLog:
             severity="warning",
         )
         self._findings.append(finding)
-        self._untold.append(finding)
+        self._unreported.append(finding)
 
-    def _tell(self) -> None:
+    def _report_all(self) -> None:
         """Pass findings on, outside the lock: the receiver may log."""
-        while self._untold:
-            finding = self._untold.pop(0)
+        while self._unreported:
+            finding = self._unreported.pop(0)
             if self._on_finding is not None:
                 self._on_finding(finding)
 

@@ -105,9 +105,9 @@ class Recorder:
             or (own := self._called_members(call, redact)) is None
         ):
             data = self._about(call, redact)
-            self._tell_changes(data, changes, redact)
+            self._add_changes(data, changes, redact)
             event = event_of(TOOL_CALLED, time.time(), data, call.id, plugin)
-            kept = self.tell(event)
+            kept = self.emit(event)
         else:
             kept = self._keep(self._log.append_members, TOOL_CALLED, time.time(), own, f'"{call.id}"', plugin)
         if not kept and self._required:
@@ -125,9 +125,9 @@ class Recorder:
         data = self._about(call, redact)
         data["reason"] = shortened(error.message) if error else ""
         data["by"] = (error.details.get("plugin") if error else None) or ""
-        self._tell_changes(data, changes, redact)
+        self._add_changes(data, changes, redact)
         event = Event(POLICY_DENIED, time.time(), data, call.id, plugin)
-        self.tell(event)
+        self.emit(event)
         return event
 
     def finished(
@@ -163,9 +163,9 @@ class Recorder:
         if result.status not in ("ok", "error"):
             data["status"] = result.status
         if changes:
-            self._tell_changes(data, changes, redact)
+            self._add_changes(data, changes, redact)
         event = event_of(TOOL_RESULT, time.time(), data, call.id, plugin)
-        self.tell(event)
+        self.emit(event)
         return event
 
     def _called_members(self, call: ToolCall, redact: Redactor) -> str | None:
@@ -206,7 +206,7 @@ class Recorder:
             return value
         return strike(redact(value), named_secrets(call.arguments))  # a tool may echo them
 
-    def _tell_changes(self, data: dict[str, Any], changes: Sequence[Change], redact: Redactor) -> None:
+    def _add_changes(self, data: dict[str, Any], changes: Sequence[Change], redact: Redactor) -> None:
         if changes:
             data["changedBy"] = changed_by(changes)
             if self._arguments and (rows := diff(changes, redact)):
@@ -241,18 +241,18 @@ class Recorder:
         """APPROVAL_REQUESTED or APPROVAL_DECIDED, and False when it must be on the record and is not."""
         sent = dict(data) if self._arguments else {key: value for key, value in data.items() if key != "arguments"}
         event = Event(type_, time.time(), sent, call_id, plugin)
-        return event, self.tell(event) or not self._required
+        return event, self.emit(event) or not self._required
 
     def note(self, type_: str, data: Mapping[str, Any], *, plugin: str = "", call_id: str = "") -> Event:
         """Any other event, e.g. PLUGIN_STATE; `data` holds no secrets."""
         event = Event(type_, time.time(), data, call_id, plugin)
-        self.tell(event)
+        self.emit(event)
         return event
 
     def note_large(self, type_: str, data: Mapping[str, Any], logged: Mapping[str, Any]) -> Event:
         """`note` for an event that is too large for the log, which gets `logged` in place of `data`."""
         event = Event(type_, time.time(), data)
-        self.tell(event, Event(type_, event.time, logged))
+        self.emit(event, Event(type_, event.time, logged))
         return event
 
     def show(self, type_: str, data: Mapping[str, Any], *, plugin: str = "", call_id: str = "") -> None:
@@ -262,7 +262,7 @@ class Recorder:
             object.__setattr__(event, "seq", next(self._numbers))
             self._call(event)
 
-    def tell(self, event: Event, logged: Event | None = None) -> bool:
+    def emit(self, event: Event, logged: Event | None = None) -> bool:
         """Number `event`, log it (or `logged` in its place) and call subscribers; False when the log failed."""
         object.__setattr__(event, "seq", next(self._numbers))  # ours until now: everybody else gets it from here
         kept = self._log is None or self._keep(self._log.append, logged or event)

@@ -28,7 +28,12 @@ def foreign(data: Any) -> Foreign | None:
     if isinstance(data, Mapping) and "nodes" in data and "edges" in data:
         return None
     return next(
-        (Foreign(product, what, place) for product, what, tell in _FORMATS if (place := tell(data)) is not None), None
+        (
+            Foreign(product, what, place)
+            for product, what, recognise in _FORMATS
+            if (place := recognise(data)) is not None
+        ),
+        None,
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from tavern_core.kernel.plugins.record import Record
 from tavern_core.kernel.plugins.remote_plugin import RemotePlugin
-from tavern_core.kernel.plugins.service_replacement import tell_rivals
+from tavern_core.kernel.plugins.service_replacement import report_rivals
 from tavern_core.kernel.plugins.tables import Tables
 from tavern_core.kernel.registry import Entry
 from tavern_core.model.safe_text import printed
@@ -30,7 +30,7 @@ async def stop(record: Record, tables: Tables, drain_s: float) -> None:
     try:
         await _drain(record, tables, drain_s)
         ends = [impl for impl in record.implementations if impl.hook.name == "tavern_stop"]
-        await tables.calls.tell(ends, {}, tables.mode)
+        await tables.calls.notify(ends, {}, tables.mode)
     finally:  # the stopping task may be cancelled while it waits; no part of the plugin may stay
         await stop_started(record, tables)
         await _close_executors(record, tables)
@@ -42,7 +42,7 @@ def forget(record: Record, tables: Tables) -> None:
     tables.registry.drop(record.name)
     tables.hooks.remove(record.name)
     tables.contributions.remove(record.name)
-    tell_rivals(record.candidate.overrides, tables)
+    report_rivals(record.candidate.overrides, tables)
     tables.settings.withdraw(record.name)
     if isinstance(record.thing, RemotePlugin):
         record.thing.close()

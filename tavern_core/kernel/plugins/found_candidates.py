@@ -120,12 +120,12 @@ def find_candidates(loaded: LoadedConfig, diagnostics: Diagnostics, specs: Index
     specs.use(discovery)
     for diagnostic in discovery.diagnostics:
         diagnostics.put(diagnostic, found=True)
-    _tell_missing_roots(loaded, diagnostics)
+    _report_missing_roots(loaded, diagnostics)
     ordered = sorted(discovery.plugins, key=lambda p: (_ORDER[p.source], p.candidate.root, p.distribution, p.name))
     return [as_candidate(plugin) for plugin in ordered]
 
 
-def _tell_missing_roots(loaded: LoadedConfig, diagnostics: Diagnostics) -> None:
+def _report_missing_roots(loaded: LoadedConfig, diagnostics: Diagnostics) -> None:
     """A folder that the configuration names and that is not there; the default one need not exist."""
     plugins = loaded.config.plugins
     for key, roots in (("plugins.roots", plugins.roots), ("plugins.vcp", plugins.vcp)):

@@ -98,10 +98,10 @@ def settle_overrides(contributed: Mapping[str, Service], overriding: Iterable[Ov
                 text = f"its service {name!r} does not replace the one that came after it: {'; '.join(found[:5])}"
                 hint = f"correct it, then tavern plugins reload {plugin}"
                 tables.diagnostics.add("SERVICE_OVERRIDE_MISFIT", text, plugin=plugin, hint=hint, severity="error")
-    tell_rivals([override.service.name for override in overriding], tables)
+    report_rivals([override.service.name for override in overriding], tables)
 
 
-def tell_rivals(names: Iterable[str], tables: Tables) -> None:
+def report_rivals(names: Iterable[str], tables: Tables) -> None:
     """Report which of several overrides of a service is used; withdraw the report when only one is left."""
     for name in names:
         tables.diagnostics.withdraw("SERVICE_OVERRIDE_CONFLICT", service=name)

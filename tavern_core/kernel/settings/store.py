@@ -130,7 +130,7 @@ class SettingsStore:
         """Report what is wrong in what is stored for a plugin whose settings are all declared."""
         with self._lock:
             findings = self._layers.findings(self._table.all_of(plugin), self._table)
-        self._tell(findings)
+        self._report(findings)
 
     def has_stored(self, plugin: str) -> bool:
         """Whether a value is stored for a setting of this plugin."""
@@ -271,7 +271,7 @@ class SettingsStore:
             _raise(self._problems(changes))
             wanted = {k: v for k, v in changes.items() if not (self._is_secret(k) and v == MASK)}
             state = self._file.change(lambda stored: _changed(stored, wanted))
-        self._tell(state.findings)
+        self._report(state.findings)
         return self._announce(by)
 
     def reset(self, key: str, *, by: str = "") -> SavedChanges:
@@ -351,7 +351,7 @@ class SettingsStore:
                     changed[row.key] = (row, old, new)
                     self._last_values[row.key] = new
             findings = self._layers.findings(self._table, self._table)
-        self._tell(findings)
+        self._report(findings)
         for watch in [watch for watch in self._watches.now if watch.key in changed]:
             try:
                 watch.callback(self.resolved(watch.key))
@@ -366,9 +366,9 @@ class SettingsStore:
         message = redact_text(f"{type(error).__name__}: {error}", self.known_secrets.values)
         text = f"what {watch.owner or 'the host'} does when this setting changes failed: {message}"
         details = {"plugin": watch.owner}
-        self._tell((Finding(PluginError.code, text, "", Location(watch.key), "warning", details),))
+        self._report((Finding(PluginError.code, text, "", Location(watch.key), "warning", details),))
 
-    def _tell(self, findings: Iterable[Finding]) -> None:
+    def _report(self, findings: Iterable[Finding]) -> None:
         if self._on_finding is None:
             return
         for finding in findings:

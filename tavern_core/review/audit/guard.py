@@ -38,7 +38,7 @@ class Guard:
     Args:
         stack: whose code is whose.
         spelling: how paths are written.
-        tell: is called with each use once, in the thread of the use, one at a time.
+        on_use: called with each use once, in the thread of the use, one at a time.
         workspace: the workspace of the running call, if there is one.
     """
 
@@ -46,7 +46,7 @@ class Guard:
         self,
         stack: Stack,
         spelling: Spelling,
-        tell: Callable[[Use], None],
+        on_use: Callable[[Use], None],
         *,
         workspace: Callable[[], str | None] = lambda: None,
     ) -> None:
@@ -54,7 +54,7 @@ class Guard:
         self.failures: list[str] = []
         """Errors of the guard itself: uses may be missing."""
         self._spelling = spelling
-        self._tell = tell
+        self._on_use = on_use
         self._workspace = workspace
         self._reported: set[Use] = set()
         self._lock = threading.RLock()
@@ -153,7 +153,7 @@ class Guard:
         with self._lock:
             if use not in self._reported and len(self._reported) < MOST:
                 self._reported.add(use)
-                self._tell(use)
+                self._on_use(use)
 
     def _undisturbed(self) -> _Undisturbed:
         return _Undisturbed(self._busy, self.failures)

@@ -126,7 +126,7 @@ def _options(tool: str, runner: str, words: list[str]) -> list[str]:
     """The words before the file: the runner's sub-command and allowed options."""
     found = words[:1] if runner in ("bun", "deno") and words[:1] == ["run"] else []
     if runner == "deno" and not found:
-        raise _wrong(tool, "deno must be told to run a file", '"command": "deno run scripts/tool.ts"')
+        raise _wrong(tool, "deno needs `run`", '"command": "deno run scripts/tool.ts"')
     for word in words[len(found) :]:
         if not word.startswith("-"):
             break
@@ -205,7 +205,7 @@ def _wrong(tool: str, what: str, hint: str) -> ToolFileInvalid:
 #
 # Everything else is withheld, above all apparent secrets: a script gets secrets only as its own `config`, on stdin.
 
-_TELLING_ENDS: Final = ("KEY", "PASS", "AUTH", "CREDS")
+_SECRET_ENDS: Final = ("KEY", "PASS", "AUTH", "CREDS")
 
 
 def check_names(tool: str, names: Iterable[str]) -> tuple[str, ...]:
@@ -225,7 +225,7 @@ def check_names(tool: str, names: Iterable[str]) -> tuple[str, ...]:
                 f"tool {tool}: implementation.env: {name!r} makes programs load code and is never passed on",
                 hint="delete it; the plugin contains what the script needs",
             )
-        if is_secret_name(name) or name.upper().endswith(_TELLING_ENDS) or is_refused(name):
+        if is_secret_name(name) or name.upper().endswith(_SECRET_ENDS) or is_refused(name):
             raise ToolFileInvalid(
                 f"tool {tool}: implementation.env: {name!r} may hold a secret and is not passed on",
                 hint='declare it in configSchema with "secret": true and set it to {"$env": "' + name + '"}',
