@@ -17,9 +17,11 @@ class Made:
 
 @pytest.fixture(autouse=True)
 def unfrozen() -> Iterator[None]:
-    yield
+    """What the tests have frozen (`conftest.py`) is frozen again afterwards."""
     gc.unfreeze()
+    yield
     gc.enable()
+    gc.freeze()
 
 
 def generation_of(wanted: object) -> int | None:

@@ -199,7 +199,7 @@ WITH_A_NAME = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("parts", [(0,), pytest.param((1, 2, 3), marks=pytest.mark.slow)], ids=["some", "others"])
+@pytest.mark.parametrize("parts", [(0,), pytest.param((1, 2, 3), marks=pytest.mark.soak)], ids=["some", "others"])
 @pytest.mark.parametrize("words", WITH_A_NAME, ids=" ".join)
 def test_whatever_is_typed_gets_one_clear_answer(tavern: Run, words: tuple[str, ...], parts: tuple[int, ...]) -> None:
     first = WITH_A_NAME.index(

@@ -120,7 +120,7 @@ def check(folder: Path, config: Path, done: list[str]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "rounds", [8, pytest.param(24, marks=pytest.mark.slow), pytest.param(400, marks=pytest.mark.soak)]
+    "rounds", [16, pytest.param(400, marks=pytest.mark.soak)]
 )
 def test_two_processes_lose_nothing(tmp_path: Path, rounds: int) -> None:
     config = make(tmp_path)
