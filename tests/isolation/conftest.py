@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from tavern_core import CallContext, Tavern, ToolResult
 
 from ..host.workshop import Workshop
 
@@ -24,3 +29,87 @@ def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worksh
     shop = Workshop(tmp_path, monkeypatch)
     yield shop
     shop.end()
+
+
+TRY = """
+import json, os, socket, subprocess, sys, tempfile
+given = json.load(sys.stdin)
+try:
+    scope = {**globals(), **given["arguments"]["facts"]}
+    exec(given["arguments"]["code"], scope)
+    print(json.dumps({"did": True, "answer": scope.get("answer")}))
+except OSError as error:
+    print(json.dumps({"did": False, "answer": f"{type(error).__name__}: {error}"}))
+"""
+TOOL = {
+    "id": "try",
+    "implementation": {"type": "script", "command": "python try.py", "timeout": 20_000},
+    "parameters": {"type": "object", "properties": {"code": {"type": "string"}, "facts": {"type": "object"}}},
+}
+
+
+class Place:
+    """A plugin with one script that does what it is told, among files of other people."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.plugin = root, root / "plugins" / "demo"
+        self.home, self.outside, self.granted = root / "home", root / "outside", root / "granted"
+        for folder in (self.plugin / "tools", self.outside, self.granted):
+            folder.mkdir(parents=True)
+        for file in (self.outside / "secret", self.granted / "note", self.plugin / "own"):
+            file.write_text("text")
+        (self.plugin / "try.py").write_text(TRY)
+        (self.plugin / "tools" / "try.tool.json").write_text(json.dumps(TOOL))
+        self.facts: dict[str, Any] = {
+            "outside": str(self.outside), "granted": str(self.granted), "home": str(self.home), "plugin": str(self.plugin),
+            "project": str(self.root), "lock": str(self.root / "tavern.lock"),
+        }  # fmt: skip
+
+    def open(
+        self, *capabilities: Any, isolation: dict[str, Any] | None = None, grant: bool = True, tier: str = "process"
+    ) -> Tavern:
+        """A host in which the plugin asked for `capabilities` and was granted them."""
+        requests = [c if isinstance(c, dict) else {"name": c} for c in capabilities]
+        manifest = {
+            "name": "demo",
+            "version": "1.0",
+            "tools": {"entry": "./tools"},
+            "permissions": {"capabilities": requests},
+            "isolation": tier,
+        }
+        (self.plugin / "plugin.yaml").write_text(json.dumps(manifest))
+        config = {"plugins": {"entryPoints": False}, "isolation": isolation or {}}
+        (self.root / "tavern.yaml").write_text(json.dumps(config))
+        tavern = Tavern.open(self.root / "tavern.yaml", home=self.home)
+        if requests and grant:
+            tavern.grant("demo", *(request["name"] for request in requests))
+        return tavern
+
+    def run(self, tavern: Tavern, code: str, **context: Any) -> ToolResult:
+        given = {"context": CallContext(**context)} if context else {}
+        return tavern.invoke_sync("demo:try", {"code": code, "facts": self.facts}, **given)
+
+    def tried(self, code: str, *capabilities: Any, **context: Any) -> Any:
+        with self.open(*capabilities) as tavern:
+            result = self.run(tavern, code, **context)
+            assert result.ok, result.error
+            return result.value
+
+
+Shared = Callable[..., tuple[Place, Tavern]]
+
+
+@pytest.fixture(scope="module")
+def demo(module_folder: Path) -> Iterator[Shared]:
+    """`demo(*capabilities, tier="none")`: a place and its host, which the tests of a module with the same grants share."""
+    with ExitStack() as stack:
+        made: dict[str, tuple[Place, Tavern]] = {}
+
+        def opened(*capabilities: Any, tier: str = "none") -> tuple[Place, Tavern]:
+            key = json.dumps([tier, *capabilities])
+            if key not in made:
+                place = Place(module_folder / str(len(made)))
+                made[key] = place, stack.enter_context(place.open(*capabilities, tier=tier))
+            return made[key]
+
+        yield opened

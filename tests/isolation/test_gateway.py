@@ -22,7 +22,7 @@ from tavern_core.isolation.gateway.listener import Seats
 from ..executors.workbench import in_use, left_since, until
 from ..guards.web import CERTIFICATE, Web, has_ipv6, http, web
 from . import waiting
-from .test_script_box import Place
+from .conftest import Place
 
 pytestmark = pytest.mark.slow
 

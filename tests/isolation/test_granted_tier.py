@@ -89,7 +89,6 @@ LOWERED: dict[str, Callable[[Stage], Any]] = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("what", LOWERED)
 def test_a_lower_tier_waits_and_the_old_grants_work_where_they_were_granted(stage: Stage, what: str) -> None:
     LOWERED[what](stage)
@@ -118,7 +117,6 @@ def test_a_review_shows_the_lower_tier_as_a_line_of_the_highest_risk(stage: Stag
     assert "tier:host" in reported["note"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("named", ["tier:host", "tier:*", "everything"])
 def test_granting_it_moves_the_plugin_into_the_host(stage: Stage, named: str) -> None:
     stage.write()
@@ -139,7 +137,6 @@ def test_another_grant_does_not_lower_the_tier(stage: Stage) -> None:
     assert "tier: process" in stage.lock.read_text()
 
 
-@pytest.mark.slow
 def test_a_refused_tier_is_not_asked_for_again_and_the_plugin_stays_where_it_was(stage: Stage) -> None:
     stage.write()
     host = stage.shop.open()
@@ -152,7 +149,6 @@ def test_a_refused_tier_is_not_asked_for_again_and_the_plugin_stays_where_it_was
     stage.is_at_home(host)
 
 
-@pytest.mark.slow
 def test_the_tier_can_be_taken_back_by_name(stage: Stage) -> None:
     stage.write()
     host = stage.shop.open()
@@ -171,7 +167,6 @@ def test_a_plugin_cannot_be_granted_a_tier_that_it_does_not_ask_for(stage: Stage
     stage.stays_apart(host)
 
 
-@pytest.mark.slow
 def test_a_higher_tier_needs_no_consent_and_is_the_granted_one_once_it_was_locked(stage: Stage) -> None:
     stage.write()
     stage.shop.open(activate="none").grant("p", "tier:host")
@@ -186,7 +181,6 @@ def test_a_higher_tier_needs_no_consent_and_is_the_granted_one_once_it_was_locke
     assert stage.shop.open().plugins["p"].state == "pending_consent"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("rule", [{"plugins": ["p"]}, {"raise": ["gpu"]}])
 def test_a_rule_of_the_host_only_raises_and_what_it_raised_waits_when_it_is_gone(
     stage: Stage, rule: dict[str, Any]
@@ -200,7 +194,6 @@ def test_a_rule_of_the_host_only_raises_and_what_it_raised_waits_when_it_is_gone
     stage.stays_apart(stage.shop.open())
 
 
-@pytest.mark.slow
 def test_a_plugin_whose_request_raised_it_does_not_come_down_by_asking_for_less(workshop: Workshop) -> None:
     stage = Stage(workshop)
     stage.write(asks="permissions: {capabilities: [gpu, network]}")
@@ -212,7 +205,6 @@ def test_a_plugin_whose_request_raised_it_does_not_come_down_by_asking_for_less(
     stage.stays_apart(host)
 
 
-@pytest.mark.slow
 def test_an_edit_while_the_host_runs_waits_as_well(stage: Stage) -> None:
     host = stage.shop.open()
     stage.stays_apart(host)
@@ -225,7 +217,6 @@ def test_an_edit_while_the_host_runs_waits_as_well(stage: Stage) -> None:
     stage.stays_apart(host)
 
 
-@pytest.mark.slow
 def test_writing_the_lock_file_grants_no_tier(stage: Stage) -> None:
     stage.write(version="2.0")
     host = stage.shop.open()
@@ -234,7 +225,6 @@ def test_writing_the_lock_file_grants_no_tier(stage: Stage) -> None:
     assert stage.shop.open().plugins["p"].state == "pending_consent"
 
 
-@pytest.mark.slow
 def test_a_locked_host_uses_no_plugin_in_a_lower_tier(stage: Stage) -> None:
     stage.shop.open(activate="none", config={"isolation": {"plugins": ["q"]}})
     (folder := stage.shop.plugins / "q").mkdir()
@@ -261,7 +251,6 @@ def old_lock(stage: Stage) -> None:
     stage.lock.write_text(text)
 
 
-@pytest.mark.slow
 def test_a_lock_file_without_tiers_counts_for_the_tier_of_the_very_same_manifest(stage: Stage) -> None:
     old_lock(stage)
     stage.stays_apart(stage.shop.open())
@@ -272,7 +261,6 @@ def test_a_lock_file_without_tiers_counts_for_the_tier_of_the_very_same_manifest
     stage.is_at_home(stage.shop.open())
 
 
-@pytest.mark.slow
 def test_a_lock_file_without_tiers_counts_for_the_isolated_one_when_the_manifest_is_another(stage: Stage) -> None:
     old_lock(stage)
     stage.write(version="2.0")
@@ -290,14 +278,12 @@ def test_a_tier_that_is_none_grants_nothing(stage: Stage, written: str) -> None:
     assert "STATE_DAMAGED" in {d.code for d in host.diagnostics}
 
 
-@pytest.mark.slow
 def test_tier_host_under_granted_in_the_file_lowers_nothing(stage: Stage) -> None:
     stage.write()
     stage.lock.write_text(stage.lock.read_text().replace("    granted:\n", "    granted:\n    - tier:host\n"))
     stage.stays_apart(stage.shop.open())
 
 
-@pytest.mark.slow
 def test_scripts_of_a_lowered_plugin_keep_their_box(workshop: Workshop) -> None:
     """Where only scripts of isolated plugins are held, a plugin does not free its scripts by dropping a line."""
     outside = workshop.root / "elsewhere" / "outside.txt"
@@ -315,7 +301,6 @@ def test_scripts_of_a_lowered_plugin_keep_their_box(workshop: Workshop) -> None:
     assert outside.exists()
 
 
-@pytest.mark.slow
 def test_the_command_line_reviews_grants_and_checks_the_tier(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from ..executors.workbench import processes_with
-from .test_script_box import Place
+from .conftest import Place
 
 pytestmark = pytest.mark.slow
 

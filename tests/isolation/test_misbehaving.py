@@ -158,7 +158,6 @@ def in_process(shop: Workshop) -> Tavern:
     return shop.open(config={"secrets": {"key": KEY}, "limits": LIMITS})
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.parametrize("tool", NOT_PREVENTED)
 def test_in_process_it_does_what_it_likes(in_process: Tavern, victim: Victim, tool: str) -> None:
@@ -198,7 +197,6 @@ def test_in_process_a_loop_lets_an_async_caller_go_and_keeps_its_thread(in_proce
     assert error.kind == "TIMEOUT"
 
 
-@pytest.mark.slow
 def test_in_process_a_crash_takes_the_host_along(workshop: Workshop, victim: Victim) -> None:
     copied(workshop.plugins / "misbehaving")
     line = [
@@ -214,7 +212,6 @@ def test_in_process_a_crash_takes_the_host_along(workshop: Workshop, victim: Vic
     assert subprocess.run(line, capture_output=True).returncode == -signal.SIGSEGV
 
 
-@pytest.mark.slow
 def test_a_hidden_hook_is_refused_in_every_tier(workshop: Workshop, victim: Victim) -> None:
     copied(workshop.plugins / "misbehaving", "hook")
     for isolated in ([], ["misbehaving"]):
@@ -252,7 +249,6 @@ def isolated(shop: Workshop) -> Tavern:
     return shop.open(config=config, home=shop.root / "home-of-isolated")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("tool", CONTAINED)
 def test_in_a_worker_a_misdeed_costs_its_own_call(isolated: Tavern, victim: Victim, tool: str) -> None:
     kind, words = CONTAINED[tool]
@@ -327,7 +323,6 @@ def function_at(folder: Path, finding: dict[str, Any]) -> str:
     return next(line.split("def ")[1].partition("(")[0] for line in reversed(lines) if line.lstrip().startswith("def "))
 
 
-@pytest.mark.slow
 def test_the_audit_guard_names_each_misdeed_and_its_line(tmp_path: Path) -> None:
     project = shutil.copytree(
         PROJECT, tmp_path / "project", ignore=shutil.ignore_patterns("__pycache__", ".pytest_cache")
@@ -350,7 +345,6 @@ def test_the_audit_guard_names_each_misdeed_and_its_line(tmp_path: Path) -> None
     }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("body", "words", "message"),
     [
@@ -374,7 +368,6 @@ def test_the_audit_guard_says_where_a_deadly_test_was(
     assert "misdeeds.py:" in finding["message"]
 
 
-@pytest.mark.slow
 def test_the_audit_guard_sees_what_an_import_does(tmp_path: Path, victim: Victim) -> None:
     switches = [_switch(misdeed, victim) for misdeed in ("write", "connect", "start", "thread", "hook")]
     found = traced(copied(tmp_path / "misbehaving", *switches), tmp_path / "home")

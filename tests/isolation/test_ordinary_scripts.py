@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from .test_script_box import TOOL, Place
+from .conftest import TOOL, Place, Shared
 
 pytestmark = pytest.mark.slow
 
@@ -37,9 +37,9 @@ ORDINARY = {
 
 
 @pytest.mark.parametrize("what", ORDINARY)
-def test_an_ordinary_script_works_without_any_grant(place: Place, what: str) -> None:
-    with place.open(tier="none") as tavern:
-        result = place.run(tavern, ORDINARY[what])
+def test_an_ordinary_script_works_without_any_grant(demo: Shared, what: str) -> None:
+    place, tavern = demo()
+    result = place.run(tavern, ORDINARY[what])
     assert result.ok, result.error
     assert result.value["did"], result.value
 

@@ -9,7 +9,7 @@ import pytest
 
 from tavern_core import Tavern, ToolError
 
-from .test_script_box import Place
+from .conftest import Place, Shared
 
 pytestmark = pytest.mark.slow
 
@@ -55,10 +55,10 @@ def failed(place: Place, body: str, tavern: Tavern, **context: Any) -> ToolError
     ],
 )  # fmt: skip
 def test_a_failed_script_says_what_may_have_been_refused_and_what_would_allow_it(
-    place: Place, capabilities: list[Any], body: str, reported: list[str], untold: list[str]
+    demo: Shared, capabilities: list[Any], body: str, reported: list[str], untold: list[str]
 ) -> None:
-    with place.open(*capabilities, tier="none") as tavern:
-        error = failed(place, body, tavern)
+    place, tavern = demo(*capabilities)
+    error = failed(place, body, tavern)
     assert error.kind in ("UPSTREAM_ERROR", "TOOL_ERROR")
     for text in reported:
         assert text in error.fix

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,17 +43,22 @@ LOADERS = (
 TIERS = ("none", "process")
 
 
-def plugin(shop: Workshop, env: Sequence[str], asks: Sequence[str], tier: str) -> None:
-    """A plugin with a script that names `env`, and one with code of its own that asks for the same."""
-    script = {
+def script(shop: Workshop, name: str, env: Sequence[str], head: str) -> Path:
+    """A plugin with a script that names `env`."""
+    tool = {
         "id": "run",
         "description": "x",
         "parameters": {"type": "object"},
         "implementation": {"type": "script", "command": "python run.py", "env": list(env)},
     }
+    return shop.folder(name, None, f"tools: [{json.dumps(tool)}]\n{head}", **{"run.py": SCRIPT})
+
+
+def plugin(shop: Workshop, env: Sequence[str], asks: Sequence[str], tier: str) -> None:
+    """A plugin with a script that names `env`, and one with code of its own that asks for the same."""
     wants = json.dumps([f"env:{name}" for name in asks])
     head = f"permissions: {{capabilities: {wants}}}\nisolation: {tier}\n"
-    shop.folder("p", None, f"tools: [{json.dumps(script)}]\n{head}", **{"run.py": SCRIPT})
+    script(shop, "p", env, head)
     (
         shop.folder("q", None, f"tools: [{{id: seen, implementation: {{type: python}}}}]\n{head}") / "__init__.py"
     ).write_text(CODE)
@@ -75,7 +81,6 @@ def planted(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, PLANTED)
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("planted")
 @pytest.mark.parametrize("tier", TIERS)
 @pytest.mark.parametrize("granted", [False, True])
@@ -110,7 +115,6 @@ def test_naming_a_variable_without_asking_for_it_gives_nothing(workshop: Worksho
     assert (error.kind, error.details["missing"]) == ("POLICY_DENIED", ["env:DATABASE_URL"])
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("planted")
 @pytest.mark.parametrize("tier", TIERS)
 def test_what_the_fixed_list_has_takes_none(workshop: Workshop, tier: str) -> None:
@@ -120,27 +124,31 @@ def test_what_the_fixed_list_has_takes_none(workshop: Workshop, tier: str) -> No
     assert value["PATH"] == os.environ["PATH"]
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("planted")
 @pytest.mark.parametrize("tier", TIERS)
-@pytest.mark.parametrize("name", LOADERS)
-def test_a_variable_that_loads_code_is_refused_before_anything_runs(
-    workshop: Workshop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str, tier: str
-) -> None:
-    plugin(workshop, [name], [], tier)
-    plugin_with_request = workshop.folder("r", None, f"permissions: {{capabilities: ['env:{name}']}}")
+def test_a_variable_that_loads_code_is_refused_before_anything_runs(workshop: Workshop, tier: str) -> None:
+    for number, name in enumerate(LOADERS):
+        script(workshop, f"names-{number}", [name], f"isolation: {tier}")
+        workshop.folder(f"asks-{number}", None, f"permissions: {{capabilities: ['env:{name}']}}")
     host = workshop.open()
-    result = host.invoke_sync("p:run")
-    assert not result.ok
-    assert not host.plugins["p"].requested
-    assert host.plugins["r"].state == "failed" and host.plugins["r"].error_code == "MANIFEST_INVALID"
-    for folder in (workshop.plugins / "p", plugin_with_request):
+    for number, name in enumerate(LOADERS):
+        assert not host.invoke_sync(f"names-{number}:run").ok, name
+        assert not host.plugins[f"names-{number}"].requested, name
+        asking = host.plugins[f"asks-{number}"]
+        assert (asking.state, asking.error_code) == ("failed", "MANIFEST_INVALID"), name
+
+
+@pytest.mark.parametrize("name", LOADERS)
+def test_the_check_names_a_variable_that_loads_code(
+    workshop: Workshop, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    asking = workshop.folder("asks", None, f"permissions: {{capabilities: ['env:{name}']}}")
+    for folder in (script(workshop, "names", [name], ""), asking):
         assert main(["plugins", "check", str(folder)]) != 0
         reported = capsys.readouterr()
         assert name in reported.out + reported.err and "never passed on" in reported.out + reported.err
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("tier", TIERS)
 def test_an_edited_lock_file_passes_no_variable_that_loads_code(
     workshop: Workshop, monkeypatch: pytest.MonkeyPatch, tier: str
@@ -156,7 +164,6 @@ def test_an_edited_lock_file_passes_no_variable_that_loads_code(
         assert leaked(host.invoke_sync("q:seen").value) == set()
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("planted")
 def test_a_caller_needs_it_too(workshop: Workshop) -> None:
     plugin(workshop, ["MY_PROXY"], ["MY_PROXY"], "none")
@@ -239,7 +246,6 @@ def test_the_default_of_a_setting_is_no_reference(
     assert PLANTED not in str(result)
 
 
-@pytest.mark.slow
 def test_a_hook_makes_no_setting_a_reference(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_PROXY", PLANTED)
     host = opened(workshop, '""')

@@ -229,9 +229,7 @@ def check(result: Any) -> ToolResult:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "calls", [200, pytest.param(20_000, marks=pytest.mark.soak)]
-)
+@pytest.mark.parametrize("calls", [200, pytest.param(20_000, marks=pytest.mark.soak)])
 def test_a_result_comes_back_for_every_call_by_both_doors(tmp_path: Path, calls: int) -> None:
     pick = Random(calls)
     names = [f"x:t{n}{kind}" for n in range(len(SCHEMAS)) for kind in "sa"] * 6 + [

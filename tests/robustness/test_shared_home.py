@@ -119,9 +119,7 @@ def check(folder: Path, config: Path, done: list[str]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "rounds", [16, pytest.param(400, marks=pytest.mark.soak)]
-)
+@pytest.mark.parametrize("rounds", [16, pytest.param(400, marks=pytest.mark.soak)])
 def test_two_processes_lose_nothing(tmp_path: Path, rounds: int) -> None:
     config = make(tmp_path)
     workers = [start(tmp_path, config, me, rounds) for me in "ab"]
