@@ -46,9 +46,14 @@ def to_its_whole_group(running: subprocess.Popen[str]) -> None:
     os.killpg(running.pid, signal.SIGINT)
 
 
-@pytest.mark.parametrize("interrupt", [to_the_program, to_its_whole_group])
 @pytest.mark.parametrize(
-    "argv", [("tools", "call", "slow:wait"), ("tools", "call", "slow:wait", "--json"), ("run",)], ids=" ".join
+    ("argv", "interrupt"),
+    [
+        (("tools", "call", "slow:wait"), to_the_program),
+        (("tools", "call", "slow:wait", "--json"), to_its_whole_group),
+        (("run",), to_the_program),
+        (("run",), to_its_whole_group),
+    ],
 )
 def test_ctrl_c_ends_the_script_too(
     project: Path, home: Path, argv: tuple[str, ...], interrupt: Callable[[subprocess.Popen[str]], None]

@@ -384,23 +384,16 @@ READS = "def test_it(call_tool):\n    call_tool('count', {'text': 'ab'})\n"
 RUNS: dict[str, tuple[str, str | None, tuple[str, ...], int, str]] = {
     # what: (permissions, tests, words, exit code, a part of what is told)
     "a tool names what nobody asks for": ("{}", PASSING, (), 4, "needs 'read:fs', which plugin.yaml does not request"),
-    "what is asked for is not used": (
+    "what is asked for is not used, with tests that are not chosen": (
         "{capabilities: ['read:fs', 'process:spawn']}",
-        PASSING,
-        (),
+        PASSING + "\ndef test_bad():\n    assert False\n",
+        ("--", "-k", "not bad"),
         0,
         "'process:spawn', and its tests never used it",
     ),
     "there are no tests": ("{capabilities: ['read:fs']}", None, (), 0, "no tests were found"),
     "there are no tests, strictly": ("{capabilities: ['read:fs']}", None, ("--strict",), 4, "no tests were found"),
     "a test fails": ("{capabilities: ['read:fs']}", PASSING.replace("2", "3"), (), 4, "1 of its 1 tests failed"),
-    "a test that fails is not chosen": (
-        "{capabilities: ['read:fs']}",
-        PASSING + "\ndef test_bad():\n    assert False\n",
-        ("--", "-k", "not bad"),
-        0,
-        "read:fs",
-    ),
     "tests that cannot be read": ("{capabilities: ['read:fs']}", "def (:", (), 4, "pytest could not run them"),
     "tests that end the process": (
         "{capabilities: ['read:fs']}",

@@ -15,24 +15,28 @@ pytestmark = pytest.mark.slow
 ENTRY = "[tavern.plugins]\nx = package\n"
 
 
-def entry_points(make: Callable[[Path], object]) -> Callable[[Path], object]:
+Install = Callable[[Path, str], None]
+"""Makes a folder of the module search path; what is installed there has the name."""
+
+
+def entry_points(make: Callable[[Path], object]) -> Install:
     """A distribution whose entry_points.txt is made by `make`."""
 
-    def install(site: Path) -> None:
-        info = site / "broken_thing-1.0.dist-info"
+    def install(site: Path, name: str = "broken") -> None:
+        info = site / f"{name}-1.0.dist-info"
         info.mkdir(parents=True)
-        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken-thing\nVersion: 1.0\n\n")
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n\n")
         make(info / "entry_points.txt")
 
     return install
 
 
-def metadata(make: Callable[[Path], object]) -> Callable[[Path], object]:
+def metadata(make: Callable[[Path], object]) -> Install:
     """A plugin's distribution whose METADATA is made by `make`."""
 
-    def install(site: Path) -> None:
-        entry_points(lambda file: file.write_text(ENTRY))(site)
-        file = site / "broken_thing-1.0.dist-info" / "METADATA"
+    def install(site: Path, name: str) -> None:
+        entry_points(lambda file: file.write_text(ENTRY))(site, name)
+        file = site / f"{name}-1.0.dist-info" / "METADATA"
         file.unlink()
         make(file)
 
@@ -43,41 +47,42 @@ def linked_to_itself(path: Path) -> None:
     path.symlink_to(path.name)
 
 
-def folder_linked_to_itself(site: Path) -> None:
+def folder_linked_to_itself(site: Path, name: str) -> None:
     site.mkdir()
-    linked_to_itself(site / "broken_thing-1.0.dist-info")
+    linked_to_itself(site / f"{name}-1.0.dist-info")
 
 
-BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
+BROKEN: dict[str, tuple[Install, str]] = {
+    # what is broken: (how it is made, what is said of it, with its name)
     "entry points that are a pipe": (
         entry_points(os.mkfifo),
-        "entry_points.txt of broken_thing-1.0 cannot be read: it is not a regular file",
+        "entry_points.txt of NAME-1.0 cannot be read: it is not a regular file",
     ),
     "entry points that are a link to themselves": (
         entry_points(linked_to_itself),
-        "entry_points.txt of broken_thing-1.0 cannot be read",
+        "entry_points.txt of NAME-1.0 cannot be read",
     ),
-    "entry points that are a folder": (entry_points(Path.mkdir), "entry_points.txt of broken_thing-1.0 cannot be read"),
+    "entry points that are a folder": (entry_points(Path.mkdir), "entry_points.txt of NAME-1.0 cannot be read"),
     "entry points that are not text": (
         entry_points(lambda f: f.write_bytes(b"[x]\na = b\xff\n")),
-        "entry_points.txt of broken-thing: byte 9 is not UTF-8",
+        "entry_points.txt of NAME: byte 9 is not UTF-8",
     ),
     "entry points of ours that are not text": (
         entry_points(lambda f: f.write_bytes(ENTRY.encode() + b"\xff")),
         "is not UTF-8",
     ),
-    "metadata that is a pipe": (metadata(os.mkfifo), "broken_thing has no METADATA file"),
-    "metadata that is a folder": (metadata(Path.mkdir), "broken_thing has no METADATA file"),
+    "metadata that is a pipe": (metadata(os.mkfifo), "NAME has no METADATA file"),
+    "metadata that is a folder": (metadata(Path.mkdir), "NAME has no METADATA file"),
     "metadata that is not text": (
         metadata(lambda f: f.write_bytes(b"\xff\xfe")),
-        "METADATA of broken_thing names no Name",
+        "METADATA of NAME names no Name",
     ),
     "a metadata folder that is a link to itself": (
         folder_linked_to_itself,
-        "entry_points.txt of broken_thing-1.0 cannot be read",
+        "entry_points.txt of NAME-1.0 cannot be read",
     ),
-    "a pipe on the path": (os.mkfifo, ""),
-    "a link to itself on the path": (linked_to_itself, ""),
+    "a pipe on the path": (lambda site, name: os.mkfifo(site), ""),
+    "a link to itself on the path": (lambda site, name: linked_to_itself(site), ""),
 }
 LIBRARY = """
 from tavern_core import Tavern, tool
@@ -87,22 +92,23 @@ with Tavern.open({}, plugins=[tool(lambda: 5)]) as tavern:
 
 
 def run(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run a program of Python that has the broken folder on its path; one that hangs is killed and fails the test."""
+    """Run a program of Python that has the broken folders on its path; one that hangs is killed and fails the test."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("TAVERN_", "PYDANTIC_"))}
-    given = kept | {"PYTHONPATH": str(tmp_path / "site"), "TAVERN_HOME": str(tmp_path / "home")}
+    broken = ":".join(map(str, sorted(tmp_path.glob("site*"))))
+    given = kept | {"PYTHONPATH": broken, "TAVERN_HOME": str(tmp_path / "home")}
     return subprocess.run(
         [sys.executable, *words], env=given, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
     )
 
 
-@pytest.mark.parametrize("what", BROKEN)
-def test_a_broken_distribution_is_reported_and_stops_no_command(tmp_path: Path, what: str) -> None:
-    install, said = BROKEN[what]
-    install(tmp_path / "site")
+def test_broken_distributions_are_reported_and_stop_no_command(tmp_path: Path) -> None:
+    for number, (install, _) in enumerate(BROKEN.values()):
+        install(tmp_path / f"site{number:02}", f"broken{number}")
     done = run(tmp_path, "-m", "tavern_core", "tools", "list")
     assert done.returncode == 0, done.stderr
     assert "system:get_current_time" in done.stdout
-    assert said in done.stderr
+    for number, (what, (_, said)) in enumerate(BROKEN.items()):
+        assert said.replace("NAME", f"broken{number}") in done.stderr, what
 
 
 @pytest.mark.parametrize(
