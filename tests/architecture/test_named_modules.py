@@ -6,8 +6,6 @@ import importlib
 import re
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 NAMED = re.compile(r"\btavern_core(?:\.[A-Za-z_]\w*)+")
 FILES = [
@@ -44,9 +42,11 @@ def resolve(name: str) -> None:
             value = getattr(value, parts[end - 1])
 
 
-@pytest.mark.parametrize("name", sorted(named()))
-def test_whatever_a_text_names_is_there(name: str) -> None:
-    try:
-        resolve(name)
-    except (ImportError, AttributeError) as error:
-        pytest.fail(f"{', '.join(sorted(set(named()[name])))}: {error}")
+def test_whatever_a_text_names_is_there() -> None:
+    missing = {}
+    for name, files in named().items():
+        try:
+            resolve(name)
+        except (ImportError, AttributeError) as error:
+            missing[name] = f"{error} (in {', '.join(sorted(set(files)))})"
+    assert missing == {}
