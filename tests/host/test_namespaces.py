@@ -192,10 +192,15 @@ def library(workshop: Workshop, broken: str) -> Tavern:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("broken", ["is not there", "does not import", "raises", "answers a number", "hangs"])
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("way", "broken"),
+    [
+        *((way, "does not import") for way in WAYS),
+        *(("invoke_sync", broken) for broken in ("is not there", "raises", "answers a number", "hangs")),
+    ],
+)
 def test_a_profile_of_a_plugin_that_is_not_active_yet_serves_each_way_to_call(
-    workshop: Workshop, broken: str, way: str
+    workshop: Workshop, way: str, broken: str
 ) -> None:
     assert WAYS[way](library(workshop, broken)) == ["hello World", "page"]
 
