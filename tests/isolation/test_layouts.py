@@ -144,9 +144,12 @@ def pid_of(host: Tavern, tool: str) -> int:
     return int(result.value["pid"] if isinstance(result.value, dict) else result.value)
 
 
-# Every layout under one rule, and every rule for one layout of each source: a rule does not look at the layout.
-SOURCES = ("a folder of nodes", "a package", "an installed package")
-KEPT_OUT = [(layout, rule) for layout in LAYOUTS for rule in RULES if rule == "plugin.yaml" or layout in SOURCES]
+# Every layout under one rule, and each other rule for one layout of another source: a rule does not look at the layout.
+KEPT_OUT = [
+    *((layout, "plugin.yaml") for layout in LAYOUTS),
+    ("a folder of nodes", "isolation.plugins"),
+    ("an installed package", "isolation.raise"),
+]
 
 
 @pytest.mark.slow
