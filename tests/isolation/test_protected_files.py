@@ -304,7 +304,7 @@ def everywhere() -> list[Any]:
         (BOXES[2], "a folder above"),
     }
     pairs = [(box, scope) for box in BOXES[:3] for scope in SCOPES]
-    daily = [pytest.param(*pair, 20) for pair in pairs if pair in often]
+    daily = [pytest.param(*pair, 30) for pair in pairs if pair in often]
     return [*daily, *(pytest.param(*pair, 300, marks=pytest.mark.soak) for pair in pairs)]
 
 
