@@ -276,7 +276,7 @@ def _services(answer: Any) -> Iterable[tuple[str, Any]]:
     if isinstance(answer, Mapping):
         answer = [
             _under(name, thing) if isinstance(thing, Service) else Service(name, thing)
-            for name, thing in answer.items()
+            for name, thing in _named(answer)
         ]
     return _list_of(Service, "Service")(answer)
 
@@ -296,15 +296,21 @@ def _contributions(answer: Any) -> Iterable[tuple[str, Contribution]]:
     if isinstance(answer, str | bytes):
         raise TypeError("a text is not a list of contributions")
     if isinstance(answer, Mapping) and not isinstance(answer.get("name", answer.get("id")), str):
-        for name, thing in answer.items():
-            if thing is None or isinstance(thing, str | bytes | int | float):
-                raise TypeError(f"{name!r:.200} is {type(thing).__name__}, which a host cannot use")
+        for name, thing in _named(answer):
             yield name, thing if isinstance(thing, Contribution) else Contribution(name, thing)
         return
     is_one = isinstance(answer, Mapping | Contribution) or not isinstance(answer, Iterable)
     for item in [answer] if is_one else answer:
         contribution = _contribution(item)
         yield contribution.name, contribution
+
+
+def _named(answer: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
+    """Name → object."""
+    for name, thing in answer.items():
+        if thing is None or isinstance(thing, str | bytes | int | float):
+            raise TypeError(f"{name!r:.200} is {type(thing).__name__}, which a host cannot use")
+        yield name, thing
 
 
 def _contribution(item: Any) -> Contribution:
