@@ -2,6 +2,7 @@
 
     TavernError
     ├── UsageError                 USAGE                  the API was called in a way that cannot work
+    │   └── ApprovalNotFound       APPROVAL_NOT_FOUND     no request or rule of approvals has this id
     ├── PluginError                PLUGIN_FAILED          one plugin cannot be used; the host goes on without it
     │   ├── ManifestInvalid        MANIFEST_INVALID       plugin.yaml is missing or wrong
     │   ├── ToolFileInvalid        TOOL_FILE_INVALID      a *.tool.json file is wrong
@@ -156,6 +157,12 @@ class UsageError(TavernError):
     """The API was called in a way that cannot work, e.g. `invoke_sync` inside a running event loop."""
 
     code = "USAGE"
+
+
+class ApprovalNotFound(UsageError):
+    """No stored request for approval, or rule, has this id."""
+
+    code = "APPROVAL_NOT_FOUND"
 
 
 class PluginError(TavernError):
@@ -504,6 +511,11 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
         "`tavern nodes list` shows the types; the message names the nearest.",
     ),
     "RUN_NOT_FOUND": ErrorCode("No run has this id.", 5, "`tavern workflows runs` shows the stored runs."),
+    "APPROVAL_NOT_FOUND": ErrorCode(
+        "No stored request for approval, or rule, has this id.",
+        5,
+        "`tavern approvals list` shows the requests, `tavern approvals rules` the rules.",
+    ),
     "JOB_NOT_FOUND": ErrorCode("No job of this caller has this id.", 5, "`tavern jobs list` shows the jobs."),
     "SKILL_NOT_FOUND": ErrorCode(
         "No skill has this name.", 5, "`tavern skills list` shows the names; the message names the nearest."

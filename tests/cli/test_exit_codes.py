@@ -67,6 +67,8 @@ FORM = re.compile(r"\A(error|warning)\[[A-Z_]+\]: .+", re.S)
         (("tools", "search", "zzzyx"), 5, ""),
         (("config", "get", "limits.dpeth"), 5, "did you mean 'limits.depth'"),
         (("config", "get", "extensions.text.stile"), 5, "did you mean 'extensions.text.style'"),
+        (("approvals", "show", "no-such-request"), 5, "error[APPROVAL_NOT_FOUND]"),
+        (("approvals", "forget", "no-such-rule"), 5, "error[APPROVAL_NOT_FOUND]"),
         (("logs", "explain", "no-such-call"), 5, "no-such-call"),
         (("logs", "--call", "no-such-call"), 5, ""),
         (("plugins", "lock", "--check"), 1, "tavern.lock"),

@@ -20,7 +20,7 @@ from typing import Any, Final, Literal, get_args
 from pydantic_core import to_json
 
 from tavern_core.contract.stores import Record, RecordStore
-from tavern_core.errors import ApprovalRejected, ApprovalRequired, BudgetExceeded, PolicyDenied, UsageError
+from tavern_core.errors import ApprovalNotFound, ApprovalRejected, ApprovalRequired, BudgetExceeded, PolicyDenied, UsageError
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.calls.running_call import current
 from tavern_core.kernel.log.recorder import Recorder
@@ -241,7 +241,7 @@ class StoredApprovals:
         """One request.
 
         Raises:
-            UsageError: it does not exist; names the nearest (USAGE).
+            ApprovalNotFound: it does not exist; names the nearest (APPROVAL_NOT_FOUND).
         """
         return self._found(approval)[1]
 
@@ -256,7 +256,8 @@ class StoredApprovals:
 
         Raises:
             PolicyDenied: the approver may not decide this (POLICY_DENIED).
-            UsageError: it does not exist, or was decided (USAGE).
+            ApprovalNotFound: it does not exist (APPROVAL_NOT_FOUND).
+            UsageError: it was decided (USAGE).
         """
         return self._decide(approval, True, by, reason, remember)
 
@@ -274,13 +275,13 @@ class StoredApprovals:
         """Remove a rule.
 
         Raises:
-            UsageError: it does not exist (USAGE).
+            ApprovalNotFound: it does not exist (APPROVAL_NOT_FOUND).
         """
         for record in self.records.list(RULE, most=10_000):
             if record.data and _rule(record).id == rule:
                 self.records.remove(RULE, record.key)
                 return
-        raise UsageError(f"there is no rule {rule!r:.80}", hint="`tavern approvals rules` lists them")
+        raise ApprovalNotFound(f"there is no rule {rule!r:.80}", hint="`tavern approvals rules` lists them")
 
     def _decide(
         self, approval: str, approved: bool, by: CallContext | None, reason: str, remember: Remember
@@ -332,7 +333,7 @@ class StoredApprovals:
         known = None if record is None else _stored(record)
         if record is None or known is None:
             near = [one.id for one in self.list(None)]
-            raise UsageError(
+            raise ApprovalNotFound(
                 f"there is no request {approval!r:.80}",
                 hint=did_you_mean(str(approval), near) or "`tavern approvals list` shows them",
             )
