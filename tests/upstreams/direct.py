@@ -43,12 +43,16 @@ class DirectUpstream:
         self.log = logging.getLogger("tests")
         self.changes = 0
         self.kept: dict[str, str] = {}
+        self._locks: dict[str, asyncio.Lock] = {}
         self._trusted = trusted
         self._place = folder
         state = folder / "state"
         boxes = Sandboxes(IsolationConfig(), state, (), Diagnostics(), WorkFolders(state / "work"))
         self._boxes = boxes
         self._sandbox = PluginSandbox(boxes, "server", "required", state / "data", True)
+
+    def lock(self, name: str) -> asyncio.Lock:
+        return self._locks.setdefault(name, asyncio.Lock())
 
     def changed(self) -> None:
         self.changes += 1

@@ -126,7 +126,7 @@ def _options(tool: str, runner: str, words: list[str]) -> list[str]:
     """The words before the file: the runner's sub-command and allowed options."""
     found = words[:1] if runner in ("bun", "deno") and words[:1] == ["run"] else []
     if runner == "deno" and not found:
-        raise _wrong(tool, "deno needs `run`", '"command": "deno run scripts/tool.ts"')
+        raise _wrong(tool, "deno needs `run` before the file", '"command": "deno run scripts/tool.ts"')
     for word in words[len(found) :]:
         if not word.startswith("-"):
             break
