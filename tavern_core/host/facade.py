@@ -304,7 +304,7 @@ class Tavern:
             StateDamaged: it is a call of another host, and the store cannot be used (STATE_DAMAGED).
         """
         check_caller(context)
-        return self._host.pipeline.cancel(call_id, context)
+        return self._state == "open" and self._host.pipeline.cancel(call_id, context)
 
     async def commit(
         self,

@@ -92,8 +92,10 @@ def _explain(
         groups.setdefault(path, []).append((tags, details))
     refusals: list[Refusal] = []
     for path, found in groups.items():
-        is_key = found[0][1]["loc"][-1:] == ("[key]",)  # pydantic's word for the key of a mapping
-        value = path[-1] if is_key else shown(path, _at(data, path))
+        value = shown(path, _at(data, path))
+        of_key = [details for _, details in found if details["loc"][-1:] == ("[key]",)]  # pydantic's word for one of a mapping
+        refusals += [_refusal(path, details, path[-1], model) for details in of_key]
+        found = [(tags, details) for tags, details in found if details not in of_key]
         if not any(tags for tags, _ in found):
             refusals += [_refusal(path, details, value, model) for _, details in found]
             continue
@@ -217,13 +219,18 @@ def _bound(kind: str, context: Mapping[str, Any], value: Any) -> str:
         case "string_pattern_mismatch":
             return f"{got(value)} does not fit the pattern {context['pattern']}"
         case "greater_than":
-            return f"must be greater than {context['gt']:,}, got {got(value)}"
+            return f"must be greater than {_bare(context['gt'])}, got {got(value)}"
         case "less_than_equal":
-            return f"must be at most {context['le']:,}, got {got(value)}"
+            return f"must be at most {_bare(context['le'])}, got {got(value)}"
         case "greater_than_equal":
-            return f"must be at least {context['ge']:,}, got {got(value)}"
+            return f"must be at least {_bare(context['ge'])}, got {got(value)}"
         case _:
             return ""
+
+
+def _bare(bound: float) -> str:
+    """A bound as one writes it: ``31,536,000``, also where the field takes fractions."""
+    return f"{bound:,}".removesuffix(".0")
 
 
 def _type_hint(kind: str, value: Any) -> str:

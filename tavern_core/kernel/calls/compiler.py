@@ -72,6 +72,8 @@ class Compiler:
         self._inner_plans: dict[str, tuple[int, Plan]] = {}
         self.ready: Callable[[str], Plan | None] = specs.plans.get
         """The plan of an active tool that is the same for all callers; None when there is more to do."""
+        self.on_find: Callable[[], None] = lambda: None
+        """Called before each look-up of a tool that is not ready, so before the first call of a host."""
 
     async def find(self, written: str, context: CallContext | None) -> Plan:
         """The plan, activating the plugin if need be. Steps by hand too, without an event loop.
@@ -79,6 +81,7 @@ class Compiler:
         Raises:
             CallError: there is no such tool, or it cannot be used (TOOL_NOT_FOUND, POLICY_DENIED, UPSTREAM_ERROR).
         """
+        self.on_find()
         found = self._find(written, context)
         return await found if asyncio._get_running_loop() is not None else self._wait(found)
 

@@ -8,6 +8,7 @@ A thread of the host looks at its calls from time to time. So the calls themselv
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -21,6 +22,7 @@ from tavern_core.kernel.stores.end_requests import END, ask_to_end, asked_to_end
 from tavern_core.model.call import HOST_PRINCIPAL, CallContext, owner_name, owner_of
 
 KIND: Final = "call"
+_LOG: Final = logging.getLogger("tavern.calls")
 _LOOK_S: Final = 0.25
 _LONGEST_S: Final = 90 * 86_400.0
 """How long a call stays written down whose process has died."""
@@ -75,7 +77,7 @@ class LongCalls:
         if self._thread is not None:
             self._thread.join(_CLOSE_S)
         with suppress(StateDamaged):
-            for id_ in self._known:
+            for id_ in tuple(self._known):  # the thread may still wait for a slow store
                 self._records.remove(KIND, id_)
 
     def _watch(self, end: Callable[[RunningCall], object]) -> None:
@@ -86,7 +88,7 @@ class LongCalls:
                 pass  # tried again in a moment
             except Exception:
                 if not self._closing.is_set():  # else a slow store was closed while it was asked
-                    raise
+                    _LOG.exception("a request to end a call failed")  # and those to come are answered
 
     def _look(self, end: Callable[[RunningCall], object]) -> None:
         late = time.perf_counter() - _LOOK_S

@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextvars import Token
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from tavern_core.contract.stores import RecordStore
@@ -129,10 +130,13 @@ class Pipeline:
         own = CallLimits.of(config.limits, config.artifacts)
         governance = Governance(idempotency, conclusion, LargeResults(own, artifacts, series), own)
         foresight = Foresight(catalogue, hooks, approvals, plans, own, series)
-        return cls(
+        long_calls = LongCalls(records, series, catalogue.all_running)
+        made = cls(
             catalogue, catalogue.ready, hooks, own, approvals, conclusion, governance, plans, foresight, background,
-            artifacts, LongCalls(records, series, catalogue.all_running), series, numbers,
+            artifacts, long_calls, series, numbers,
         )  # fmt: skip
+        catalogue.on_find = partial(long_calls.watch, made._end)
+        return made
 
     async def run(
         self,
@@ -166,11 +170,7 @@ class Pipeline:
                 call.context = None
                 raise no_context(written, context)
             ready = self.ready  # by a local name: what is called as `self.ready(...)` is looked up as a method first
-            known = ready(written)
-            if known is None:
-                self.long_calls.watch(self._end)
-                known = await self.catalogue.find(written, context)
-            plan = call.plan = known
+            plan = call.plan = ready(written) or await self.catalogue.find(written, context)
             plan.usage.calls[call.number] = call
             if (plan.inline_s is not None if phase is None else phase.is_job) and not job_id.get():
                 return await self._detached(plan, call, mode)

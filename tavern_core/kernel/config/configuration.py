@@ -235,9 +235,8 @@ def _problems(layer: Layer) -> list[Finding]:
         _validated(layer.data)
     except ValidationError as error:
         if error.errors(include_url=False)[0]["type"] == "json_invalid":
-            return [
-                Finding(ConfigInvalid.code, "a text holds half a character (a lone surrogate)", "write it as UTF-8")
-            ]
+            message = "a text holds half a character (a lone surrogate)"
+            return [Finding(ConfigInvalid.code, message, "write it as UTF-8", layer.locate(()))]
         found = explain(error, layer.data, model_for(layer.data), shown=_shown)
         return [_finding(layer, refusal) for refusal in found]
     return []
