@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import shutil
 import signal
 import sqlite3
 import sys
@@ -13,6 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,10 +22,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 
-from tavern_core import Budget, CallContext, Plugin, Tavern, ToolContext, tool
+from tavern_core import Budget, CallContext, Plugin, Tavern, ToolContext, hookimpl, tool
+from tavern_core.contract.protocols import BoundTool
 from tavern_core.contract.stores import Record
 from tavern_core.errors import CallMisused, JobNotFound, PolicyDenied, StateDamaged, ToolFailed, UsageError
 from tavern_core.model.job import Job
+from tavern_core.model.tool import ToolSpec
 from tests import programs
 from tests.governance import redis_server
 from tests.state.processes import start
@@ -605,6 +609,84 @@ def test_a_call_of_a_process_that_was_killed_cannot_be_cancelled(tmp_path: Path)
         other.kill()
         other.wait()
         assert not host.cancel(call)
+
+
+def ended_by(other: Tavern, ids: list[str]) -> threading.Thread:
+    """A thread that cancels the next call through another host, as soon as that is possible."""
+
+    def end() -> None:
+        while not (ids and other.cancel(ids[-1])):
+            time.sleep(0.001)
+
+    thread = threading.Thread(target=end, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_a_first_call_by_invoke_sync_is_cancelled_from_another_host_of_the_home(tmp_path: Path) -> None:
+    ids: list[str] = []
+
+    @tool
+    async def waits(ctx: ToolContext) -> int:
+        ids.append(ctx.call_id)
+        await asyncio.sleep(3600)
+        return 1
+
+    with (
+        Tavern.open({}, home=tmp_path, plugins=[Plugin([waits], name="t")]) as first,
+        Tavern.open({}, home=tmp_path) as other,
+    ):
+        ender = ended_by(other, ids)
+        assert first.invoke_sync("t:waits").error.kind == "CANCELLED"
+        ender.join()
+
+
+def test_an_executor_that_fails_to_stop_a_call_does_not_keep_later_calls_from_being_cancelled(tmp_path: Path) -> None:
+    ids: list[str] = []
+    failed = threading.Event()
+
+    def run(arguments: Any, call: Any) -> int:
+        ids.append(call.id)
+        return int(failed.wait(30))
+
+    def stop(call_id: str) -> bool:
+        failed.set()
+        raise ValueError(call_id)
+
+    class Stubborn:
+        def bind(self, spec: Any, home: Any) -> BoundTool:
+            return BoundTool(run, is_async=False, wants_call=True, stop=stop)
+
+    @hookimpl
+    def tavern_register_executors() -> dict[str, Any]:
+        return {"stubborn": Stubborn()}
+
+    @tool
+    async def waits(ctx: ToolContext) -> int:
+        ids.append(ctx.call_id)
+        await asyncio.sleep(3600)
+        return 1
+
+    hold = ToolSpec("hold", "Hold on.", kind="stubborn", input_schema={"type": "object"})
+    plugins = [
+        Plugin(SimpleNamespace(tavern_register_executors=tavern_register_executors), name="e"),
+        Plugin([hold, waits], name="t"),
+    ]
+    with Tavern.open({}, home=tmp_path, plugins=plugins) as first, Tavern.open({}, home=tmp_path) as other:
+        for name, kind in (("t:hold", None), ("t:waits", "CANCELLED")):
+            ids.clear()
+            ender = ended_by(other, ids)
+            result = first.invoke_sync(name)
+            assert (result.error and result.error.kind) == kind
+            ender.join()
+
+
+def test_a_closed_host_looks_for_no_call_of_others(tmp_path: Path) -> None:
+    with Tavern.open({}, home=tmp_path / "home") as closed:
+        pass
+    shutil.rmtree(tmp_path / "home")
+    assert not closed.cancel("3b2547da4813-1")
+    assert not (tmp_path / "home").exists()
 
 
 def test_a_call_is_cancelled_by_its_caller_or_the_host_alone() -> None:

@@ -294,6 +294,8 @@ def _from_mapping(data: Mapping[str, Any], owner: Owner) -> ToolSpec:
     fields = {_SPELLINGS[key]: value for key, value in data.items() if key in _SPELLINGS and value is not None}
     fields["version"] = str(fields.get("version") or owner.version)
     fields["optional"] = bool(fields.get("optional"))
+    if data.get("label"):
+        fields["display_name"] = str(data["label"])
     return ToolSpec(
         name=full_id(name, owner),
         description=str(data.get("description") or inspect.getdoc(execute) or ""),
@@ -302,7 +304,7 @@ def _from_mapping(data: Mapping[str, Any], owner: Owner) -> ToolSpec:
         impl=PythonTarget(execute, style="execute"),
         plugin=owner.name,
         source=_source(execute),
-        **{"display_name": str(data.get("label") or ""), **fields},
+        **fields,
     )
 
 
