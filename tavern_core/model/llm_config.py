@@ -17,6 +17,7 @@ from pydantic import AfterValidator, Field, model_validator
 from pydantic.alias_generators import to_camel
 
 from tavern_core.model.file_part import FilePart, refused
+from tavern_core.model.safe_text import quoted_address
 from tavern_core.model.secret_references import is_operators_reference
 
 _COMMON: Final = frozenset({"kind", "options", "price", "context_tokens"})
@@ -39,7 +40,7 @@ def _address(url: str) -> str:
         is_good = False
     if not is_good or parts.username is not None or parts.query or parts.fragment:
         raise refused(
-            f"{url!r:.80} is not the address of an API",
+            f"{quoted_address(url)} is not the address of an API",
             "write http://host:port/v1 or https://host/v1; the key belongs into `key`",
         )
     return url

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final, TypeVar
 
 from tavern_core.errors import HIDDEN, sayable
@@ -36,6 +37,11 @@ def printed(value: object) -> str:
         return repr(value)[:_LONGEST]
     except Exception:  # noqa: BLE001 - a hostile __repr__, or an integer of more digits than Python prints
         return f"of {value.bit_length():,} bits" if type(value) is int else type(value).__name__
+
+
+def quoted_address(url: str) -> str:
+    """An address as an error may quote it: credentials and the query, which may hold a key, are left out."""
+    return repr(re.sub(r"^(\w+://)?.*@", r"\1***@", re.split(r"[?#]", url)[0], flags=re.DOTALL)[:80])
 
 
 def said(value: object) -> str:

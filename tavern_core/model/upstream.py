@@ -28,6 +28,7 @@ from tavern_core.model.environment_variables import is_name, is_refused
 from tavern_core.model.file_part import FilePart, refused
 from tavern_core.model.manifest import CapabilityRequest, Permissions
 from tavern_core.model.naming_rules import is_plugin_name, is_reserved
+from tavern_core.model.safe_text import quoted_address
 from tavern_core.model.secret_references import SECRET
 from tavern_core.model.settings import Line
 from tavern_core.model.written_limits import WrittenLimits
@@ -46,10 +47,10 @@ def _origin_url(url: str) -> str:
         parts = urlsplit(url)
         port = parts.port
     except ValueError:
-        raise refused(f"{url!r:.80} is not an address", "write http://host:port or https://host") from None
+        raise refused(f"{quoted_address(url)} is not an address", "write http://host:port or https://host") from None
     if parts.scheme not in DEFAULT_PORTS or not parts.hostname or port == 0 or parts.username is not None:
         raise refused(
-            f"{url!r:.80} is not an address of an upstream",
+            f"{quoted_address(url)} is not an address of an upstream",
             "write http://host:port/path or https://host/path; credentials belong into `headers` or `settings`",
         )
     return url

@@ -302,6 +302,8 @@ WRONG = [
     ("upstreams: {a: {}}", "1:13", "the key 'kind' is missing (add `kind: …`)"),
     ("llms: {a: {kind: scripted, timeoutMs: 0}}", "1:39", "must be greater than 0, got the number 0"),
     ("llms: {a b: {kind: scripted, answers: [x]}}", "1:13", "'a b' does not fit the pattern"),
+    ("llms: {a: {kind: scripted, answers: [x], price: {input: -1, output: 1}}}", "1:57", "must be at least 0, got"),
+    ("upstreams: {a b: 3}", "1:18", "must be a mapping, got the number 3"),
     ("limits: {depth: 1e400}", "1:17", "1e400 is not"),
 ]
 
@@ -455,6 +457,24 @@ def test_settings_may_be_nested_or_dotted_and_references_stay_whole(place: Path)
     }  # fmt: skip
     assert loaded.origins["settings.extensions.b.z"] == f"{path}:6"
     assert loaded.origins["settings.extensions.b.y"] == "flag"
+
+
+@pytest.mark.parametrize(
+    ("text", "quoted"),
+    [
+        ("upstreams: {a: {kind: mcp, url: 'http://user:sesame/open@host/x'}}", "'http://***@host/x' is not an address"),
+        ("upstreams: {a: {kind: mcp, url: 'http://user:sesame@host:x/'}}", "'http://***@host:x/' is not an address"),
+        ("llms: {a: {kind: openai, model: m, baseUrl: 'https://host/v1?key=sesame'}}", "'https://host/v1' is not the"),
+        ("llms: {a: {kind: openai, model: m, baseUrl: 'user:sesame@host'}}", "'***@host' is not the"),
+        ("state: {store: 'redis:sesame@host'}", "is not a store"),
+    ],
+)
+def test_an_address_that_is_refused_is_quoted_without_its_credentials(place: Path, text: str, quoted: str) -> None:
+    project(place, text)
+    with pytest.raises(ConfigInvalid) as caught:
+        read(place)
+    assert quoted in str(caught.value)
+    assert "sesame" not in f"{caught.value} {caught.value.hint}"
 
 
 def test_secrets_are_masked_and_references_shown(place: Path) -> None:
