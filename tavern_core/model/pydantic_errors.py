@@ -93,9 +93,8 @@ def _explain(
     refusals: list[Refusal] = []
     for path, found in groups.items():
         value = shown(path, _at(data, path))
-        of_key = [details for _, details in found if details["loc"][-1:] == ("[key]",)]  # pydantic's word for one of a mapping
-        refusals += [_refusal(path, details, path[-1], model) for details in of_key]
-        found = [(tags, details) for tags, details in found if details not in of_key]
+        refusals += [_refusal(path, details, path[-1], model) for _, details in found if _is_of_key(details)]
+        found = [(tags, details) for tags, details in found if not _is_of_key(details)]
         if not any(tags for tags, _ in found):
             refusals += [_refusal(path, details, value, model) for _, details in found]
             continue
@@ -158,6 +157,11 @@ def _at(data: Any, path: Path) -> Any:
         except (KeyError, IndexError, TypeError):
             return None
     return here
+
+
+def _is_of_key(details: ErrorDetails) -> bool:
+    """Whether the key of a mapping was refused, and not its value."""
+    return details["loc"][-1:] == ("[key]",)
 
 
 def _is_ours(details: ErrorDetails) -> bool:

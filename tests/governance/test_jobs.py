@@ -11,7 +11,7 @@ import sqlite3
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -641,6 +641,29 @@ def test_a_first_call_by_invoke_sync_is_cancelled_from_another_host_of_the_home(
         ender.join()
 
 
+def bound_by(bind: Callable[[], BoundTool]) -> list[Plugin]:
+    """Plugins with the tool `t:hold`, and the executor of its kind."""
+
+    @hookimpl
+    def tavern_register_executors() -> dict[str, Any]:
+        return {"held": SimpleNamespace(bind=lambda spec, home: bind())}
+
+    hold = ToolSpec("hold", "Hold on.", kind="held", input_schema={"type": "object"})
+    maker = SimpleNamespace(tavern_register_executors=tavern_register_executors)
+    return [Plugin(maker, name="e"), Plugin([hold], name="t")]
+
+
+@pytest.mark.parametrize("error", [ValueError("x"), SystemExit(3), asyncio.CancelledError()])
+def test_a_job_whose_tool_cannot_be_bound_fails_and_its_caller_does_not(tmp_path: Path, error: BaseException) -> None:
+    def bind() -> BoundTool:
+        raise error
+
+    with Tavern.open({}, home=tmp_path, plugins=bound_by(bind)) as broken:
+        job = broken.wait(broken.jobs.start("t:hold", {}))
+        assert broken.wait(broken.jobs.wait(job.id, 20)).status in ("failed", "cancelled")
+        assert broken.jobs.result(job.id).error.kind in ("INTERNAL", "CANCELLED")
+
+
 def test_an_executor_that_fails_to_stop_a_call_does_not_keep_later_calls_from_being_cancelled(tmp_path: Path) -> None:
     ids: list[str] = []
     failed = threading.Event()
@@ -653,27 +676,16 @@ def test_an_executor_that_fails_to_stop_a_call_does_not_keep_later_calls_from_be
         failed.set()
         raise ValueError(call_id)
 
-    class Stubborn:
-        def bind(self, spec: Any, home: Any) -> BoundTool:
-            return BoundTool(run, is_async=False, wants_call=True, stop=stop)
-
-    @hookimpl
-    def tavern_register_executors() -> dict[str, Any]:
-        return {"stubborn": Stubborn()}
-
     @tool
     async def waits(ctx: ToolContext) -> int:
         ids.append(ctx.call_id)
         await asyncio.sleep(3600)
         return 1
 
-    hold = ToolSpec("hold", "Hold on.", kind="stubborn", input_schema={"type": "object"})
-    plugins = [
-        Plugin(SimpleNamespace(tavern_register_executors=tavern_register_executors), name="e"),
-        Plugin([hold, waits], name="t"),
-    ]
+    hold = bound_by(lambda: BoundTool(run, is_async=False, wants_call=True, stop=stop))
+    plugins = [*hold, Plugin([waits], name="w")]
     with Tavern.open({}, home=tmp_path, plugins=plugins) as first, Tavern.open({}, home=tmp_path) as other:
-        for name, kind in (("t:hold", None), ("t:waits", "CANCELLED")):
+        for name, kind in (("t:hold", None), ("w:waits", "CANCELLED")):
             ids.clear()
             ender = ended_by(other, ids)
             result = first.invoke_sync(name)

@@ -86,7 +86,7 @@ class LongCalls:
                 self._look(end)
             except StateDamaged:
                 pass  # tried again in a moment
-            except Exception:
+            except Exception:  # noqa: BLE001 - an executor of a plugin may raise anything
                 if not self._closing.is_set():  # else a slow store was closed while it was asked
                     _LOG.exception("a request to end a call failed")  # and those to come are answered
 

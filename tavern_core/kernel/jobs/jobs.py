@@ -13,17 +13,17 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from tavern_core.errors import CallError, InputInvalid, JobNotFound, StateDamaged, UsageError
+from tavern_core.errors import InputInvalid, JobNotFound, StateDamaged, UsageError
 from tavern_core.kernel.calls.background import Request
 from tavern_core.kernel.calls.elicitation import misfit
 from tavern_core.kernel.calls.stored_approvals import StoredApprovals
 from tavern_core.kernel.calls.untrusted_content import running_call_has_read, sources_of
 from tavern_core.kernel.catalogue.call_plan import Plan
+from tavern_core.kernel.execution.modes import cancellations
 from tavern_core.kernel.jobs.job_records import LOST, KeptJob, ended
 from tavern_core.kernel.jobs.new_jobs import NewJobs
 from tavern_core.kernel.jobs.running_job import RunningJob, give_answer
@@ -204,8 +204,13 @@ class Jobs(Mapping[str, Job]):
         """
         check_caller(context)
         request = Request(tool, arguments, context, purpose, idempotency_key)
-        with suppress(CallError):  # the job itself says why its tool cannot be called
+        before = cancellations()
+        try:
             request = request.of(await self._find(tool, context))
+        except BaseException as error:  # of a plugin, too: the job itself says why its tool cannot be called
+            is_ours = isinstance(error, asyncio.CancelledError) and cancellations() > before
+            if is_ours or isinstance(error, KeyboardInterrupt | GeneratorExit):
+                raise
         return await self._new.begin(request, self._running.mode, None)
 
     def cancel(self, id: str, *, context: CallContext | None = None) -> bool:  # noqa: A002 - the job's
