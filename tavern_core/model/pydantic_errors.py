@@ -18,7 +18,7 @@ from pydantic_core import ErrorDetails
 
 from tavern_core.errors import Location
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.model.naming_rules import KEBAB_CASE
+from tavern_core.model.naming_rules import KEBAB_CASE, camel
 from tavern_core.model.nearest import did_you_mean, known_instead
 from tavern_core.model.safe_text import printed
 
@@ -27,9 +27,12 @@ _SCALAR_TAGS: Final[Mapping[str, type]] = {"str": str, "int": int, "float": floa
 _EXPECTED: Final[Mapping[str, str]] = {
     "string_type": "text",
     "bool_type": "true or false",
+    "bool_parsing": "true or false",
     "int_type": "a whole number",
     "int_from_float": "a whole number",
+    "int_parsing": "a whole number",
     "float_type": "a number",
+    "float_parsing": "a number",
     "finite_number": "a finite number",
     "tuple_type": "a list",
     "list_type": "a list",
@@ -300,7 +303,7 @@ def known_keys(model: type[BaseModel], path: Sequence[str | int]) -> list[str]:
     for part in path:
         if isinstance(part, int):
             continue
-        fields = [f for c in candidates for f in c.model_fields.values() if f.alias == part]
+        fields = [f for c in candidates for name, f in c.model_fields.items() if part in (name, f.alias, camel(name))]
         candidates = [found for f in fields for found in _models(f.annotation)]
     return [f.alias or name for c in candidates for name, f in c.model_fields.items()]
 

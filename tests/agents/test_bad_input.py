@@ -149,6 +149,20 @@ def test_a_hostile_profile_is_refused(office: Office, profile: dict[str, Any]) -
 
 
 @pytest.mark.parametrize(
+    ("profile", "said"),
+    [
+        ({"contextTokens": "many"}, "contextTokens: must be a whole number, got 'many'"),
+        ({"budget": {"step": 3}}, "budget.step: unknown key 'step' (did you mean 'steps'?)"),
+        ({"budget": {"size": 3}}, "(there are: steps, calls, tokens, seconds, money, currency)"),
+    ],
+)
+def test_a_wrong_value_of_a_profile_is_explained(office: Office, profile: dict[str, Any], said: str) -> None:
+    with pytest.raises(ProfileInvalid) as caught:
+        office.run(profile=profile)
+    assert said in str(caught.value.findings[0])
+
+
+@pytest.mark.parametrize(
     "profile",
     [
         {"prompt": "{{{system:available_tools}}}" * 50 + "{name} {0} %s"},
