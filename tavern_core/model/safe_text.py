@@ -41,7 +41,7 @@ def printed(value: object) -> str:
 
 def quoted_address(url: str) -> str:
     """An address as an error may quote it: credentials and the query, which may hold a key, are left out."""
-    return repr(re.sub(r"^(\w+://)?.*@", r"\1***@", re.split(r"[?#]", url)[0], flags=re.DOTALL)[:80])
+    return repr(re.split(r"[?#]", re.sub(r"^(\w+://)?.*@", r"\1***@", url, flags=re.DOTALL))[0][:80])
 
 
 def said(value: object) -> str:
