@@ -474,13 +474,17 @@ def test_execute_may_take_fewer_arguments(opened: Opened, execute: Callable[...,
     assert run(host.invoke("p:dangerous_tool")).value == "Executed!"
 
 
+_JSON: dict[str, Any] = {
+    "requiresApproval": True, "readOnly": True, "timeoutMs": 5, "displayName": "甲", "capabilities": ["read:fs"],
+}  # fmt: skip
 SAID = [
     {"requires_approval": True, "read_only": True, "timeout_ms": 5, "display_name": "甲", "capabilities": ["read:fs"]},
-    {"requiresApproval": True, "readOnly": True, "timeoutMs": 5, "displayName": "甲", "capabilities": ["read:fs"]},
+    _JSON,
+    {**_JSON, "displayName": "", "label": "甲"},
 ]
 
 
-@pytest.mark.parametrize("said", SAID, ids=["as in Python", "as in JSON"])
+@pytest.mark.parametrize("said", SAID, ids=["as in Python", "as in JSON", "with a label"])
 @pytest.mark.parametrize("is_object", [True, False])
 def test_an_object_or_mapping_with_execute_says_what_it_may_do(
     opened: Opened, said: dict[str, Any], is_object: bool
