@@ -464,7 +464,10 @@ def test_settings_may_be_nested_or_dotted_and_references_stay_whole(place: Path)
     [
         ("upstreams: {a: {kind: mcp, url: 'http://user:sesame/open@host/x'}}", "'http://***@host/x' is not an address"),
         ("upstreams: {a: {kind: mcp, url: 'http://user:sesame@host:x/'}}", "'http://***@host:x/' is not an address"),
-        ("upstreams: {a: {kind: mcp, url: 'http://user:sesame#?open@host/x'}}", "'http://***@host/x' is not an address"),
+        (
+            "upstreams: {a: {kind: mcp, url: 'http://user:sesame#?open@host/x'}}",
+            "'http://***@host/x' is not an address",
+        ),
         ("llms: {a: {kind: openai, model: m, baseUrl: 'https://host/v1?key=sesame'}}", "'https://host/v1' is not the"),
         ("llms: {a: {kind: openai, model: m, baseUrl: 'user:sesame@host'}}", "'***@host' is not the"),
         ("state: {store: 'redis:sesame@host'}", "is not a store"),
