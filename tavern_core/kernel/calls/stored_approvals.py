@@ -20,7 +20,14 @@ from typing import Any, Final, Literal, get_args
 from pydantic_core import to_json
 
 from tavern_core.contract.stores import Record, RecordStore
-from tavern_core.errors import ApprovalNotFound, ApprovalRejected, ApprovalRequired, BudgetExceeded, PolicyDenied, UsageError
+from tavern_core.errors import (
+    ApprovalNotFound,
+    ApprovalRejected,
+    ApprovalRequired,
+    BudgetExceeded,
+    PolicyDenied,
+    UsageError,
+)
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.calls.running_call import current
 from tavern_core.kernel.log.recorder import Recorder
