@@ -45,6 +45,8 @@ class Accounts:
         """Requests with a token that does not hold, since all were forgotten."""
         self.held: asyncio.Event | None = None
         """What the next refreshing waits for."""
+        self.busy = False
+        """The next refreshing is answered with HTTP 503."""
 
     async def get_client(self, client_id: str) -> OAuthClientInformationFull | None:
         return self.clients.get(client_id)
@@ -130,15 +132,16 @@ def main() -> None:
         return accounts.refreshed
 
     @server.tool()
-    def forget(everything: bool = False, hold: bool = False) -> int:
+    def forget(everything: bool = False, hold: bool = False, busy: bool = False) -> int:
         """Forget the tokens of all clients, or all but those that refresh them; how many there were.
 
         Args:
             hold: the next refreshing is answered after a request for ``/release``.
+            busy: it is answered with HTTP 503.
         """
         number = len(accounts.tokens)
         accounts.tokens.clear()
-        accounts.refused, accounts.held = 0, asyncio.Event() if hold else None
+        accounts.refused, accounts.held, accounts.busy = 0, asyncio.Event() if hold else None, busy
         if everything:
             accounts.refreshing.clear()
         return number
@@ -166,6 +169,10 @@ def main() -> None:
             accounts.held.set()
         if scope.get("path") in ("/release", "/state"):
             await JSONResponse([accounts.refreshed, accounts.refused])(scope, receive, send)
+            return
+        if scope.get("path") == "/token" and accounts.busy:
+            accounts.busy = False
+            await Response(status_code=503)(scope, receive, send)
             return
         headers = dict(scope.get("headers", ()))
         token = accounts.tokens.get(headers.get(b"authorization", b"").decode().removeprefix("Bearer "))

@@ -11,13 +11,14 @@ import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Thread
 from urllib.error import HTTPError
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 import yaml
 
-from tavern_core import Tavern
+from tavern_core import Budget, CallContext, Tavern
 from tests.isolation.waiting import until
 from tests.programs import Program, tavern
 from tests.upstreams.mcp_hosts import listening
@@ -225,6 +226,50 @@ def test_a_call_that_is_cancelled_while_tokens_are_refreshed_costs_no_login(
         again = host.invoke_sync("docs:refreshed", {})
         assert again.ok, again.error
         assert again.value["result"] == refreshed + 1
+
+
+@pytest.mark.slow
+def test_tokens_that_are_being_refreshed_when_the_host_is_closed_are_kept(lasting_project: Path, lasting: str) -> None:
+    logged_in()
+    with ThreadPoolExecutor(1) as threads, Tavern.open() as host:
+        refreshed, _ = asked(lasting, "state")
+        assert host.invoke_sync("docs:forget", {"hold": True}).ok
+        call = threads.submit(host.invoke_sync, "docs:refreshed", {})
+        until(lambda: asked(lasting, "state") >= [refreshed + 1, 1], 60)
+        closing = Thread(target=host.__exit__, args=(None, None, None))
+        closing.start()
+        assert not call.result().ok
+        asked(lasting, "release")
+        closing.join()
+    assert json.loads(ran("tools", "call", "docs:refreshed"))["result"] == refreshed + 1
+
+
+@pytest.mark.slow
+def test_a_server_that_cannot_refresh_tokens_now_is_asked_again(lasting_project: Path) -> None:
+    logged_in()
+    with Tavern.open() as host:
+        assert host.invoke_sync("docs:forget", {"busy": True}).ok
+        refused = host.invoke_sync("docs:refreshed", {}).error
+        assert refused is not None and refused.retryable and "cannot be refreshed now: HTTP 503" in refused.message
+        again = host.invoke_sync("docs:refreshed", {})
+        assert again.ok, again.error
+
+
+@pytest.mark.slow
+def test_refreshing_has_a_time_limit_and_an_error_that_no_one_waits_for_is_not_printed(
+    lasting_project: Path, lasting: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("tavern_core.builtin.adapters.mcp.login.REFRESH_S", 0.5)
+    logged_in()
+    with Tavern.open() as host:
+        assert host.invoke_sync("docs:forget", {"hold": True}).ok
+        brief = CallContext(principal="user:ann", permissions=frozenset({"network"}), budget=Budget(timeout_ms=100))
+        stopped = host.invoke_sync("docs:refreshed", {}, context=brief).error
+        assert stopped is not None and stopped.kind == "TIMEOUT"
+        refused = host.invoke_sync("docs:refreshed", {}).error
+        assert refused is not None and not refused.retryable
+        asked(lasting, "release")
+    assert "never retrieved" not in caplog.text
 
 
 @pytest.mark.slow

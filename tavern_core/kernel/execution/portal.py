@@ -90,6 +90,8 @@ class Portal:
         future = asyncio.run_coroutine_threadsafe(coroutine, loop)
         self._begun.add(future)
         future.add_done_callback(self._begun.discard)
+        if loop.is_closed():  # meanwhile
+            _refuse(future)
         return future
 
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -178,8 +180,12 @@ def _serve(loop: asyncio.AbstractEventLoop, begun: set[concurrent.futures.Future
     finally:
         loop.close()
         for future in list(begun):
-            with suppress(concurrent.futures.InvalidStateError):  # it was cancelled meanwhile
-                future.set_exception(_closed())
+            _refuse(future)
+
+
+def _refuse(future: concurrent.futures.Future[Any]) -> None:
+    with suppress(concurrent.futures.InvalidStateError):  # it is answered, or was cancelled meanwhile
+        future.set_exception(_closed())
 
 
 def _closed() -> ConnectionLost:

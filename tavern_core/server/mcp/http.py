@@ -181,7 +181,7 @@ class Application:
             await asyncio.wait([ready, running], return_when=asyncio.FIRST_COMPLETED)
             ready.cancel()
             if running.done() and running.exception() is not None:
-                self._running = None
+                self._running = None if self._running is running else self._running
                 await running
         if self._managers is None:
             raise RuntimeError("the MCP server has ended")
@@ -257,6 +257,7 @@ class _Sessions(StreamableHTTPSessionManager):
                 theirs = [name for name, owner in self._session_owners.items() if owner["subject"] == most]
                 name = min(theirs, key=self._unused_since)
                 transport = self._server_instances.pop(name)
+                del self._session_owners[name]  # others may ask before it is discarded
                 self._task_group.start_soon(self._discard_session, name, transport)  # type: ignore[attr-defined]
         return super()._admit_session(requestor)
 

@@ -43,14 +43,14 @@ async def http_streams(upstream: Upstream, most: int, note: Note, show: Show | N
     """
     inner: httpx2.AsyncClient = upstream.http(timeout_s=_MOST_WAIT_S, max_bytes=most)
     async with AsyncExitStack() as opened:
-        sender = await opened.enter_async_context(inner)
+        await opened.enter_async_context(inner)
         for name in [name for name in inner.headers if _is_of_protocol(name)]:
             del inner.headers[name]
         origins = _Origins(upstream, inner)
-        if (auth := await opened.enter_async_context(login(upstream, show, origins.handle_async_request))) is not None:
-            sender = httpx2.AsyncClient(transport=origins, timeout=CONNECT_S, trust_env=False)
-            await opened.enter_async_context(sender)
-        client: Any = Contained(sender, upstream, note, auth)
+        sender = httpx2.AsyncClient(transport=origins, timeout=CONNECT_S, trust_env=False)
+        await opened.enter_async_context(sender)  # before the login, which may refresh tokens at its end
+        auth = await opened.enter_async_context(login(upstream, show, origins.handle_async_request))
+        client: Any = Contained(inner if auth is None else sender, upstream, note, auth)
         streams = streamable_http_client(upstream.url, http_client=client, max_sse_event_size=most)
         reading, writing = await opened.enter_async_context(streams)
         yield reading, writing, Posts(client, upstream.url, most)

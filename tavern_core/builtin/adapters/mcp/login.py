@@ -35,6 +35,10 @@ KEPT: Final = "oauth"
 """The name under which the host keeps tokens."""
 PERSON_S: Final = 300.0
 """How long the person may take in the browser."""
+REFRESH_S: Final = 30.0
+"""How long the server may take to refresh tokens: less than others wait for that."""
+_LAST_S: Final = 4.0
+"""The same where the connection is closed meanwhile."""
 _MOST_TRIES: Final = 3
 """Of one request: with the tokens that are known, with those of another process, with refreshed ones."""
 _MOST_SCOPE: Final = 1_000
@@ -67,6 +71,10 @@ def login_needed(name: str, why: object = "") -> UpstreamError:
     )
 
 
+def _not_now(name: str, why: str) -> UpstreamError:
+    return UpstreamError(f"the tokens of {name} cannot be refreshed now: {why}", retryable=True, outcome="none")
+
+
 @asynccontextmanager
 async def login(upstream: Upstream, show: Show | None, send: Send) -> AsyncIterator[OAuthClientProvider | None]:
     """What adds tokens to requests; None where there are none and no one can be asked.
@@ -91,8 +99,12 @@ async def login(upstream: Upstream, show: Show | None, send: Send) -> AsyncItera
             raise LoginNeeded("the tokens that are kept hold no longer")
 
         provider = _provider(_Alone, upstream, "http://127.0.0.1/callback", no_one, no_one)
-        provider.send = send
-        yield provider
+        provider.send, provider.refreshing = send, set()
+        try:
+            yield provider
+        finally:
+            if provider.refreshing:
+                await asyncio.wait(provider.refreshing, timeout=_LAST_S)
     else:
         yield None
 
@@ -130,6 +142,7 @@ class _Alone(OAuthClientProvider):
     """
 
     send: Send
+    refreshing: set[asyncio.Task[None]]
 
     async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
         kept: _Kept = self.context.storage  # type: ignore[assignment]
@@ -138,7 +151,10 @@ class _Alone(OAuthClientProvider):
             if self.context.is_token_valid():
                 await self._begin(request)
             else:  # once the refresh token is used, the new ones are kept, even if this request is given up
-                await asyncio.shield(asyncio.ensure_future(self._refresh(kept, request)))
+                task = asyncio.ensure_future(self._refresh(kept, request))
+                self.refreshing.add(task)
+                task.add_done_callback(self._refreshed)
+                await asyncio.shield(task)
             before = kept.tokens
             response = yield request
             if response.status_code == 403 and extract_field_from_www_auth(response, "error") == "insufficient_scope":
@@ -157,15 +173,29 @@ class _Alone(OAuthClientProvider):
         """Begin with new tokens. One process at a time gets them, and the others take those: a refresh token often works only once."""
         async with kept.lock():
             kept.renew()
-            await self._begin(request)
+            try:
+                async with asyncio.timeout(REFRESH_S):
+                    await self._begin(request)
+            except TimeoutError:
+                raise _not_now(kept.name, f"no answer within {REFRESH_S:g} s") from None
+
+    def _refreshed(self, task: asyncio.Task[None]) -> None:
+        self.refreshing.discard(task)
+        if not task.cancelled():
+            task.exception()  # marks it as retrieved: the request may have been given up
 
     async def _begin(self, request: httpx2.Request) -> None:
         """Add the tokens to a request, and refresh them first where that is due."""
+        kept: _Kept = self.context.storage  # type: ignore[assignment]
         flow = super().async_auth_flow(request)
         try:
             sent = await anext(flow)
             while sent is not request:
-                sent = await flow.asend(await self.send(sent))
+                response = await self.send(sent)
+                await response.aread()
+                if response.status_code == 429 or response.status_code >= 500:  # the library would forget the tokens
+                    raise _not_now(kept.name, f"HTTP {response.status_code}")
+                sent = await flow.asend(response)
         finally:
             await flow.aclose()
 
@@ -174,6 +204,7 @@ class _Kept:
     """The library's `TokenStorage` on `Upstream.load` and `save`: tokens, when they end, and where they came from."""
 
     def __init__(self, upstream: Upstream, address: str, is_fresh: bool) -> None:
+        self.name = upstream.name
         self._upstream = upstream
         self._address = address
         self._is_fresh = is_fresh

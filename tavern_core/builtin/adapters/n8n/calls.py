@@ -105,9 +105,11 @@ def _failure(tool: UpstreamTool, answer: Answer) -> UpstreamError:
         )
     if answer.status in (502, 503, 504):
         return UpstreamError(
-            f"n8n, or the proxy before it, cannot take the call of {tool.name} ({answer.status})",
+            f"n8n, or the proxy before it, cannot take the call of {tool.name} ({answer.status})"
+            f"{f': {text!s:.300}' if (text := said.get('message')) else ''}",
             hint="see that n8n runs and is ready",
             retryable=True,
+            retry_after_ms=answer.retry_after_ms,
             outcome="unknown",
             reason="unreachable",
         )
