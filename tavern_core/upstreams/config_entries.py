@@ -31,6 +31,7 @@ MOST_SERVERS: Final = 200
 _LARGEST: Final = 1_000_000
 _SERVERS: Final = ("mcpServers", "servers", "context_servers")
 """Keys under which hosts keep their servers."""
+_URLS: Final = ("url", "serverUrl", "httpUrl")
 _REFERENCE: Final = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]{0,127})\}")
 _PLACEHOLDER: Final = re.compile(r"\$\{[^{}]*\}")
 """What another host fills in: a variable, an input of its user, a folder."""
@@ -152,7 +153,7 @@ def _entry_of(name: str, server: Any) -> NewEntry:
     notes: list[str] = []
     own = _name_of_server(name, server)
     prefix = own.upper().replace("-", "_")
-    if isinstance(url := server.get("url", server.get("serverUrl")), str):
+    if (url := _url(server)) is not None:
         entry: dict[str, Any] = {"kind": "mcp", "url": url}
         if headers := dict(_values(server.get("headers"), prefix, notes)):
             entry["headers"] = headers
@@ -203,10 +204,13 @@ def _name_of_server(name: str, server: Mapping[str, Any]) -> str:
     try:
         return _name(name)
     except ConfigInvalid:
-        url = server.get("url", server.get("serverUrl"))
-        if isinstance(url, str):
+        if (url := _url(server)) is not None:
             return _name_of([url])
         return _name_of([str(server.get("command", "")), *_words(server.get("args"))])
+
+
+def _url(server: Mapping[str, Any]) -> str | None:
+    return next((url for key in _URLS if isinstance(url := server.get(key), str)), None)
 
 
 def _values(written: Any, prefix: str, notes: list[str]) -> Iterator[tuple[str, Any]]:
@@ -216,7 +220,9 @@ def _values(written: Any, prefix: str, notes: list[str]) -> Iterator[tuple[str, 
         prefix: of the variable for a header; empty: the variable is named as it is.
     """
     for name, value in (written or {}).items() if isinstance(written, Mapping) else ():
-        text = str(value)
+        text = value if isinstance(value, str) else json.dumps(value)
+        if value is None:
+            continue
         if not prefix and is_refused(name):
             notes.append(f"{name} is left out: it makes programs load code, and is never passed")
         elif (found := _REFERENCE.fullmatch(text)) and found[1] not in _FOLDERS:

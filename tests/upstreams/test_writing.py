@@ -71,6 +71,14 @@ SERVERS: dict[str, tuple[Any, Any, str]] = {
         "its command line has a placeholder",
     ),
     "variables in a file": ({"a": {"command": "x", "envFile": ".env"}}, {"a": {"command": ["x"]}}, "`envFile` is not"),
+    "values that are no text": (
+        {"a": {"command": "x", "env": {"ON": True, "PORT": 5, "NONE": None}}},
+        {"a": {"command": ["x"], "environment": {"ON": "true", "PORT": "5"}}},
+        "",
+    ),
+    "an address under the key of Gemini CLI": (
+        {"a": {"httpUrl": "https://a.example/mcp"}}, {"a": {"url": "https://a.example/mcp"}}, ""
+    ),
     "a variable that loads code": (
         {"a": {"command": "x", "env": {"LD_PRELOAD": "/tmp/x.so"}}},
         {"a": {"command": ["x"]}},
