@@ -41,6 +41,7 @@ _DATA: Final = frozenset({"const", "default", "enum", "examples"})
 """Keywords of a schema with values, which hold no schemas."""
 _NAMED: Final = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
 """Keywords with a mapping from names to schemas."""
+_TYPES: Final = frozenset({"array", "boolean", "integer", "null", "number", "object", "string"})
 _FOREIGN: Final = re.compile(r"[^A-Za-z0-9_.-]+")
 _READABLE: Final = 50
 
@@ -231,7 +232,7 @@ def _harmless(schema: Any, mask: Callable[[str], str] | None, mask_own: Callable
     if isinstance(schema, list | tuple):
         return [_harmless(part, mask, mask_own) for part in schema]
     if not isinstance(schema, Mapping):
-        return _masked(schema, mask_own)
+        return schema if schema in _TYPES else _masked(schema, mask_own)  # such a word is no secret
     changed: dict[str, Any] = {}
     for key, part in schema.items():
         if key in _NAMED and isinstance(part, Mapping):

@@ -292,3 +292,12 @@ def test_values_of_a_schema_are_changed_only_where_they_hold_the_secret_of_this_
         spec = tavern.tools.get("toy:echo")
     x = spec.input_schema["properties"]["x"]
     assert (x["enum"], x["pattern"], spec.tags) == (["of-another-upstream", "***", 1, None], "***", ("***",))
+
+
+def test_a_value_of_the_entry_that_is_a_type_of_json_leaves_schemas_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MODE", "object")
+    with host_with(adapter(), tmp_path, settings={"key": {"$env": "MODE"}}) as tavern:
+        assert tavern.invoke_sync("toy:echo", {"x": 1}).value == "well"
+        assert tavern.tools.get("toy:echo").input_schema["type"] == "object"
