@@ -240,10 +240,22 @@ def test_usage_in_a_chunk_without_choices_is_counted(opened: Open) -> None:
         {"choices": [{"delta": {"content": "hello"}, "finish_reason": "stop"}]},
         {"usage": {"prompt_tokens": 3, "completion_tokens": 1}},
     ]
-    body = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks).encode() + b"data: [DONE]\n\n"
-    with OpenAIServer([Reply(body=body, headers={"content-type": "text/event-stream"})]) as server:
+    with OpenAIServer([streamed(chunks)]) as server:
         answer, _ = ask(opened, server, True)
     assert answer == LLMAnswer("hello", usage={"input": 3, "output": 1})
+
+
+def test_calls_with_ids_of_their_own_stay_apart_where_all_have_one_index(opened: Open) -> None:
+    calls = [{"index": 0, "id": id_, "function": {"name": name, "arguments": "{}"}} for id_, name in ("ax", "by")]
+    chunks = [{"choices": [{"delta": {"tool_calls": [call]}}]} for call in calls]
+    with OpenAIServer([streamed([*chunks, {"choices": [{"delta": {}, "finish_reason": "tool_calls"}]}])]) as server:
+        answer, _ = ask(opened, server, True)
+    assert answer.tool_calls == (ModelCall("a", "x", "{}"), ModelCall("b", "y", "{}"))
+
+
+def streamed(chunks: list[Any]) -> Reply:
+    body = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks).encode() + b"data: [DONE]\n\n"
+    return Reply(body=body, headers={"content-type": "text/event-stream"})
 
 
 def test_a_server_that_cannot_stream_answers_as_a_whole(opened: Open) -> None:

@@ -51,7 +51,9 @@ class Completion:
     def __init__(self, who: str) -> None:
         self._who = who
         self._text: list[str] = []
-        self._calls: dict[int, _Call] = {}
+        self._calls: list[_Call] = []
+        self._at: dict[int, _Call] = {}
+        """Index of a piece → the call that it belongs to."""
         self._usage: dict[str, int] = {}
         self._model = ""
         self.finish = ""
@@ -103,9 +105,13 @@ class Completion:
         function = call.get("function") if isinstance(call, Mapping) else None
         if not isinstance(function, Mapping):
             raise self._odd("a tool call without a function")
-        index = call.get("index")
-        known = self._calls.setdefault(index if type(index) is int else position, _Call())
-        known.id = known.id or str(call.get("id") or "")
+        index = found if type(found := call.get("index")) is int else position
+        id_ = str(call.get("id") or "")
+        known = self._at.get(index)
+        if known is None or (function.get("name") and known.id and id_ not in ("", known.id)):
+            known = self._at[index] = _Call()  # some servers give every call of an answer the index 0
+            self._calls.append(known)
+        known.id = known.id or id_
         known.name.append(str(function.get("name") or ""))
         arguments = function.get("arguments")
         if arguments is not None:
@@ -115,7 +121,7 @@ class Completion:
         """The answer so far."""
         calls = tuple(
             ModelCall(call.id or f"call_{index}", "".join(call.name), "".join(call.arguments))
-            for index, call in sorted(self._calls.items())
+            for index, call in enumerate(self._calls)
         )
         return LLMAnswer(self.text, self.finish or "stop", self._usage, self._model, calls, data)
 
