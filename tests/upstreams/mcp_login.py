@@ -46,7 +46,7 @@ class Accounts:
         self.held: asyncio.Event | None = None
         """What the next refreshing waits for."""
         self.busy = False
-        """The next refreshing is answered with HTTP 503."""
+        """Refreshing is answered with HTTP 503."""
 
     async def get_client(self, client_id: str) -> OAuthClientInformationFull | None:
         return self.clients.get(client_id)
@@ -137,7 +137,7 @@ def main() -> None:
 
         Args:
             hold: the next refreshing is answered after a request for ``/release``.
-            busy: it is answered with HTTP 503.
+            busy: until then it is answered with HTTP 503.
         """
         number = len(accounts.tokens)
         accounts.tokens.clear()
@@ -165,13 +165,13 @@ def main() -> None:
     async def checked(scope: Any, receive: Any, send: Any) -> None:
         """Refuse calls of `scope` with a token that lacks the scope ``secrets``; say what happened."""
         if scope.get("path") == "/release":
-            assert accounts.held is not None
-            accounts.held.set()
+            accounts.busy = False
+            if accounts.held is not None:
+                accounts.held.set()
         if scope.get("path") in ("/release", "/state"):
             await JSONResponse([accounts.refreshed, accounts.refused])(scope, receive, send)
             return
         if scope.get("path") == "/token" and accounts.busy:
-            accounts.busy = False
             await Response(status_code=503)(scope, receive, send)
             return
         headers = dict(scope.get("headers", ()))

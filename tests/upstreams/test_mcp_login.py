@@ -200,8 +200,8 @@ def test_of_two_that_refresh_at_once_the_slower_one_takes_what_the_other_got(
     logged_in()
     with Tavern.open() as one, Tavern.open() as other, ThreadPoolExecutor(2) as threads:
         assert all(host.invoke_sync("docs:refreshed", {}).ok for host in (one, other))
-        assert one.invoke_sync("docs:forget", {"hold": True}).ok
         refreshed, _ = asked(lasting, "state")
+        assert one.invoke_sync("docs:forget", {"hold": True}).ok
         answers = threads.map(lambda host: host.invoke_sync("docs:refreshed", {}), (one, other))
         until(lambda: asked(lasting, "state") >= [refreshed + 1, 2], 60)  # one waits for tokens, the other needs some
         asked(lasting, "release")
@@ -216,8 +216,8 @@ def test_a_call_that_is_cancelled_while_tokens_are_refreshed_costs_no_login(
 ) -> None:
     logged_in()
     with Tavern.open() as host:
-        assert host.invoke_sync("docs:forget", {"hold": True}).ok
         refreshed, _ = asked(lasting, "state")
+        assert host.invoke_sync("docs:forget", {"hold": True}).ok
         job = host.invoke_sync("docs:refreshed", {}, job=True).job
         until(lambda: asked(lasting, "state") >= [refreshed + 1, 1], 60)
         assert job is not None and host.jobs.cancel(job)
@@ -245,12 +245,13 @@ def test_tokens_that_are_being_refreshed_when_the_host_is_closed_are_kept(lastin
 
 
 @pytest.mark.slow
-def test_a_server_that_cannot_refresh_tokens_now_is_asked_again(lasting_project: Path) -> None:
+def test_a_server_that_cannot_refresh_tokens_now_is_asked_again(lasting_project: Path, lasting: str) -> None:
     logged_in()
     with Tavern.open() as host:
         assert host.invoke_sync("docs:forget", {"busy": True}).ok
         refused = host.invoke_sync("docs:refreshed", {}).error
         assert refused is not None and refused.retryable and "cannot be refreshed now: HTTP 503" in refused.message
+        asked(lasting, "release")
         again = host.invoke_sync("docs:refreshed", {})
         assert again.ok, again.error
 
