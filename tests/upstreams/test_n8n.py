@@ -132,6 +132,13 @@ async def test_each_failure_says_what_it_is_and_whether_anything_may_have_happen
             assert n8n.url in result.error.message and "http://169.254.169.254" in result.error.message
 
 
+async def test_an_instance_that_is_not_ready_says_why_and_when_to_call_again(tmp_path: Path) -> None:
+    async with N8nStub() as n8n:
+        n8n.webhooks["POST slack"] = answers({"message": "Database is not ready!"}, 503, **{"Retry-After": "7"})
+        error = (await call(tmp_path, n8n, "slack", {}, more={"tools": {"slack": {"limits": {"retries": 0}}}})).error
+        assert error is not None and "Database is not ready!" in error.message and error.retry_after_ms == 7000
+
+
 async def test_an_instance_that_is_not_there_has_done_nothing(tmp_path: Path) -> None:
     async with N8nStub() as n8n:
         upstream = entry(n8n, slack={"path": "slack"})
