@@ -103,6 +103,14 @@ def test_a_server_that_died_is_started_again(mini: Tavern) -> None:
     assert mini.invoke_sync("mini:echo", {"text": "again"}).ok
 
 
+def test_a_server_that_does_not_know_ping_is_there_all_the_same(tmp_path: Path) -> None:
+    entry = {"command": program("mini_mcp.py", "2025"), "trusted": True, "environment": {"NO_PING": "1"}}
+    with host(tmp_path / "home", mini=entry) as opened:
+        opened.upstreams.refresh_sync("mini")
+        state = opened.upstreams.check_sync("mini")
+        assert not state.last_error, state
+
+
 def test_progress_reaches_whoever_listens(mini: Tavern) -> None:
     seen: list[Any] = []
     mini.events.subscribe(seen.append, "TOOL_PROGRESS")

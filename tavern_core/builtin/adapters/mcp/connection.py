@@ -352,6 +352,9 @@ class McpConnection(Documents):
                 await self.request("server/discover" if self._is_modern else "ping", {})
         except TimeoutError:
             raise UpstreamError(f"no answer within {CHECK_S:g} s", retryable=True) from None
+        except UpstreamError as error:
+            if "rpcCode" not in error.details:  # a server that refuses the request is there; not every one knows `ping`
+                raise
 
     async def _elicit(self, context: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult | ErrorData:
         """A question during a call of the old era. It does not say which call: with several callers no one can be asked."""
