@@ -492,14 +492,22 @@ def test_the_command_line_shows_cancels_and_watches_jobs(tmp_path: Path) -> None
 # Cancelling and progress ---------------------------------------------------------------------------------------------
 
 
-def test_a_running_call_is_cancelled_by_its_id() -> None:
-    ids: list[str] = []
+def waiting(ids: list[str]) -> Any:
+    """A tool that waits until it is cancelled; it appends the ids of its calls."""
 
     @tool
     async def waits(ctx: ToolContext) -> int:
         ids.append(ctx.call_id)
-        await asyncio.sleep(3600)
+        await asyncio.Future()
         return 1
+
+    return waits
+
+
+def test_a_running_call_is_cancelled_by_its_id() -> None:
+    ids: list[str] = []
+
+    waits = waiting(ids)
 
     @tool
     async def asks() -> str:
@@ -528,11 +536,7 @@ def test_a_running_call_is_cancelled_by_its_id() -> None:
 def test_a_call_whose_event_loop_has_been_closed_cannot_be_cancelled() -> None:
     ids: list[str] = []
 
-    @tool
-    async def waits(ctx: ToolContext) -> int:
-        ids.append(ctx.call_id)
-        await asyncio.Future()
-        return 1
+    waits = waiting(ids)
 
     host.tools.register(waits)
     loop = asyncio.new_event_loop()
@@ -626,11 +630,7 @@ def ended_by(other: Tavern, ids: list[str]) -> threading.Thread:
 def test_a_first_call_by_invoke_sync_is_cancelled_from_another_host_of_the_home(tmp_path: Path) -> None:
     ids: list[str] = []
 
-    @tool
-    async def waits(ctx: ToolContext) -> int:
-        ids.append(ctx.call_id)
-        await asyncio.sleep(3600)
-        return 1
+    waits = waiting(ids)
 
     with (
         Tavern.open({}, home=tmp_path, plugins=[Plugin([waits], name="t")]) as first,
@@ -676,11 +676,7 @@ def test_an_executor_that_fails_to_stop_a_call_does_not_keep_later_calls_from_be
         failed.set()
         raise ValueError(call_id)
 
-    @tool
-    async def waits(ctx: ToolContext) -> int:
-        ids.append(ctx.call_id)
-        await asyncio.sleep(3600)
-        return 1
+    waits = waiting(ids)
 
     hold = bound_by(lambda: BoundTool(run, is_async=False, wants_call=True, stop=stop))
     plugins = [*hold, Plugin([waits], name="w")]
@@ -704,11 +700,7 @@ def test_a_closed_host_looks_for_no_call_of_others(tmp_path: Path) -> None:
 def test_a_call_is_cancelled_by_its_caller_or_the_host_alone() -> None:
     ids: list[str] = []
 
-    @tool
-    async def waits(ctx: ToolContext) -> int:
-        ids.append(ctx.call_id)
-        await asyncio.sleep(3600)
-        return 1
+    waits = waiting(ids)
 
     host.tools.register(waits)
 
