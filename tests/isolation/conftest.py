@@ -49,7 +49,7 @@ TOOL = {
 
 
 class Place:
-    """A plugin with one script that does what it is told, among files of other people."""
+    """A plugin with one script that runs the code that it is given, among files of other users."""
 
     def __init__(self, root: Path) -> None:
         self.root, self.plugin = root, root / "plugins" / "demo"

@@ -29,7 +29,7 @@ from starlette.responses import JSONResponse, Response
 
 
 class Accounts:
-    """Whoever opens the address is logged in; everything else is checked. A refresh token that is used twice ends every login."""
+    """Opening the address is enough to be logged in; everything else is checked. A refresh token that is used twice ends every login."""
 
     def __init__(self, holds_s: int) -> None:
         self._holds_s = holds_s

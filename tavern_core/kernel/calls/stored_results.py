@@ -36,6 +36,7 @@ def result_text(result: ToolResult, *, with_call: bool = False) -> str:
 
 
 def result_of(data: Mapping[str, Any]) -> ToolResult:
+    """The result that `result_text` wrote, as read back from JSON."""
     error, call = data.get("error"), data.get("call")
     return ToolResult(
         data["ok"],

@@ -26,7 +26,7 @@ _AGAIN_S: Final = 0.25
 
 
 class UnstoredKeys:
-    """The debts of one host to its store."""
+    """What one host still has to write to its store, or to remove from it."""
 
     def __init__(self, records: RecordStore) -> None:
         self._records = records

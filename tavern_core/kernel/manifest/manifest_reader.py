@@ -20,7 +20,8 @@ from tavern_core.kernel.manifest.manifest_rules import check_manifest
 from tavern_core.kernel.manifest.misspelt_keys import SHAPES
 from tavern_core.kernel.text.yaml_reader import YamlDocument, read_yaml
 from tavern_core.model.manifest import Manifest, Permissions
-from tavern_core.model.pydantic_errors import MOST_EXPLAINED, Path, Refusal, as_written, explain
+from tavern_core.model.path_problem import Path
+from tavern_core.model.pydantic_errors import MOST_EXPLAINED, Refusal, as_written, explain
 
 CODE: Final = "MANIFEST_INVALID"
 MANIFEST_FILE: Final = "plugin.yaml"

@@ -273,7 +273,7 @@ class _Kept:
             "resource": _written(context.protected_resource_metadata),
             "server": context.auth_server_url,
         }
-        async with self.lock() if self._is_fresh else nullcontext():  # whoever refreshes has the lock already
+        async with self.lock() if self._is_fresh else nullcontext():  # a refresh holds the lock already
             self._save()
 
     async def get_client_info(self) -> OAuthClientInformationFull | None:
