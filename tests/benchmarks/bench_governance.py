@@ -3,7 +3,8 @@
     python tests/benchmarks/report.py --only governance
 
 "Everything on" is a call with an idempotency key, a rate, a concurrency limit, a breaker, metrics and the hash-chained audit log; its
-floor is two statements of SQLite (one to claim the key, one to record the answer) and the audit of a call. Candidates take turns.
+floor is two statements of SQLite (one to claim the key, one to record the answer) and the audit of a call. Keys are random, as clients
+make them. Candidates take turns.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import itertools
+import random
 import sqlite3
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +53,7 @@ def host(**config: Any) -> Tavern:
     return Tavern.open(config, plugins=[Plugin([add, governed, cached], name="bench")], home=tempfile.mkdtemp())
 
 
-def called(tavern: Tavern, name: str, keys: Any = None) -> Candidate:
+def called(tavern: Tavern, name: str, keys: Iterator[str] | None = None) -> Candidate:
     async def run(count: int) -> None:
         invoke = tavern.invoke
         if keys is None:
@@ -59,10 +61,15 @@ def called(tavern: Tavern, name: str, keys: Any = None) -> Candidate:
                 await invoke(name, ARGUMENTS)
         else:
             for _ in range(count):
-                result = await invoke(name, ARGUMENTS, idempotency_key=f"order-{next(keys)}")
+                result = await invoke(name, ARGUMENTS, idempotency_key=next(keys))
                 assert result.ok, result.error
 
     return run
+
+
+def random_keys() -> Iterator[str]:
+    while True:
+        yield random.randbytes(16).hex()
 
 
 def two_statements() -> Candidate:
@@ -73,11 +80,11 @@ def two_statements() -> Candidate:
     db.execute(
         "CREATE TABLE t (kind TEXT, key TEXT, state TEXT, data TEXT, at REAL, PRIMARY KEY (kind, key)) WITHOUT ROWID"
     )
-    numbers = itertools.count()
+    keys = random_keys()
 
     async def run(count: int) -> None:
         for _ in range(count):
-            key = f"bench:governed order-{next(numbers)} host"
+            key = f"bench:governed {next(keys)} host"
             db.execute(
                 "INSERT INTO t VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING", ("answer", key, "running", "d" * 60, 1.0)
             )
@@ -176,7 +183,7 @@ async def measured(rounds: int) -> list[dict[str, Any]]:
 
     everything = {"metrics": {"enabled": importlib.util.find_spec("prometheus_client") is not None}}
     async with host(**everything) as on, host() as audited, host(audit={"enabled": False}) as off:
-        fresh, replayed = itertools.count(), itertools.repeat(1)
+        fresh, replayed = random_keys(), itertools.repeat("order-1")
         candidates: dict[str, Candidate] = {
             "two SQLite statements": two_statements(),
             "invoke": called(audited, "bench:add"),
