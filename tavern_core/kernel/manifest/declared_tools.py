@@ -17,8 +17,8 @@ from tavern_core.model.nearest import fold
 from tavern_core.model.tool import ToolSpec
 
 if TYPE_CHECKING:
-    from tavern_core.kernel.manifest.tool_files import SpecReading, ToolFileReading
-    from tavern_core.kernel.text.yaml_reader import YamlDocument
+    from tavern_core.kernel.manifest.tool_files import Document, SpecReading, ToolFileReading
+    from tavern_core.kernel.text.yaml_reader import Path, YamlDocument
     from tavern_core.model.manifest import Manifest
 
 CODE: Final = "TOOL_FILE_INVALID"
@@ -82,7 +82,7 @@ def _read_tools(manifest: Manifest, document: YamlDocument, files: PluginFiles) 
     collected = _Collected()
     for index, definition in enumerate(manifest.tools):
         reading = tool_spec(definition, manifest=manifest, document=document, path=("tools", index))
-        collected.add(reading, f"{document.file}: tools.{index}", document.locate(("tools", index, "id")))
+        collected.add(reading, f"{document.file}: tools.{index}", document, ("tools", index, "id"))
     return collected.result(())
 
 
@@ -107,7 +107,7 @@ def _read_folder(manifest: Manifest, document: YamlDocument, files: PluginFiles,
         collected.findings += _about(_id_in(reading, relative, manifest), reading.findings)
         if reading.definition is not None:
             spec = tool_spec(reading.definition, manifest=manifest, document=reading.document)
-            collected.add(spec, relative, reading.document.locate(("id",)))
+            collected.add(spec, relative, reading.document, ("id",))
     return collected.result(tuple(stamps))
 
 
@@ -142,7 +142,7 @@ class _Collected:
         self.findings: list[Finding] = []
         self._first: dict[str, tuple[str, str]] = {}
 
-    def add(self, reading: SpecReading, place: str, where: Location) -> None:
+    def add(self, reading: SpecReading, place: str, document: Document, id_path: Path) -> None:
         self.findings += reading.findings
         if reading.spec is None:
             return
@@ -151,7 +151,7 @@ class _Collected:
             message = f"the tool {reading.id!r} is defined in {earlier_place} and again in {place}; the first is used"
             if reading.id != earlier_id:
                 message = f"{place} defines {reading.id!r}, which reads like {earlier_id!r} of {earlier_place}"
-            details = {"tool": reading.id}
+            where, details = document.locate(id_path), {"tool": reading.id}
             self.findings.append(Finding(CODE, message, "rename or delete one", where, details=details))
         elif reading.is_draft:
             self.drafts.append(reading.spec)
