@@ -16,10 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tavern_core.errors import Finding
 from tavern_core.kernel.discovery.index import (
     CODE,
-    FACTS,
-    FINDINGS,
     MANIFEST,
-    TOOL_FINDINGS,
     TOOLS,
     Candidate,
     Row,
@@ -61,7 +58,7 @@ class FoundPlugin:
     @cached_property
     def facts(self) -> Facts:
         """The light half of the manifest."""
-        return Facts.from_json(self.row.details.get(FACTS))
+        return Facts.from_json(self.row.facts)
 
     @property
     def version(self) -> str:
@@ -70,12 +67,12 @@ class FoundPlugin:
     @cached_property
     def findings(self) -> tuple[Finding, ...]:
         """What is wrong with plugin.yaml or with the way it was found; tools have their own (`tool_findings`)."""
-        return tuple(finding_of(row) for row in self.row.details.get(FINDINGS) or ())
+        return tuple(finding_of(row) for row in self.row.findings)
 
     @cached_property
     def tool_findings(self) -> tuple[Finding, ...]:
         """What is wrong with its tool files and inline tools, as of the last reading."""
-        return tuple(finding_of(row) for row in self.row.details.get(TOOL_FINDINGS) or ())
+        return tuple(finding_of(row) for row in self.row.tool_findings)
 
     @property
     def is_failed(self) -> bool:

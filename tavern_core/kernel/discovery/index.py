@@ -1,7 +1,7 @@
 """The cached index: what was found last time, so that the next start need not read it again.
 
     index-<key>.json    line 1    {"format", "key", "crc", "light"}
-                        line 2    {"paths": [...], "rows": [...]}     what every start needs
+                        line 2    {"paths": [...], "rows": [...]}     what every start needs, decoded at once
                         line 3..  manifest, tools and specs of each plugin, decoded on demand
 
 One file per interpreter, path and set of roots, because one TAVERN_HOME serves several environments. It is a cache: if it is corrupt,
@@ -29,7 +29,7 @@ from tavern_core.kernel.manifest.declared_tools import DeclaredTools
 from tavern_core.model.plugin_status import Source
 from tavern_core.model.tool import ToolSpec
 
-FORMAT: Final = 7
+FORMAT: Final = 8
 _LARGEST: Final = 200_000_000
 _MOST_FILES: Final = 16
 """The number of stored indexes of other environments."""
@@ -61,15 +61,14 @@ class Candidate(NamedTuple):
 class Details:
     """The heavy half of a row: JSON texts, left in the index's bytes until needed.
 
-    0 the facts · 1 the findings · 2 the manifest · 3 the declared tools · 4 what the code gave when it was last active ·
-    5 the findings about tools
+    0 the manifest · 1 the declared tools · 2 what the code gave when it was last active
     """
 
     __slots__ = ("_blob", "_length", "_start", "_values")
 
     def __init__(self, blob: bytes = b"", start: int = 0, length: int = 0) -> None:
         self._blob, self._start, self._length = blob, start, length
-        self._values: list[Any] | None = None if length else [None] * 6
+        self._values: list[Any] | None = None if length else [None] * 3
 
     def _read(self) -> list[Any]:
         if self._values is None:
@@ -125,29 +124,25 @@ class Row:
     has_python: bool = False
     digest: str = ""
     """SHA-256 of plugin.yaml."""
+    facts: list[Any] = field(default_factory=list)
+    """The light half of the manifest (`Facts.to_json`)."""
+    findings: list[list[Any]] = field(default_factory=list)
+    tool_findings: list[list[Any]] = field(default_factory=list)
     details: Details = field(default_factory=Details)
 
     def light(self) -> list[Any]:
-        """The fields that every start needs."""
+        """The fields that every start needs, in their order: ``Row(*row.light(), row.details)`` is the same row."""
         return [
             self.key, self.folder, self.name, self.prefix, self.source_folder, self.watched, self.is_settled,
-            self.is_failed, self.ids, self.has_python, self.digest,
+            self.is_failed, self.ids, self.has_python, self.digest, self.facts, self.findings, self.tool_findings,
         ]  # fmt: skip
-
-    @classmethod
-    def of(cls, light: list[Any], details: Details) -> Row:
-        """The inverse of `light`."""
-        key, folder, name, prefix, source_folder, watched, is_settled, is_failed, ids, has_python, digest = light
-        return cls(
-            key, folder, name, prefix, source_folder, watched, is_settled, is_failed, ids, has_python, digest, details
-        )
 
     def is_current(self) -> bool:
         """True when the folder, plugin.yaml and the tool folder bear the times they had when they were read."""
         return self.is_settled and bear_stamps(self.folder, self.watched.items())
 
 
-FACTS, FINDINGS, MANIFEST, TOOLS, CODE, TOOL_FINDINGS = range(6)
+MANIFEST, TOOLS, CODE = range(3)
 """The numbers of the texts in `Details`."""
 
 
@@ -221,7 +216,7 @@ class Index:
             data = json.loads(content[start : heavy - 1])
             self.paths = {row[0]: _entry(row) for row in data["paths"]}
             for length, at, *light in data["rows"]:
-                self.rows[light[0]] = Row.of(light, Details(content, heavy + at, length))
+                self.rows[light[0]] = Row(*light, Details(content, heavy + at, length))
         except (OSError, ValueError, TypeError, KeyError, IndexError, RecursionError):
             self.paths, self.rows = {}, {}
 

@@ -16,10 +16,7 @@ from tavern_core.errors import Finding, Location
 from tavern_core.kernel.discovery.distributions import Distribution, normalise
 from tavern_core.kernel.discovery.found_plugin import MANIFEST_FILE, FoundPlugin
 from tavern_core.kernel.discovery.index import (
-    FACTS,
-    FINDINGS,
     MANIFEST,
-    TOOL_FINDINGS,
     TOOLS,
     Candidate,
     Row,
@@ -73,14 +70,14 @@ def read_plugin(candidate: Candidate, folder: str, prefix: str, now: int) -> Row
     tools = read_declared_tools(manifest, reading.document, files)
     facts = facts_of(manifest)
     row.name = facts.name
-    row.details.put(FACTS, facts.to_json())
+    row.facts = facts.to_json()
     found = (*reading.findings, *_name_findings(candidate, manifest, reading))
-    row.details.put(FINDINGS, [finding_row(finding) for finding in found])
+    row.findings = [finding_row(finding) for finding in found]
     row.ids = list(tools.ids)
     row.details.put(MANIFEST, manifest.model_dump(mode="json", by_alias=True, exclude_defaults=True))
     if tools != DeclaredTools():
         row.details.put(TOOLS, pack_tools(tools))
-    row.details.put(TOOL_FINDINGS, [finding_row(finding) for finding in tools.findings])
+    row.tool_findings = [finding_row(finding) for finding in tools.findings]
     return row
 
 
@@ -104,12 +101,11 @@ def _read_translated(row: Row, candidate: Candidate, now: int) -> Row:
         return failed
     facts = facts_of(found.manifest)
     row.name = facts.name
-    row.details.put(FACTS, replace(facts, requested=facts.requested | found.asks, off=found.off).to_json())
-    row.details.put(FINDINGS, [finding_row(finding) for finding in found.findings])
+    row.facts = replace(facts, requested=facts.requested | found.asks, off=found.off).to_json()
+    row.findings = [finding_row(finding) for finding in found.findings]
     row.ids = list(found.tools.ids)
     row.details.put(MANIFEST, found.manifest.model_dump(mode="json", by_alias=True, exclude_defaults=True))
     row.details.put(TOOLS, pack_tools(found.tools))
-    row.details.put(TOOL_FINDINGS, [])
     return row
 
 
@@ -151,8 +147,8 @@ def _failed(row: Row, candidate: Candidate, findings: Sequence[Finding], reading
     data = reading.document.data if reading is not None else None
     version = data.get("version") if isinstance(data, dict) else None
     row.name, row.is_failed = name, True
-    row.details.put(FACTS, Facts(name, version if isinstance(version, str) else "").to_json())
-    row.details.put(FINDINGS, [finding_row(finding) for finding in findings])
+    row.facts = Facts(name, version if isinstance(version, str) else "").to_json()
+    row.findings = [finding_row(finding) for finding in findings]
     return row
 
 
