@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from typing import Final
 
 _AT_START: Final = 3
-"""The imports of `Tavern` and `Plugin`, and the discovery of the first host."""
+"""The imports of `Tavern` and `Plugin`, and the building of the first host."""
 _pauses = 0
 
 

@@ -18,6 +18,7 @@ from tavern_core.contract.stores import RecordStore
 from tavern_core.flow.composition import Flow
 from tavern_core.flow.node_catalogue import Retrieval
 from tavern_core.frozen_dataclass import dataclass
+from tavern_core.gc_pause import collector_paused
 from tavern_core.host.core_services import Parts, core_services
 from tavern_core.host.host import Host
 from tavern_core.isolation.placement import Isolation
@@ -105,6 +106,7 @@ class Options:
     approve: Approver | None = None
 
 
+@collector_paused()
 def compose(loaded: LoadedConfig, options: Options) -> Host:
     """Build a host; no plugin code runs.
 

@@ -23,6 +23,8 @@ from tavern_core.model.nearest import did_you_mean, fold
 from tavern_core.model.plugin_status import Diagnostic
 
 _NAMESPACES: Final = frozenset(map(fold, RESERVED_NAMESPACES))
+_REVIEWED: Final = Standing("reviewed")
+"""Nothing speaks against it so far; what it was granted follows."""
 LONGEST_PATH: Final = 20
 """Names in the path of a circle that a message shows."""
 
@@ -91,11 +93,10 @@ def _report_name(message: str, hint: str, diagnostics: Diagnostics) -> None:
 
 def _judge_alone(record: Record, around: Circumstances, diagnostics: Diagnostics) -> Standing:
     candidate = record.candidate
-    reviewed = Standing("reviewed", findings=candidate.findings)
     if candidate.fixed_id:
-        return reviewed
+        return _REVIEWED
     if (off := _switched_off(record, around)) is not None:
-        return replace(reviewed, state="disabled", reason=off[0], fix=off[1])
+        return Standing("disabled", off[0], fix=off[1], findings=candidate.findings)
     if candidate.errors:
         first, *others = candidate.errors
         more = f", and {len(others)} more" if others else ""
@@ -103,7 +104,7 @@ def _judge_alone(record: Record, around: Circumstances, diagnostics: Diagnostics
         wrong = record.failed(ManifestInvalid(f"{first}{more}", hint=hint))
         return replace(wrong, code=first.code)
     if candidate.facts.off:
-        return replace(reviewed, state="disabled", reason=candidate.facts.off)
+        return Standing("disabled", candidate.facts.off, findings=candidate.findings)
     if is_reserved(candidate.name):
         return record.failed(
             NameConflict(f"the name {candidate.name!r} is reserved for the host", hint="rename the plugin")
@@ -124,7 +125,7 @@ def _judge_alone(record: Record, around: Circumstances, diagnostics: Diagnostics
         return record.failed(unfit)
     if (unlocked := around.refused_by_lock(candidate)) is not None:
         return record.failed(unlocked)
-    return reviewed if record.broken is None else record.failed(record.broken)
+    return _REVIEWED if record.broken is None else record.failed(record.broken)
 
 
 def _switched_off(record: Record, around: Circumstances) -> tuple[str, str] | None:
@@ -227,18 +228,19 @@ def _unmet(record: Record, verdicts: Mapping[str, Standing], records: Mapping[st
 
 def _tied(records: Mapping[str, Record]) -> dict[str, tuple[str, ...]]:
     """The plugins that wait for each other, or for such ones, with what they need among them; usually there are none."""
-    left = {name: {n for n in _needs(record) if n in records} for name, record in records.items()}
+    every = ((name, {n for n in _needs(record) if n in records}) for name, record in records.items())
+    left = {name: needs for name, needs in every if needs}
     needed_by: dict[str, list[str]] = {}
     for name, needs in left.items():
         for needed in needs:
             needed_by.setdefault(needed, []).append(name)
-    free = [name for name, needs in left.items() if not needs]
+    free = [name for name in needed_by if name not in left]
     while free:
         name = free.pop()
-        del left[name]
         for other in needed_by.get(name, ()):
             left[other].discard(name)
             if not left[other]:
+                del left[other]
                 free.append(other)
     return {name: tuple(sorted(needs)) for name, needs in left.items()}
 
@@ -277,17 +279,19 @@ def _granted(record: Record, around: Circumstances) -> Standing:
     if TRUST.id in candidate.requested - granted:
         return _untrusted(candidate, decision)
     kept_apart = "" if decision.tier == candidate.tier else f"it was granted for there, and {TIER.id} was not"
-    if not decision.undecided:
-        missing = candidate.requested - granted | ({TIER.id} if kept_apart else frozenset())
-        standing = Standing(
-            "granted", missing_reason(record.name, missing), granted=granted, findings=candidate.findings
-        )
-    else:
-        reason = undecided_reason(record.name, decision.undecided)
-        fix = f"tavern plugins grant {record.name}"
-        standing = Standing("pending_consent", reason, "", granted, decision.undecided, candidate.findings, fix=fix)
-    return replace(
-        standing, scopes=decision.scopes, changed=decision.changed, note=decision.note, kept_apart=kept_apart
+    missing = candidate.requested - granted | ({TIER.id} if kept_apart else frozenset())
+    is_pending, name = decision.is_pending, record.name
+    return Standing(
+        "pending_consent" if is_pending else "granted",
+        undecided_reason(name, decision.undecided) if is_pending else missing_reason(name, missing),
+        granted=granted,
+        undecided=decision.undecided,
+        findings=candidate.findings,
+        fix=f"tavern plugins grant {name}" if is_pending else "",
+        scopes=decision.scopes,
+        changed=decision.changed,
+        note=decision.note,
+        kept_apart=kept_apart,
     )
 
 

@@ -129,12 +129,13 @@ class Lifecycle:
         """List what plugins declare that are not active, so that it can be seen, and used on first call."""
         with self._listing:
             changes: dict[str, tuple[int, tuple[Entry, ...], Mapping[str, str]]] = {}
+            have_values = self.tables.settings.plugins_with_values()
             for record in list(self.records.values()):
                 if record.claimed:
                     continue
                 entries = self._entries_of(record.candidate) if record.state != "disabled" else ()
                 changes[record.name] = record.rank, entries, aliases_of(record.candidate, {})
-                self._declare_settings(record)
+                self._declare_settings(record, has_values=record.name in have_values)
             self.tables.registry.put_all(changes)
 
     def _entries_of(self, candidate: Candidate) -> tuple[Entry, ...]:
@@ -158,7 +159,7 @@ class Lifecycle:
         if not record.active:
             self.list_declared()
 
-    def _declare_settings(self, record: Record) -> None:
+    def _declare_settings(self, record: Record, *, has_values: bool) -> None:
         """Make the settings of a plugin known that is not active, so that they can be seen and changed.
 
         Those of plugins from files, which were checked when they were found, wait for their first use (`PluginSettings`), or a value
@@ -168,7 +169,7 @@ class Lifecycle:
         settings.withdraw(record.name)
         record.settings_complete = False
         is_checked = record.candidate.source != "object"
-        if is_checked and not settings.has_stored(record.name):
+        if is_checked and not has_values:
             return
         if record.has_settings and "configOptions" in record.candidate.facts.sections:
             try:

@@ -296,8 +296,13 @@ class Records(MutableMapping[str, Record]):
         return self._gone[name] if found is None else found
 
     def __setitem__(self, name: str, record: Record) -> None:
-        record.changed = self._changed
-        self._now = {**self._now, name: record}
+        self.add({name: record})
+
+    def add(self, records: Mapping[str, Record]) -> None:
+        """Add several with one change: each copies the whole mapping."""
+        for record in records.values():
+            record.changed = self._changed
+        self._now = {**self._now, **records}
 
     def __delitem__(self, name: str) -> None:
         record = self._gone[name] = self._now[name]

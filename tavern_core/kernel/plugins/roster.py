@@ -71,8 +71,7 @@ class Roster:
         self._specs, self._grants, self._states, self._registry = specs, grants, states, registry
         self._decisions: dict[str, tuple[Candidate, GrantRecord | None, Decision]] = {}
         """Of plugins without code, for which nothing but the lock file can have changed."""
-        for rank, candidate in enumerate(self._candidates()):
-            records[candidate.name] = Record(candidate, rank)
+        records.add({c.name: Record(c, rank) for rank, c in enumerate(self._candidates())})
 
     # Who is there -----------------------------------------------------------------------------------------------------
 

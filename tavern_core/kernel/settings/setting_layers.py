@@ -114,10 +114,10 @@ class SettingLayers:
                     found.append(Finding(unknown.code, unknown.message, unknown.hint, where, "warning"))
         return [*user.findings, *found]
 
-    def has_stored(self, plugin: str) -> bool:
-        """Whether a value is stored for a setting of a plugin, declared or not."""
-        start = f"{PREFIX}{plugin}."
-        return any(key.startswith(start) for values in (self.instance, self.user().values) for key in values)
+    def plugins_with_values(self) -> frozenset[str]:
+        """The plugins for which a setting is stored, declared or not."""
+        keys = (key for values in (self.instance, self.user().values) for key in values if key.startswith(PREFIX))
+        return frozenset(plugin for plugin, dot, _ in (key.removeprefix(PREFIX).partition(".") for key in keys) if dot)
 
     def unknown(self, plugin: str, table: SettingTable) -> bool:
         """Whether an undeclared setting is stored for a plugin, as far as known."""

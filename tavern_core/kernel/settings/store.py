@@ -132,10 +132,10 @@ class SettingsStore:
             findings = self._layers.findings(self._table.all_of(plugin), self._table)
         self._report(findings)
 
-    def has_stored(self, plugin: str) -> bool:
-        """Whether a value is stored for a setting of this plugin."""
+    def plugins_with_values(self) -> frozenset[str]:
+        """The plugins for which a setting is stored."""
         with self._lock:
-            return self._layers.has_stored(plugin)
+            return self._layers.plugins_with_values()
 
     def withdraw(self, plugin: str) -> None:
         """Remove the settings of a plugin and its subscriptions; stored values stay for its return."""
