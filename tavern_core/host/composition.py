@@ -144,9 +144,7 @@ def compose(loaded: LoadedConfig, options: Options) -> Host:
     roster = Roster(
         base,
         records,
-        Sources(
-            upstreams.builtin(_builtin(options, knowledge)), options.given, isolation.applied, upstreams.candidates
-        ),
+        Sources(upstreams.builtin(_builtin(options, knowledge)), options.given, isolation, upstreams.candidates),
         specs=cache,
         grants=grants,
         states=states,

@@ -6,13 +6,13 @@ The question is cheap: the modules for workers are imported only when the first 
 from __future__ import annotations
 
 import threading
-from dataclasses import field, replace
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Final
 
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.isolation.backoff import Backoff
 from tavern_core.kernel.foundation import Foundation
-from tavern_core.kernel.plugins.candidate import Candidate, isolation_reason
+from tavern_core.kernel.plugins.candidate import Candidate
 from tavern_core.kernel.plugins.contributions import Contributions
 from tavern_core.kernel.plugins.effective_scopes import EffectiveScopes
 from tavern_core.kernel.plugins.record import Records
@@ -50,33 +50,20 @@ class Isolation:
 
     def reason(self, candidate: Candidate) -> str:
         """Why a plugin runs in its own process: it must, or was granted for that; empty for one that runs in the host."""
-        return self._reason(candidate.name, candidate.apart)
-
-    def _reason(self, name: str, apart: str) -> str:
-        if name in _traced:
+        if candidate.name in _traced:
             return ""
-        if apart:
-            return apart
-        record = self.records.get(name)
+        if candidate.apart:
+            return candidate.apart
+        record = self.records.get(candidate.name)
         return "" if record is None else record.standing.kept_apart
 
-    def applied(self, candidate: Candidate) -> Candidate:
-        """The candidate for the lifecycle: an isolated one loads its proxy, and never its code."""
-        name, apart, backoff = candidate.name, isolation_reason(candidate, self.base.config.isolation), self._backoff
+    def pause_notice(self, plugin: str) -> str:
+        """Why a plugin is paused now and until when; empty if it is not."""
+        return self._backoff.why(plugin)
 
-        def reason() -> str:
-            return self._reason(name, apart)
-
-        return replace(
-            candidate,
-            apart=apart,
-            load=lambda: self._load(replace(candidate, apart=apart)) if reason() else candidate.load(),
-            # A worker reads its code each time it starts.
-            unload=lambda: None if candidate.unload is None or reason() else candidate.unload(),
-            isolated=reason,
-            pause_notice=lambda: backoff.why(name) if reason() else "",
-            end_pause=lambda: backoff.end(name),
-        )
+    def end_pause(self, plugin: str) -> None:
+        """The operator wants to retry it."""
+        self._backoff.end(plugin)
 
     def release(self) -> None:
         """End all workers and their resources."""
@@ -85,7 +72,7 @@ class Isolation:
         if workers is not None:
             workers.release()
 
-    def _load(self, candidate: Candidate) -> Any:
+    def load(self, candidate: Candidate) -> Any:
         """Start the plugin's worker; returns its proxy. Raises PluginError."""
         from tavern_core.isolation.workers import HostWorkers
 

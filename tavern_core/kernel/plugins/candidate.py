@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import field, replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from tavern_core.contract.hookspecs import hookimpl
 from tavern_core.contract.permissions import canonical_hook
@@ -43,13 +43,33 @@ USE: Final = "service:use:"
 _LONGEST_SAID: Final = 500
 
 
+class Tiers(Protocol):
+    """Where the code of found plugins runs now: in this process, or in one of its own."""
+
+    def reason(self, candidate: Candidate) -> str:
+        """Why it runs in its own process; empty for one that runs in the host."""
+        ...
+
+    def load(self, candidate: Candidate) -> Any:
+        """Start its process; returns its proxy. Raises PluginError."""
+        ...
+
+    def pause_notice(self, plugin: str) -> str:
+        """Why its process is not started for now; empty if there is no reason."""
+        ...
+
+    def end_pause(self, plugin: str) -> None:
+        """A retry was requested: drop the reason of its pause."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """One plugin that may be activated."""
 
     name: str
     source: Source
-    load: Callable[[], Any]
+    load_here: Callable[[], Any]
     """Imports the code and returns the module or object; None for a plugin without code. May raise anything."""
     manifest: Callable[[], Manifest]
     """The whole manifest; built on demand."""
@@ -57,7 +77,8 @@ class Candidate:
     """The light half of it."""
     distribution: str = ""
     location: str = ""
-    folder: Path | None = None
+    folder_path: str = ""
+    """The real folder that holds plugin.yaml; empty for a package in a zip, and where there is none."""
     findings: tuple[Finding, ...] = ()
     """What is wrong with it; one error among them and it is failed."""
     tool_ids: tuple[str, ...] = ()
@@ -66,8 +87,8 @@ class Candidate:
     """What its files say about its tools now."""
     tool_findings: tuple[Finding, ...] = ()
     """What was wrong with them when it was found; costs those tools, not the plugin."""
-    unload: Callable[[], None] | None = None
-    """Unloads imported code, so that `load` reads it again; None if that is impossible."""
+    unload_here: Callable[[], None] | None = None
+    """Unloads imported code, so that `load_here` reads it again; None if that is impossible."""
     implicit: bool = False
     """Passed as an object without a manifest: what it implements counts as declared."""
     has_code: bool = True
@@ -93,20 +114,43 @@ class Candidate:
     """Built in with node types only: it is activated at the first use of one."""
     apart: str = ""
     """Why it must run in its own process, by its manifest and the configuration; empty if it need not."""
-    isolated: Callable[[], str] = lambda: ""
-    """Why it runs in its own process now; empty if it runs in the host."""
-    pause_notice: Callable[[], str] = lambda: ""
-    """A notice about it for a person, in any state; empty if there is none."""
+    tiers: Tiers | None = None
+    """Of a found plugin; the others run in the host."""
     target: str = ""
     """Of an upstream: its exact address or command line."""
     tool_hashes: Callable[[], Mapping[str, str]] = dict
     """Of an upstream: tool → hash of its definition, as it was last listed."""
-    end_pause: Callable[[], None] = lambda: None
-    """A retry was requested: drop the reason of its pause."""
+
+    def load(self) -> Any:
+        """Its code as `load_here` gives it, or the proxy of the process that it runs in. May raise anything."""
+        return self.tiers.load(self) if self.tiers is not None and self.isolated() else self.load_here()
+
+    def unload(self) -> None:
+        """Let the next `load` read the code again; a process of its own reads it each time it starts."""
+        if self.unload_here is not None and not self.isolated():
+            self.unload_here()
+
+    def isolated(self) -> str:
+        """Why it runs in its own process now; empty if it runs in the host."""
+        return "" if self.tiers is None else self.tiers.reason(self)
+
+    def pause_notice(self) -> str:
+        """A notice about it for a person, in any state; empty if there is none."""
+        return self.tiers.pause_notice(self.name) if self.tiers is not None and self.isolated() else ""
+
+    def end_pause(self) -> None:
+        """A retry was requested: drop the reason of its pause."""
+        if self.tiers is not None:
+            self.tiers.end_pause(self.name)
 
     @property
     def version(self) -> str:
         return self.facts.version or "0"
+
+    @property
+    def folder(self) -> Path | None:
+        """`folder_path`; a start with hundreds of plugins has no need of it."""
+        return Path(self.folder_path) if self.folder_path else None
 
     @property
     def tier(self) -> Tier:
@@ -149,15 +193,13 @@ def builtin_candidate(name: str, module: str, is_nodes_alone: bool, version: str
     )
 
 
-def isolation_reason(candidate: Candidate, config: IsolationConfig) -> str:
+def isolation_reason(facts: Facts, config: IsolationConfig) -> str:
     """Why a plugin belongs to the isolated tier, as it is declared and configured; empty for one that does not."""
-    if candidate.source == "builtin":
-        return ""
-    if candidate.facts.isolation == "process":
+    if facts.isolation == "process":
         return "plugin.yaml says so"
-    if candidate.name in config.plugins:
+    if facts.name in config.plugins:
         return "isolation.plugins names it"
-    raised = {canonical_hook(name) or name for name in config.raise_for} & candidate.requested
+    raised = {canonical_hook(name) or name for name in config.raise_for} & facts.requested
     return f"it asks for {', '.join(sorted(raised))} (isolation.raise)" if raised else ""
 
 
@@ -202,7 +244,7 @@ def object_candidate(given: Any) -> Candidate:
         lambda: final,
         facts,
         location=_place_of(plugin.thing),
-        folder=folder if not implicit else None,
+        folder_path=str(folder) if folder is not None and not implicit else "",
         findings=findings,
         tool_ids=tools.ids,
         tools=lambda: tools,

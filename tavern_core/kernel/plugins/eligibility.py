@@ -116,7 +116,7 @@ def _judge_alone(record: Record, around: Circumstances, diagnostics: Diagnostics
     if (taken := around.core_tools.get(fold(candidate.name))) is not None:
         text = f"plugin {candidate.name!r} has the name of the core tool {taken!r}"
         return record.failed(NameConflict(text, hint="rename the plugin"))
-    if candidate.source == "object" and (why := isolation_reason(candidate, around.config.isolation)):
+    if candidate.source == "object" and (why := isolation_reason(candidate.facts, around.config.isolation)):
         text = f"{candidate.name} must run in its own process ({why}), but it is an object of this program, whose code runs here already"
         return record.failed(
             PluginError(text, hint="put it into a folder or package, or remove what requires its own process")

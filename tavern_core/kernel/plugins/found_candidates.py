@@ -16,8 +16,9 @@ from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.discovery.discovery import Discovery, discover
 from tavern_core.kernel.discovery.found_plugin import FoundPlugin
 from tavern_core.kernel.discovery.other_formats import roots_of
-from tavern_core.kernel.plugins.candidate import Candidate, has_nodes
+from tavern_core.kernel.plugins.candidate import Candidate, Tiers, has_nodes, isolation_reason
 from tavern_core.kernel.plugins.plugin_code import FolderCode, PackageCode
+from tavern_core.model.config import IsolationConfig
 from tavern_core.model.plugin_status import Diagnostic, Source
 from tavern_core.model.tool import ToolSpec
 
@@ -109,7 +110,9 @@ class IndexedSpecs:
             return None  # corrupt, or of another version
 
 
-def find_candidates(loaded: LoadedConfig, diagnostics: Diagnostics, specs: IndexedSpecs) -> list[Candidate]:
+def find_candidates(
+    loaded: LoadedConfig, diagnostics: Diagnostics, specs: IndexedSpecs, tiers: Tiers
+) -> list[Candidate]:
     """All plugins in the configured folders and among the installed packages, in order of precedence."""
     plugins, skills = loaded.config.plugins, loaded.config.skills
     discovery = discover(
@@ -122,7 +125,7 @@ def find_candidates(loaded: LoadedConfig, diagnostics: Diagnostics, specs: Index
         diagnostics.put(diagnostic, found=True)
     _report_missing_roots(loaded, diagnostics)
     ordered = sorted(discovery.plugins, key=lambda p: (_ORDER[p.source], p.candidate.root, p.distribution, p.name))
-    return [as_candidate(plugin) for plugin in ordered]
+    return [_as_candidate(plugin, loaded.config.isolation, tiers) for plugin in ordered]
 
 
 def _report_missing_roots(loaded: LoadedConfig, diagnostics: Diagnostics) -> None:
@@ -137,9 +140,10 @@ def _report_missing_roots(loaded: LoadedConfig, diagnostics: Diagnostics) -> Non
                 diagnostics.put(Diagnostic(PluginError.code, text, hint=hint), found=True)
 
 
-def as_candidate(plugin: FoundPlugin) -> Candidate:
+def _as_candidate(plugin: FoundPlugin, isolation: IsolationConfig, tiers: Tiers) -> Candidate:
     """A discovered plugin, ready to be checked and activated."""
     code = PackageCode(plugin.module) if plugin.module is not None else FolderCode(plugin.name, plugin.folder)
+    folder = "" if plugin.row.prefix else plugin.row.folder
 
     def manifest() -> Manifest:
         from tavern_core.model.manifest import Manifest
@@ -154,7 +158,7 @@ def as_candidate(plugin: FoundPlugin) -> Candidate:
         plugin.facts,
         plugin.distribution,
         plugin.location,
-        plugin.folder,
+        folder,
         plugin.findings,
         plugin.declared_tools,
         plugin.current_tools,
@@ -163,10 +167,12 @@ def as_candidate(plugin: FoundPlugin) -> Candidate:
         has_code=plugin.has_python,
         module=plugin.module or "",
         may_hide_tools=not plugin.declared_tools and plugin.has_python and _registers_tools(plugin),
+        apart=isolation_reason(plugin.facts, isolation),
+        tiers=tiers,
         artifact=plugin.artifact_hash,
         fingerprint=plugin.fingerprint,
         manifest_hash=plugin.manifest_hash,
-        unpack=None if plugin.folder is not None else lambda cache: _unpacked(plugin, cache),
+        unpack=None if folder else lambda cache: _unpacked(plugin, cache),
         stamp=(plugin.manifest_hash, plugin.location, plugin.distribution_version),
     )
 

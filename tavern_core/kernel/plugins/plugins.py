@@ -130,15 +130,14 @@ class Plugins(Mapping[str, PluginStatus]):
             PluginError: it no longer exists, or cannot be activated in its present form; the status says why.
         """
         record = self._own(name)
-        unload = record.candidate.unload
-        if unload is None:
+        if record.candidate.unload_here is None:
             raise UsageError(
                 f"{name} was passed to the host as an object; its code cannot be read again",
                 hint="restart the program, or install the plugin as a package or folder",
             )
 
         def change() -> None:
-            unload()
+            record.candidate.unload()
             record.candidate.end_pause()
             self._reconciler.forget_failures(name)
             self._reconciler.read_again(name)

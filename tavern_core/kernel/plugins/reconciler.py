@@ -79,8 +79,7 @@ class Reconciler:
         for name in leaving:
             await self._lifecycle.deactivate(name)
             record = self._lifecycle.records.pop(name)
-            if record.candidate.unload is not None:
-                record.candidate.unload()
+            record.candidate.unload()
             self._lifecycle.tables.registry.drop(name)
         take_new()
         self.judge()

@@ -13,7 +13,7 @@ from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.foundation import Foundation
 from tavern_core.kernel.grants.grant_store import GrantStore
 from tavern_core.kernel.grants.grants import Decision, GrantRecord, Grants, decide
-from tavern_core.kernel.plugins.candidate import Candidate, builtin_candidate, object_candidate
+from tavern_core.kernel.plugins.candidate import Candidate, Tiers, builtin_candidate, object_candidate
 from tavern_core.kernel.plugins.eligibility import Circumstances, judge
 from tavern_core.kernel.plugins.enabled_state import PluginStates
 from tavern_core.kernel.plugins.found_candidates import IndexedSpecs, find_candidates
@@ -35,12 +35,12 @@ class Sources:
     Args:
         builtin: (name, module, whether it contributes only node types) of the host's own.
         given: objects passed by the program.
-        applied: applies the operator's configuration to a discovered plugin.
+        tiers: where the code of a discovered plugin runs.
     """
 
     builtin: Sequence[tuple[str, str, bool]]
     given: Sequence[Any]
-    applied: Callable[[Candidate], Candidate]
+    tiers: Tiers
     upstreams: Callable[[], Sequence[Candidate]] = tuple
     """Those of the configuration, as candidates."""
 
@@ -112,7 +112,7 @@ class Roster:
         ordinals = {id(candidate): number for number, candidate in enumerate(passed, 1)}
         found += passed
         self._base.diagnostics.forget_found()
-        found += map(self._sources.applied, find_candidates(self._base.loaded, self._base.diagnostics, self._specs))
+        found += find_candidates(self._base.loaded, self._base.diagnostics, self._specs, self._sources.tiers)
         found += self._sources.upstreams()
         unique: dict[str, Candidate] = {}
         for candidate in found:
