@@ -131,7 +131,7 @@ class Row:
     details: Details = field(default_factory=Details)
 
     def light(self) -> list[Any]:
-        """The fields that every start needs, in their order: ``Row(*row.light(), details=row.details)`` is the same row."""
+        """The fields that every start needs, in their order: ``Row(*row.light(), row.details)`` is the same row."""
         return [
             self.key, self.folder, self.name, self.prefix, self.source_folder, self.watched, self.is_settled,
             self.is_failed, self.ids, self.has_python, self.digest, self.facts, self.findings, self.tool_findings,
@@ -216,7 +216,7 @@ class Index:
             data = json.loads(content[start : heavy - 1].decode("ascii"))  # of bytes, json would guess the encoding
             self.paths = {row[0]: _entry(row) for row in data["paths"]}
             for length, at, *light in data["rows"]:
-                self.rows[light[0]] = Row(*light, details=Details(content, heavy + at, length))
+                self.rows[light[0]] = Row(*(*light, Details(content, heavy + at, length)))
         except (OSError, ValueError, TypeError, KeyError, IndexError, RecursionError):
             self.paths, self.rows = {}, {}
 
