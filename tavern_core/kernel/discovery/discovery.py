@@ -181,6 +181,7 @@ class _Looking:
         self._is_own_path = is_own_path
         self._now = time.time_ns()
         self._seen: set[str] = set()
+        self._real_folders: dict[str, str] = {}
 
     # Folders -----------------------------------------------------------------------------------------------------------
 
@@ -269,12 +270,20 @@ class _Looking:
             refused = refuse_entry(candidate, place)
             self._keep(refused)
             return refused
-        folder = place.folder if place.prefix else os.path.realpath(place.folder)
+        folder = place.folder if place.prefix else self._real(place.folder)
         if row is not None and (row.folder, row.prefix) == (folder, place.prefix) and row.is_current():
             return row
         return self._read(candidate, folder, place.prefix)
 
     # Both --------------------------------------------------------------------------------------------------------------
+
+    def _real(self, folder: str) -> str:
+        """As `os.path.realpath`; what hundreds of packages have above them is followed once."""
+        above, name = os.path.split(folder)
+        if above not in self._real_folders:
+            self._real_folders[above] = os.path.realpath(above)
+        path = os.path.join(self._real_folders[above], name)  # noqa: PTH118
+        return os.path.realpath(path) if not name.strip(".") or os.path.islink(path) else path  # noqa: PTH114
 
     def _read(self, candidate: Candidate, folder: str, prefix: str) -> Row:
         from tavern_core.kernel.discovery.plugin_reader import read_plugin, unreadable

@@ -50,7 +50,7 @@ class PackageFinder:
 
     def __init__(self, paths: Sequence[str], listings: Mapping[str, frozenset[str]], *, ask_hooks: bool) -> None:
         self._paths = paths
-        self._names: dict[str, frozenset[str]] = dict(listings)
+        self._names: dict[str, frozenset[str] | None] = dict(listings)
         self._zips: dict[str, tuple[str, str, frozenset[str]] | None] = {}
         self._ask_hooks = ask_hooks
         self._mapping: dict[str, str] | None = None
@@ -96,13 +96,12 @@ class PackageFinder:
 
     def _listing(self, folder: str) -> frozenset[str] | None:
         """The names in a folder; None when it is none."""
-        if (names := self._names.get(folder)) is None:
+        if folder not in self._names:
             try:
-                names = frozenset(os.listdir(folder))  # noqa: PTH208
+                self._names[folder] = frozenset(os.listdir(folder))  # noqa: PTH208
             except (OSError, ValueError):
-                return None
-            self._names[folder] = names
-        return names
+                self._names[folder] = None
+        return self._names[folder]
 
     # Archives ----------------------------------------------------------------------------------------------------------
 
