@@ -189,14 +189,15 @@ def _judge_slots(
 def _judge_dependencies(waiting: list[Record], verdicts: dict[str, Standing], records: Mapping[str, Record]) -> None:
     """Missing, failed and disabled dependencies and cycles; repeated until stable."""
     tied = _tied(records)
-    for record in waiting:
+    for record in waiting if tied else ():
         if verdicts[record.name].state == "reviewed" and (path := _circle(record.name, tied)):
             text = f"plugins depend on each other in a circle: {' → '.join(path)}"
             verdicts[record.name] = record.failed(DependencyUnmet(text, hint="remove one dependsOn"))
+    needing = [record for record in waiting if record.candidate.facts.depends_on]
     changed = True
     while changed:
         changed = False
-        for record in waiting:
+        for record in needing:
             if verdicts[record.name].state == "reviewed" and (why := _unmet(record, verdicts, records)):
                 verdicts[record.name] = record.failed(DependencyUnmet(why[0], hint=why[1]))
                 changed = True

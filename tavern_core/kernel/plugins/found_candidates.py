@@ -142,7 +142,8 @@ def _report_missing_roots(loaded: LoadedConfig, diagnostics: Diagnostics) -> Non
 
 def _as_candidate(plugin: FoundPlugin, isolation: IsolationConfig, tiers: Tiers) -> Candidate:
     """A discovered plugin, ready to be checked and activated."""
-    code = PackageCode(plugin.module) if plugin.module is not None else FolderCode(plugin.name, plugin.folder)
+    module, facts, tool_ids = plugin.candidate.module, plugin.facts, plugin.declared_tools
+    code = PackageCode(module) if module else FolderCode(plugin.name, plugin.folder)
     folder = "" if plugin.row.prefix else plugin.row.folder
 
     def manifest() -> Manifest:
@@ -155,19 +156,19 @@ def _as_candidate(plugin: FoundPlugin, isolation: IsolationConfig, tiers: Tiers)
         plugin.source,
         code.load,
         manifest,
-        plugin.facts,
+        facts,
         plugin.distribution,
         plugin.location,
         folder,
         plugin.findings,
-        plugin.declared_tools,
+        tool_ids,
         plugin.current_tools,
         plugin.tool_findings,
         code.unload,
         has_code=plugin.has_python,
-        module=plugin.module or "",
-        may_hide_tools=not plugin.declared_tools and plugin.has_python and _registers_tools(plugin),
-        apart=isolation_reason(plugin.facts, isolation),
+        module=module,
+        may_hide_tools=not tool_ids and plugin.has_python and _registers_tools(plugin),
+        apart=isolation_reason(facts, isolation),
         tiers=tiers,
         artifact=plugin.artifact_hash,
         fingerprint=plugin.fingerprint,

@@ -87,9 +87,12 @@ class Reconciler:
 
     async def _activate_early(self) -> None:
         """Activate plugins that do not wait for their first use; a failure is in the record and does not affect others."""
+        has_tried = False
         with self._lifecycle.burst():
             for record in list(self._lifecycle.records.values()):
                 if record.usable and not record.active and self.starts_with_host(record):
+                    has_tried = True
                     with suppress(PluginError):
                         await self._lifecycle.activate(record.name)
-        self.judge()
+        if has_tried:
+            self.judge()

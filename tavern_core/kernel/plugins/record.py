@@ -73,6 +73,7 @@ class Record:
 
     def __init__(self, candidate: Candidate, rank: int) -> None:
         self.candidate = candidate
+        self.name = candidate.name
         self.rank = rank
         """Place in the order of precedence; the lower one wins a clash."""
         self.changed: Signal | None = None
@@ -110,10 +111,6 @@ class Record:
         self.trusted_files: str | None = None
         """For a skill that had to be trusted: the names and times of its files when they were compared with what was trusted."""
         self._lock = threading.Lock()
-
-    @property
-    def name(self) -> str:
-        return self.candidate.name
 
     @property
     def standing(self) -> Standing:
