@@ -75,6 +75,7 @@ class PackageFinder:
 
     def _search(self, name: str, where: Sequence[str]) -> Place | None:
         portions: list[str] = []
+        files = [name + suffix for suffix in _SUFFIXES]
         for entry in where:
             names = self._listing(entry)
             if names is None:
@@ -86,9 +87,9 @@ class PackageFinder:
             if name in names:
                 folder = os.path.join(entry, name)  # noqa: PTH118
                 inner = self._listing(folder)
-                if inner is not None and any(init in inner for init in _INITS):
+                if inner is not None and not inner.isdisjoint(_INITS):
                     return Place("package", folder)
-            if any(name + suffix in names for suffix in _SUFFIXES):
+            if not names.isdisjoint(files):
                 return Place("module", entry)
             if name in names and self._listing(folder) is not None:
                 portions.append(folder)

@@ -75,7 +75,7 @@ def facts_of(manifest: Manifest) -> Facts:
     from tavern_core.contract.permissions import requested_permissions
     from tavern_core.model.manifest import Entry
 
-    dumped = {name: getattr(manifest, _snake(name)) for name in CONTRIBUTIONS}
+    dumped = {name: getattr(manifest, "job_stores" if name == "jobStores" else name) for name in CONTRIBUTIONS}
     sections = {name for name, value in dumped.items() if value is not None}
     sections |= {name for name in ("tools", "nodes", "frontend", "skills") if getattr(manifest, name) is not None}
     if manifest.config_options:
@@ -101,7 +101,3 @@ def facts_of(manifest: Manifest) -> Facts:
         aliases=dict(manifest.aliases),
         tools_entry=manifest.tools.entry if isinstance(manifest.tools, Entry) else "",
     )
-
-
-def _snake(name: str) -> str:
-    return "job_stores" if name == "jobStores" else name
