@@ -192,8 +192,8 @@ def test_the_same_tool_in_two_files_names_both(places: Places) -> None:
     places.folder_plugin("text", "tools: {entry: tools}\n", files=files)
     plugin = only(places.discover())
     assert plugin.declared_tools == ("text:my_tool",)
-    assert [f.message for f in plugin.tools.findings] == [
-        "tools/b.tool.json defines 'text:MyTool', which reads like 'text:my_tool' of tools/a.tool.json"
+    assert [f.located for f in plugin.tools.findings] == [
+        "tools/b.tool.json:1:8: id: tools/b.tool.json defines 'text:MyTool', which reads like 'text:my_tool' of tools/a.tool.json"
     ]
 
 
@@ -320,6 +320,16 @@ def test_a_distribution_that_is_twice_on_the_path_counts_once(places: Places) ->
     twin.symlink_to(places.site, target_is_directory=True)
     found = places.discover(paths=[places.site, Path(f"{places.site}/"), twin, places.site])
     assert (names(found), found.diagnostics) == (["text"], ())
+
+
+def test_the_folder_of_a_package_is_the_real_one_whatever_links_lead_there(places: Places) -> None:
+    text, words = places.installed_plugin("text"), places.installed_plugin("words")
+    words.rename(places.root / "elsewhere")
+    words.symlink_to(places.root / "elsewhere", target_is_directory=True)
+    twin = places.root / "twin"
+    twin.symlink_to(places.site, target_is_directory=True)
+    found = places.discover(paths=[twin])
+    assert [plugin.folder for plugin in found.plugins] == [text.resolve(), places.root.resolve() / "elsewhere"]
 
 
 def test_the_first_distribution_of_a_name_on_the_path_hides_the_others(places: Places) -> None:

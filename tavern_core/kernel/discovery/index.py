@@ -213,7 +213,7 @@ class Index:
                 return
             # Behind the check sum the content is what this very version wrote.
             heavy = start + header["light"] + 1
-            data = json.loads(str(memoryview(content)[start : heavy - 1], "ascii"))  # of bytes, json would guess
+            data = json.loads(str(memoryview(content)[start : heavy - 1], "ascii"))
             self.paths = {row[0]: _entry(row) for row in data["paths"]}
             for length, at, *light in data["rows"]:
                 self.rows[light[0]] = Row(*(*light, Details(content, heavy + at, length)))
