@@ -22,6 +22,9 @@ COMMAND_HINT: Final = "write one word of letters, digits, - and _"
 _COMMAND_NAME: Final = re.compile(r"[^\W_][\w.-]{0,63}\Z")
 _RUN_ID: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}\Z")
 _SERVICE_NAME: Final = re.compile(SERVICE_NAME)
+CALLER_KINDS: Final = ("role", "profile", "user")
+"""What a key by caller may begin with, besides being a principal."""
+CALLER_KEYS: Final = "write user:<id>, role:<role>, profile:<name>, a principal, or * for everybody else"
 RESERVED_NAMESPACES: Final = frozenset({"core", "system", "kb", "workflow", "jobs", "skill", "CodeInterpreter"})
 """Namespaces of the host (DESIGN §2); a plugin with one as its name is refused."""
 
@@ -65,6 +68,18 @@ def is_local_name(name: str) -> bool:
 def is_service_name(name: str) -> bool:
     """True for a name by which a service can be requested and granted: printable, without blanks, ``:`` and ``*``."""
     return _SERVICE_NAME.match(name) is not None and name.isprintable()
+
+
+def caller_key_flaw(key: str) -> str:
+    """Why a key of `callers`, or of another section by caller, can match no caller; empty: it can."""
+    kind, _, name = key.partition(":")
+    if not key.strip() or (kind in CALLER_KINDS and not name):
+        return f"the caller {key!r} matches no caller"
+    if kind not in CALLER_KINDS and kind.strip().lower() in CALLER_KINDS:
+        return f"the caller {key!r} matches no caller: the kinds of caller are written in lower case"
+    if "*" in key and key != "*":
+        return f"the caller {key!r} matches no caller: patterns are not understood here"
+    return ""
 
 
 def camel(name: str) -> str:

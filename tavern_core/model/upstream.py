@@ -27,7 +27,7 @@ from tavern_core.model.capability import is_capability, known_capability
 from tavern_core.model.environment_variables import is_name, is_refused
 from tavern_core.model.file_part import FilePart, refused
 from tavern_core.model.manifest import CapabilityRequest, Permissions
-from tavern_core.model.naming_rules import is_plugin_name, is_reserved
+from tavern_core.model.naming_rules import CALLER_KEYS, caller_key_flaw, is_plugin_name, is_reserved
 from tavern_core.model.safe_text import quoted_address
 from tavern_core.model.secret_references import SECRET
 from tavern_core.model.settings import Line
@@ -78,6 +78,12 @@ def _capability_name(name: str) -> str:
     if not is_capability(name):
         raise refused(f"{name!r:.80} is not a capability", known_capability(name))
     return name
+
+
+def _caller(key: str) -> str:
+    if flaw := caller_key_flaw(key):
+        raise refused(flaw, CALLER_KEYS)
+    return key
 
 
 def _upstream_name(name: str) -> str:
@@ -146,7 +152,7 @@ class UpstreamConfig(FilePart):
     """Variables of the command; values may be references: ``{$secret: name}``, ``{$env: NAME}``."""
     headers: _Headers = Field(default_factory=dict)
     settings: dict[str, Any] = Field(default_factory=dict)
-    credentials: dict[str, Credentials] = Field(default_factory=dict)
+    credentials: dict[Annotated[str, AfterValidator(_caller)], Credentials] = Field(default_factory=dict)
     """Caller (``user:alice``, ``role:…``, a principal, ``*``) → settings, headers and variables for its calls."""
     permissions: tuple[CapabilityRequest, ...] = ()
     """What the command may do in its sandbox."""

@@ -22,7 +22,7 @@ from tavern_core.errors import (
     TavernError,
     UpstreamError,
 )
-from tavern_core.kernel.access.tool_access import caller_keys
+from tavern_core.kernel.access.tool_access import own_keys
 from tavern_core.kernel.execution.modes import TimeLimit, bounded
 from tavern_core.kernel.plugins.candidate import Candidate
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
@@ -375,7 +375,7 @@ def credential_of(entry: Entry, context: CallContext | None) -> str:
     known = entry.config.credentials
     if not known or context is None or context.principal == HOST_PRINCIPAL:
         return ""
-    return next((key for key in caller_keys(context, None) if key in known), "*" if "*" in known else "")
+    return next((key for key in own_keys(context) if key in known), "*" if "*" in known else "")
 
 
 @contextmanager

@@ -97,7 +97,7 @@ def test_a_lost_stream_goes_on_for_its_own_session_alone(tmp_path: Path) -> None
 @pytest.mark.parametrize("event", ["nonsense", "-", "a-b", "a-" + "9" * 5_000, "é"])
 def test_an_event_that_is_none_is_followed_by_nothing(event: str) -> None:
     sent: list[Any] = []
-    store = SessionEvents(RecentEvents(Pages()))
+    store = SessionEvents(RecentEvents(Pages()), "agent:ann")
 
     async def send(message: Any) -> None:
         sent.append(message)
@@ -111,30 +111,68 @@ def test_an_event_that_is_none_is_followed_by_nothing(event: str) -> None:
     assert sent == []
 
 
-def test_what_was_sent_longest_ago_is_dropped_first(monkeypatch: pytest.MonkeyPatch) -> None:
+LARGE = JSONRPCResponse(jsonrpc="2.0", id=1, result={"text": "x" * 3_000})
+
+
+def replayed(recent: RecentEvents, stream: str) -> int | None:
+    """How many events of a stream are sent again; None: it is not known any more."""
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    found = recent.find(stream)
+    if found is None:
+        return None
+    asyncio.run(found.session.replay_events_after(f"{stream}-0", send))
+    return len(sent)
+
+
+SENT: dict[str, tuple[str, list[int | None]]] = {
+    "the stream that was sent something longest ago": ("ann:1 bob:1 ann:2 bob:1 ann:3", [None, 2, None, 1]),
+    "the oldest of the principal with the most": ("bob:1 ann:1 ann:2 ann:3 ann:4", [1, None, None, 1, 1]),
+    "one that takes all the room itself": ("bob:1 ann:1 ann:1 ann:1 ann:1", [1, None]),
+    "nothing of a stream that is alone": ("ann:1 ann:1 ann:1 ann:1 ann:1", [5]),
+}
+"""What is dropped → streams (session:request) in the order in which events of 3,000 bytes were sent; what is left of each, of 10,000 bytes."""
+
+
+@pytest.mark.parametrize("case", SENT)
+def test_what_is_dropped_is_of_the_principal_that_takes_most_room(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_store, "_MOST_BYTES", 10_000)
+    order, left = SENT[case]
     recent = RecentEvents(Pages())
-    one, other = SessionEvents(recent), SessionEvents(recent)
+    sessions = {name: SessionEvents(recent, f"agent:{name}") for name in ("ann", "bob")}
+    names: dict[str, str] = {}
+    for stream in order.split():
+        session, _, request = stream.partition(":")
+        event = asyncio.run(sessions[session].store_event(request, LARGE))
+        names.setdefault(stream, event.rpartition("-")[0])
+    assert [replayed(recent, name) for name in names.values()] == left
 
-    async def replayed(store: SessionEvents, event: str) -> int | None:
-        sent: list[Any] = []
 
-        async def send(message: Any) -> None:
-            sent.append(message)
+def test_events_that_a_stream_has_forgotten_take_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_store, "_MOST_BYTES", 10_000)
+    monkeypatch.setattr(event_store, "_MOST_EVENTS", 2)
+    recent = RecentEvents(Pages())
+    session = SessionEvents(recent, "agent:ann")
+    small = asyncio.run(session.store_event("1", JSONRPCResponse(jsonrpc="2.0", id=1, result={})))
+    for _ in range(9):
+        long = asyncio.run(session.store_event("2", LARGE))
+    assert [replayed(recent, event.rpartition("-")[0]) for event in (small, long)] == [1, 2]
 
-        found = await store.replay_events_after(event.rpartition("-")[0] + "-0", send)
-        return None if found is None else len(sent)
 
-    async def main() -> list[int | None]:
-        large = JSONRPCResponse(jsonrpc="2.0", id=1, result={"text": "x" * 3_000})
-        old = await one.store_event("1", large)
-        busy = await other.store_event("1", large)
-        await one.store_event("2", large)
-        await other.store_event("1", large)  # the oldest is dropped for it
-        await one.store_event("1", large)  # …and the next oldest for a new stream of its id
-        return [await replayed(one, old), await replayed(other, busy)]
-
-    assert asyncio.run(main()) == [None, 2]
+def test_a_client_with_very_many_streams_pushes_out_none_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_store, "_MOST_STREAMS", 8)
+    with open_shop(tmp_path) as (url, tavern, _):
+        ann, bob = (Session(url, tavern.tokens.create(f"agent:{name}")[1]) for name in ("ann", "bob"))
+        first = ann.price("apples").rpartition("-")[0] + "-1"
+        for number in range(20):
+            flood = Session(url, bob.headers["authorization"].removeprefix("Bearer ")) if number % 5 == 0 else bob
+            flood.post("tools/call", {"name": "shop__price", "arguments": {"item": "x" * 9}}, id_=number + 2)
+        assert "apples" in "".join(ann.events_after(first))
 
 
 @pytest.mark.parametrize("version", ["2025-11-25", "2025-06-18"])

@@ -42,6 +42,16 @@ WRONG: dict[str, tuple[str, str, str]] = {
         "never passed",
         "delete",
     ),
+    "a pattern of callers with credentials": (
+        "{kind: mcp, url: http://a.example, credentials: {'agent:*': {headers: {X: y}}}}",
+        "the caller 'agent:*' matches no caller: patterns are not understood here",
+        "a principal, or * for everybody else",
+    ),
+    "a caller with credentials in capitals": (
+        "{kind: mcp, url: http://a.example, credentials: {'User:ann': {headers: {X: y}}}}",
+        "written in lower case",
+        "user:<id>",
+    ),
     "a line break in the command": ('{kind: mcp, command: [x, "a\\nb"]}', "cannot be reviewed", "line breaks"),
     "another installer": ("{kind: mcp, command: [npm, exec, a]}", "fetches code and runs it", "trusted: true"),
     "an override of nothing": (

@@ -171,6 +171,18 @@ def test_callers_with_credentials_of_their_own_have_connections_of_their_own(tmp
     assert sorted({s["key"] for s in system.settings}) == ["of ann", "of others", "of the host"]
 
 
+def test_a_principal_that_reads_like_a_role_gets_no_credentials_of_that_role(tmp_path: Path) -> None:
+    system = System()
+    own = {"role:boss": {"settings": {"key": "of the boss"}}}
+    with opened(system, tmp_path, settings={"key": "of all"}, credentials=own) as host:
+        rights = frozenset({"network"})
+        assert host.invoke_sync("toy:echo", {"x": 1}, context=CallContext(principal="role:boss", permissions=rights)).ok
+        assert {settings["key"] for settings in system.settings} == {"of all"}
+        boss = CallContext(principal="ann", roles=frozenset({"boss"}), permissions=rights)
+        assert host.invoke_sync("toy:echo", {"x": 1}, context=boss).ok
+    assert system.settings[-1]["key"] == "of the boss"
+
+
 def test_an_unused_connection_is_closed_and_opened_again_by_the_next_call(tmp_path: Path) -> None:
     system = System()
     closed = threading.Event()

@@ -22,11 +22,10 @@ from tavern_core.kernel.access.tool_selectors import (
     readings,
 )
 from tavern_core.model.config import AccessRule, ToolsConfig
-from tavern_core.model.naming_rules import RESERVED_NAMESPACES, split_id
+from tavern_core.model.naming_rules import CALLER_KEYS, CALLER_KINDS, RESERVED_NAMESPACES, caller_key_flaw, split_id
 from tavern_core.model.nearest import did_you_mean, nearest
 from tavern_core.model.wildcard import matches
 
-_CALLER_KINDS: Final = ("role", "profile", "user")
 _MOST_SUGGESTIONS: Final = 20  # looking for the nearest of 10,000 names takes a tenth of a second
 
 
@@ -102,23 +101,15 @@ class ListReview:
     def caller(self, place: str, key: str) -> Iterator[Finding]:
         """A key of `callers`, or of another section by caller, that can match no caller."""
         kind, _, name = key.partition(":")
-        if not key.strip() or (kind in _CALLER_KINDS and not name):
-            message = f"the caller {key!r} matches no caller"
-        elif kind not in _CALLER_KINDS and kind.strip().lower() in _CALLER_KINDS:
-            message = f"the caller {key!r} matches no caller: the kinds of caller are written in lower case"
-        elif "*" in key and key != "*":
-            message = f"the caller {key!r} matches no caller: patterns are not understood here"
+        if flaw := caller_key_flaw(key):
+            message = flaw
         elif key != key.strip() or name != name.strip():
             message = f"the caller {key!r} has blanks around it; only a name with the same blanks fits"
-        elif name and kind not in _CALLER_KINDS and (near := nearest(kind, _CALLER_KINDS, 1)):
+        elif name and kind not in CALLER_KINDS and (near := nearest(kind, CALLER_KINDS, 1)):
             message = f"the caller {key!r} is a principal of this name; if {near[0]}:{name} is meant, the entry matches no one"
         else:
             return
-        yield self._warning(
-            f"{place}.{key}",
-            message,
-            "write user:<id>, role:<role>, profile:<name>, a principal, or * for everybody else",
-        )
+        yield self._warning(f"{place}.{key}", message, CALLER_KEYS)
 
     def _warning(self, place: str, message: str, hint: str, **details: str) -> Finding:
         return Finding("CONFIG_INVALID", message, hint, Location(self._file, pointer=place), "warning", details)

@@ -95,9 +95,7 @@ class ToolAccess:
     def _keys(self, context: CallContext, profile: Profile | None) -> list[str]:
         """The rules that fit this caller."""
         keys = caller_keys(context, profile)
-        # A principal that reads like a role does not have that role: it does not make the caller known.
-        own = keys[1:] if context.principal.startswith(("role:", "profile:")) else keys
-        if context.principal == HOST_PRINCIPAL or any(key in self.named for key in own):
+        if context.principal == HOST_PRINCIPAL or any(key in self.named for key in own_keys(context, profile)):
             return keys
         return [*keys, UNKNOWN]
 
@@ -268,6 +266,12 @@ def caller_keys(context: CallContext, profile: Profile | None) -> list[str]:
     if profile is not None and profile.name != context.profile:  # the context named a file, the lists name profiles
         keys.append(f"profile:{profile.name}")
     return keys
+
+
+def own_keys(context: CallContext, profile: Profile | None = None) -> list[str]:
+    """`caller_keys` for what a key gives: a principal that reads like a role does not have that role."""
+    keys = caller_keys(context, profile)
+    return keys[1:] if context.principal.startswith(("role:", "profile:")) else keys
 
 
 def _inventory_verdict(tool_id: str, wanted: str | None, profile: Profile | None) -> Verdict:

@@ -1,14 +1,15 @@
 """What streams of the 2025 era sent lately: a client that lost one comes back with the last event that it has, and gets the rest.
 
 Each session has a store of its own, because the library names streams by the ids of requests, which are the same in all
-sessions. Ids of events name their stream by a random number that only its client was sent.
+sessions. Ids of events name their stream by a random number that only its client was sent. Room is shared by principals:
+where it runs out, the one that takes most of it loses its oldest stream, so no client pushes out what another waits for.
 """
 
 from __future__ import annotations
 
 import itertools
 import secrets
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from typing import Any, Final
 
 from mcp.server.streamable_http import EventCallback, EventId, EventMessage, EventStore, StreamId
@@ -29,13 +30,23 @@ class _Stream:
         self.id = id_
         self.name = secrets.token_hex(12)
         self.numbers = itertools.count(1)
-        self.events: deque[tuple[int, JSONRPCMessage | None, bytes | None]] = deque(maxlen=_MOST_EVENTS)
+        self.events: deque[tuple[int, JSONRPCMessage | None, bytes | None, int]] = deque()
+        """Number, message, the page that it names, bytes."""
         self.size = 0
-        """Bytes of all that it was sent."""
+        """Bytes of `events`."""
+
+    def add(self, message: JSONRPCMessage | None, page: bytes | None) -> int:
+        """Keep an event; its number. The oldest goes where there are too many."""
+        number, size = next(self.numbers), 0 if message is None else len(to_json(message))
+        self.events.append((number, message, page, size))
+        self.size += size
+        if len(self.events) > _MOST_EVENTS:
+            self.size -= self.events.popleft()[3]
+        return number
 
 
 class RecentEvents:
-    """The events of one process, in memory: a session does not outlive it either. What was sent longest ago is dropped first.
+    """The events of one process, in memory: a session does not outlive it either.
 
     Args:
         pages: of lists, which events name.
@@ -44,28 +55,52 @@ class RecentEvents:
     def __init__(self, pages: Pages) -> None:
         self.pages = pages
         self._streams: OrderedDict[str, _Stream] = OrderedDict()
-        self._size = 0
+        """That which was sent something last is the last one."""
+        self._numbers: Counter[str] = Counter()
+        """Principal → its streams."""
+        self._sizes: Counter[str] = Counter()
+        """Principal → bytes of its streams."""
 
     def find(self, name: str) -> _Stream | None:
         """The stream of a name; None: it is not known any more."""
         return self._streams.get(name)
 
-    def grown(self, stream: _Stream, size: int) -> None:
-        """A stream was sent something: it is the last one to be dropped."""
+    def add(self, stream: _Stream, message: JSONRPCMessage | None, page: bytes | None) -> int:
+        """Keep an event of a stream; its number. Where the room runs out, streams are dropped."""
+        owner, before = stream.session.owner, stream.size
+        if stream.name not in self._streams:
+            self._numbers[owner] += 1
         self._streams[stream.name] = stream
         self._streams.move_to_end(stream.name)
-        stream.size += size
-        self._size += size
-        while len(self._streams) > 1 and (len(self._streams) > _MOST_STREAMS or self._size > _MOST_BYTES):
-            _, dropped = self._streams.popitem(last=False)
-            self._size -= dropped.size
-            dropped.session.forget(dropped)
+        number = stream.add(message, page)
+        self._sizes[owner] += stream.size - before
+        while len(self._streams) > _MOST_STREAMS:
+            self._drop(self._numbers)
+        while len(self._streams) > 1 and self._sizes.total() > _MOST_BYTES:
+            self._drop(self._sizes)
+        return number
+
+    def _drop(self, shares: Counter[str]) -> None:
+        """Drop what the principal with the largest share was sent longest ago."""
+        [(most, _)] = shares.most_common(1)
+        dropped = next(stream for stream in self._streams.values() if stream.session.owner == most)
+        del self._streams[dropped.name]
+        self._numbers[most] -= 1
+        self._sizes[most] -= dropped.size
+        if not self._numbers[most]:
+            del self._numbers[most], self._sizes[most]
+        dropped.session.forget(dropped)
 
 
 class SessionEvents(EventStore):
-    """The events of one session."""
+    """The events of one session.
 
-    def __init__(self, recent: RecentEvents) -> None:
+    Args:
+        owner: the principal whose session it is.
+    """
+
+    def __init__(self, recent: RecentEvents, owner: str) -> None:
+        self.owner = owner
         self._recent = recent
         self._streams: dict[StreamId, _Stream] = {}
 
@@ -74,9 +109,7 @@ class SessionEvents(EventStore):
         stream = self._streams.get(stream_id)
         if stream is None:
             stream = self._streams[stream_id] = _Stream(self, stream_id)
-        number = next(stream.numbers)
-        stream.events.append((number, message, self._page_of(message)))
-        self._recent.grown(stream, 0 if message is None else len(to_json(message)))
+        number = self._recent.add(stream, message, self._page_of(message))
         return f"{stream.name}-{number}"
 
     async def replay_events_after(self, last_event_id: EventId, send_callback: EventCallback) -> StreamId | None:
@@ -85,7 +118,7 @@ class SessionEvents(EventStore):
         stream = self._recent.find(name)
         if stream is None or stream.session is not self or not (number.isdecimal() and len(number) < 20):
             return None
-        for known, message, page in list(stream.events):
+        for known, message, page, _ in list(stream.events):
             if known > int(number) and message is not None:
                 if page is not None:
                     self._recent.pages.name(page)  # it may have been forgotten since

@@ -241,8 +241,9 @@ class _Sessions(StreamableHTTPSessionManager):
 
     @property
     def event_store(self) -> SessionEvents:
-        """The store for a new session, which asks for it once."""
-        return SessionEvents(self._events)
+        """The store for a new session, which asks for it once, during the request of its client."""
+        holder = _now.get()
+        return SessionEvents(self._events, "" if holder is None else holder.principal)
 
     @event_store.setter
     def event_store(self, given: Any) -> None:
