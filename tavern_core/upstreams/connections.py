@@ -66,7 +66,8 @@ class Connections:
         self._granted = granted
         self._changed = changed
         self._sessions: dict[str, dict[str, Session]] = {}
-        self._in_process: dict[str, Connection] = {}
+        self._in_process: dict[str, dict[str, Connection]] = {}
+        """Upstream → credential → connection of an adapter that runs in this process."""
         self._fitting: dict[str, Adapter] = {}
         """Upstream → the adapter of its kind, where that takes its target."""
         self._judged: dict[str, tuple[Record, Standing, Candidate]] = {}
@@ -96,7 +97,7 @@ class Connections:
 
     def state(self, entry: Entry) -> State:
         """That of the connection for calls of the host itself."""
-        return "open" if entry.name in self._in_process else self.session(entry).state
+        return "open" if "" in self._in_process.get(entry.name, ()) else self.session(entry).state
 
     async def use(self, entry: Entry, context: CallContext | None, work: Callable[[Connection], Awaitable[T]]) -> T:
         """Do something with the connection of a caller.
@@ -107,11 +108,12 @@ class Connections:
             CallError: what the upstream answered, or why it cannot be used.
         """
         self._need(entry)
-        if (connection := self._in_process.get(entry.name)) is not None:
+        local = self._in_process.get(entry.name)
+        if local is not None and (connection := local.get(credential_of(entry, context))) is not None:
             return await work(connection)
         adapter = await self.adapter(entry)
         if getattr(adapter, "in_process", False):
-            return await work(await self._local(entry, adapter))
+            return await work(await self._local(entry, adapter, credential_of(entry, context)))
         return await self.on_loop(self.session(entry, context).use(work))
 
     async def ask(self, entry: Entry, work: Callable[[Connection], Awaitable[T]], seconds: float) -> T:
@@ -227,7 +229,7 @@ class Connections:
     async def close(self, *names: str) -> None:
         """Close the connections to these upstreams; none named: to all."""
         chosen = names or tuple({*self._sessions, *self._in_process})
-        local = [one for name in chosen if (one := self._in_process.pop(name, None)) is not None]
+        local = [one for name in chosen for one in self._in_process.pop(name, {}).values()]
         sessions = [s for name in chosen for s in self._sessions.pop(name, {}).values()]
         if sessions:
             await self.on_loop(_closed(sessions))
@@ -351,15 +353,15 @@ class Connections:
             facility.resolve(adapter.settings)
         return facility
 
-    async def _local(self, entry: Entry, adapter: Adapter) -> Connection:
-        if (connection := self._in_process.get(entry.name)) is None:
+    async def _local(self, entry: Entry, adapter: Adapter, credential: str) -> Connection:
+        if (connection := self._in_process.get(entry.name, {}).get(credential)) is None:
             try:
-                opened = await self._opened(entry, "", adapter)
+                opened = await self._opened(entry, credential, adapter)
             except (TavernError, asyncio.CancelledError):
                 raise
             except BaseException as error:
                 raise _failed(entry, error) from error
-            connection = self._in_process.setdefault(entry.name, opened)
+            connection = self._in_process.setdefault(entry.name, {}).setdefault(credential, opened)
         return connection
 
     async def _opened(self, entry: Entry, credential: str, adapter: Adapter) -> Connection:

@@ -21,6 +21,7 @@ from tavern_core.kernel.files.file_lock import locked_async
 from tavern_core.kernel.plugins.record import Record
 from tavern_core.kernel.settings.secret_masking import KnownSecrets
 from tavern_core.model.call import Rights, ToolCall
+from tavern_core.model.safe_text import with_type
 from tavern_core.model.secret_references import SECRET, is_operators_reference
 from tavern_core.model.upstream import UpstreamConfig, origin_entry
 from tavern_core.upstreams.entries import Entry
@@ -263,4 +264,12 @@ class CallFacility:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asked, self._loop))
 
     def in_thread(self, function: Callable[..., Any], *args: Any) -> Coroutine[Any, Any, Any]:
-        return in_thread(self._threads, function, args, None, self._owner)
+        return in_thread(self._threads, _in_worker, (function, *args), None, self._owner)
+
+
+def _in_worker(function: Callable[..., Any], *args: Any) -> Any:
+    """Call in a worker thread, which no Ctrl-C reaches: a KeyboardInterrupt is the upstream's own, and interrupts no caller."""
+    try:
+        return function(*args)
+    except KeyboardInterrupt as error:
+        raise RuntimeError(with_type(error)) from error

@@ -221,6 +221,6 @@ class Session:
         self._not_before, self._failures = 0.0, 0
 
     async def _closed(self, connection: Connection) -> None:
-        with suppress(Exception, SystemExit):
+        with suppress(Exception, SystemExit, KeyboardInterrupt):  # no Ctrl-C reaches the host's loop
             async with asyncio.timeout(CLOSE_S):
                 await connection.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -14,6 +15,7 @@ from tavern_core.kernel.catalogue.tools import ToolsDiff
 from tavern_core.kernel.grants.grant_store import GrantStore
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.model.nearest import did_you_mean
+from tavern_core.model.safe_text import with_type
 from tavern_core.upstreams.catalogue import Catalogue
 from tavern_core.upstreams.connections import Connections
 from tavern_core.upstreams.entries import Entry
@@ -185,9 +187,16 @@ class Upstreams(Mapping[str, UpstreamStatus]):
         self, upstream: str, tool: UpstreamTool, arguments: Mapping[str, Any], call: UpstreamCall
     ) -> Awaitable[Any]:
         """Make one call that the pipeline has let through; see `contract.adapters.Connection.invoke`."""
-        return self._connections.use(
-            self._entry(upstream), call.call.context, lambda connection: connection.invoke(tool, arguments, call)
-        )
+
+        async def invoked(connection: Connection) -> Any:
+            try:
+                return await connection.invoke(tool, arguments, call)
+            except KeyboardInterrupt as error:
+                if threading.current_thread() is threading.main_thread():  # no other thread ever sees Ctrl-C
+                    raise
+                raise UpstreamError(f"{tool.name} failed: {with_type(error)}", outcome="unknown") from error
+
+        return self._connections.use(self._entry(upstream), call.call.context, invoked)
 
     async def close(self) -> None:
         """Close every connection."""

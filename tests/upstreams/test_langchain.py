@@ -52,6 +52,35 @@ class Proxy:
     def __getattr__(self, name):
         raise RuntimeError("working outside of a request")
 
+class Exits(Shape):
+    """Ends the program when it is looked at."""
+    @property
+    def description(self):
+        raise SystemExit(3)
+
+class Indescribable(Shape):
+    name = "indescribable"
+    @property
+    def tool_call_schema(self):
+        raise SystemExit(3)
+
+class Raises(Shape):
+    def __init__(self, error):
+        self.name, self.error = f"raises_{error.__name__.lower()}", error
+    def invoke(self, given):
+        raise self.error("now")
+
+class RaisesLater(Raises):
+    def __init__(self, error):
+        super().__init__(error)
+        self.name += "_later"
+    async def ainvoke(self, given):
+        raise self.error("now")
+
+def raising():
+    return [make(error) for make in (Raises, RaisesLater) for error in (KeyboardInterrupt, SystemExit)]
+
+exits, indescribable = Exits(), Indescribable()
 shape = Shape()
 request = Proxy()
 not_a_tool = SimpleNamespace(name="no")
@@ -67,9 +96,72 @@ class Where(Shape):
 
 def where():
     return Where()
+
+def make_and_exit():
+    raise SystemExit(3)
 ''',
     "toolkit_of_tests-1.5.dist-info/METADATA": "Metadata-Version: 2.1\nName: toolkit-of-tests\nVersion: 1.5\n",
     "toolkit_of_tests-1.5.dist-info/top_level.txt": "toolkit_of_tests\n",
+    "llm_of_tests.py": '''\
+import asyncio
+import llm
+
+class Notes(llm.Toolbox):
+    """Needs to be prepared."""
+    def __init__(self, owner: str = "nobody"):
+        self.owner = owner
+    def prepare(self):
+        self.notes = []
+        self.add_tool(self.count_notes)
+    async def prepare_async(self):
+        await asyncio.sleep(0)
+        self.is_ready = True
+    def count_notes(self) -> int:
+        """How many there are."""
+        return len(self.notes)
+    def add(self, text: str) -> str:
+        """Add a note."""
+        self.notes.append(text)
+        return f"{self.owner} has {len(self.notes)}, {self.is_ready}"
+
+class Needs(llm.Toolbox):
+    def __init__(self, url: str):
+        self.url = url
+    def fetch(self) -> str:
+        """Fetch it."""
+        return self.url
+
+class Exits(llm.Toolbox):
+    def __init__(self):
+        raise SystemExit(3)
+
+class HalfWay(llm.Toolbox):
+    def good(self) -> str:
+        """Good."""
+        return "good"
+    @property
+    def odd(self):
+        raise SystemExit(3)
+
+def plain(number: int) -> int:
+    """A plain function."""
+    return number + 1
+
+def interrupts() -> str:
+    raise KeyboardInterrupt
+
+class Evil:
+    def __getattr__(self, name):
+        raise SystemExit(3)
+
+@llm.hookimpl
+def register_tools(register):
+    for thing in (Exits, Evil(), HalfWay, Notes, Needs, interrupts, plain):
+        register(thing)
+    raise SystemExit(3)
+''',
+    "llm_of_tests-2.dist-info/METADATA": "Metadata-Version: 2.1\nName: llm-of-tests\nVersion: 2\n",
+    "llm_of_tests-2.dist-info/entry_points.txt": "[llm]\nof_tests = llm_of_tests\n",
     "broken_of_tests/__init__.py": "raise RuntimeError('broken at import')\n",
     "broken_of_tests-1.dist-info/METADATA": "Metadata-Version: 2.1\nName: broken-of-tests\nVersion: 1\n",
     "broken_of_tests-1.dist-info/top_level.txt": "broken_of_tests\n",
@@ -86,7 +178,7 @@ def site(tmp_path: Path) -> Iterator[Path]:
     sys.path.insert(0, str(folder))
     yield folder
     sys.path.remove(str(folder))
-    for name in ("toolkit_of_tests", "broken_of_tests"):
+    for name in ("toolkit_of_tests", "broken_of_tests", "llm_of_tests"):
         sys.modules.pop(name, None)
 
 
@@ -145,6 +237,15 @@ OBJECTS = {
     "a tool": (["toolkit_of_tests:add"], ("lc:add",)),
     "a function that makes tools": (["toolkit_of_tests:make"], ("lc:add",)),
     "two": (["toolkit_of_tests:add", "toolkit_of_tests:shape"], ("lc:add", "lc:shape")),
+    "one beside those that fail": (
+        [
+            "toolkit_of_tests:make_and_exit",
+            "toolkit_of_tests:nothing",
+            "toolkit_of_tests:exits",
+            "toolkit_of_tests:add",
+        ],
+        ("lc:add",),
+    ),
 }
 
 
@@ -166,6 +267,11 @@ UNUSABLE = {
     "no tool": (
         {"package": "toolkit-of-tests", "settings": {"objects": ["toolkit_of_tests:not_a_tool"]}},
         "not a tool",
+        "",
+    ),
+    "an object that ends the program": (
+        {"package": "toolkit-of-tests", "settings": {"objects": ["toolkit_of_tests:make_and_exit"]}},
+        "toolkit_of_tests:make_and_exit cannot be used: SystemExit",
         "",
     ),
     "a url instead": ({"url": "http://a.example"}, "reached by `package`", ""),
@@ -248,6 +354,71 @@ def test_our_tools_serve_the_agents_of_langchain(tmp_path: Path) -> None:
             ours.invoke({"number": "many"})
         (mine,) = host.langchain_tools({"tool_ids_inventory": ["t:half"]}, context=CallContext(principal="ann"))
         assert mine.invoke({"number": 8}) == "4.0"
+
+
+def test_a_tool_that_cannot_be_looked_at_costs_no_other(site: Path, tmp_path: Path) -> None:
+    with opened(tmp_path / "home", package="toolkit-of-tests") as host:
+        status = host.upstreams.connect_sync("lc")
+        assert "lc:shape" in status.tools and "lc:exits" not in status.tools
+        assert "SystemExit" in status.left_out["indescribable"]
+
+
+@pytest.mark.parametrize("error", ["keyboardinterrupt", "systemexit"])
+@pytest.mark.parametrize("when", ["", "_later"])
+def test_a_tool_that_ends_or_interrupts_the_program_fails_its_call_alone(
+    error: str, when: str, site: Path, tmp_path: Path
+) -> None:
+    settings = {"objects": ["toolkit_of_tests:raising", "toolkit_of_tests:add"]}
+    with opened(tmp_path / "home", package="toolkit-of-tests", settings=settings) as host:
+        result = host.invoke_sync(f"lc:raises_{error}{when}", {})
+        assert result.error is not None and (result.error.kind, result.error.outcome) == ("UPSTREAM_ERROR", "unknown")
+        assert error in result.error.message.lower()
+        assert host.invoke_sync("lc:add", {"a": 1}).value == "3"
+
+
+def opened_llm(home: Path, **entry: Any) -> Tavern:
+    config = {
+        "plugins": {"entryPoints": False},
+        "upstreams": {"box": {"kind": "llm", "package": "llm-of-tests", **entry}},
+    }
+    with Tavern.open(config, home=home, activate="none") as host:
+        host.grant("box", "process:host")
+    return Tavern.open(config, home=home)
+
+
+@pytest.mark.slow
+def test_a_toolbox_is_prepared_and_costs_no_other_where_it_fails(site: Path, tmp_path: Path) -> None:
+    toolboxes = {"Notes": {"owner": "ann"}, "Note": {}}
+    with opened_llm(tmp_path / "home", settings={"toolboxes": toolboxes}) as host:
+        status = host.upstreams.connect_sync("box")
+        names = ("HalfWay_good", "Notes_add", "Notes_count_notes", "count_notes", "interrupts", "plain")
+        assert status.tools == tuple(f"box:{name}" for name in names)
+        why = {
+            "Exits": "SystemExit",
+            "HalfWay": "SystemExit",
+            "Needs": "'url'",
+            "Note": "correct settings.toolboxes",
+            "Evil": "SystemExit",
+            "llm_of_tests": "SystemExit",
+        }
+        assert status.left_out.keys() == why.keys()
+        assert all(text in status.left_out[name] for name, text in why.items())
+        assert host.invoke_sync("box:plain", {"number": 1}).value == 2
+        assert host.invoke_sync("box:Notes_add", {"text": "a"}).value == "ann has 1, True"
+        assert host.invoke_sync("box:count_notes", {}).value == 1
+        interrupted = host.invoke_sync("box:interrupts", {})
+        assert interrupted.error is not None and "KeyboardInterrupt" in interrupted.error.message
+
+
+@pytest.mark.slow
+def test_a_caller_with_credentials_has_a_toolbox_of_its_own(site: Path, tmp_path: Path) -> None:
+    own = {"user:ann": {"settings": {"toolboxes": {"Notes": {"owner": "ann"}}}}}
+    with opened_llm(tmp_path / "home", credentials=own) as host:
+        said = []
+        for user in ("ann", "bob", "ann"):
+            context = CallContext(principal=f"user:{user}", permissions=frozenset({"process:host"}))
+            said.append(host.invoke_sync("box:Notes_add", {"text": "x"}, context=context).value)
+    assert said == ["ann has 1, True", "nobody has 1, True", "ann has 2, True"]
 
 
 @pytest.mark.slow

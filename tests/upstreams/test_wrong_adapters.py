@@ -116,7 +116,20 @@ def test_a_check_that_goes_wrong_is_an_error_and_ends_nothing(case: str, tmp_pat
         assert host.invoke_sync("toy:echo", {"x": 1}).value == "well"
 
 
-@pytest.mark.parametrize("error", [ValueError("no luck"), SystemExit(3)])
+@pytest.mark.parametrize("error", [KeyboardInterrupt("no luck"), SystemExit("no luck")])
+def test_an_adapter_that_ends_or_interrupts_the_program_fails_its_call_alone(
+    error: BaseException, tmp_path: Path
+) -> None:
+    with host_with(adapter(connection(invoke=error)), tmp_path) as host:
+        for call in (
+            lambda: host.invoke_sync("toy:echo", {"x": 1}),
+            lambda: asyncio.run(host.invoke("toy:echo", {"x": 1})),
+        ):
+            result = call()
+            assert result.error is not None and "no luck" in result.error.message and result.error.outcome == "unknown"
+
+
+@pytest.mark.parametrize("error", [ValueError("no luck"), SystemExit(3), KeyboardInterrupt()])
 def test_a_connection_that_cannot_be_closed_does_not_keep_the_host_open(error: BaseException, tmp_path: Path) -> None:
     with host_with(adapter(connection(close=error)), tmp_path) as host:
         assert host.invoke_sync("toy:echo", {"x": 1}).ok

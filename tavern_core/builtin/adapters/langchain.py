@@ -17,6 +17,7 @@ import importlib
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import metadata
+from itertools import islice
 from typing import Any, Final
 
 from tavern_core.contract.adapters import Listing, Target, Upstream, UpstreamCall, UpstreamTool
@@ -47,25 +48,19 @@ class LangChain:
 
     async def connect(self, upstream: Upstream) -> Tools:
         """Import the package and look for tools; in a thread, because it may take seconds."""
-        tools = await asyncio.to_thread(lambda: list(_found(upstream.package, upstream.settings.get("objects"))))
-        return Tools(upstream.package, {str(tool.name): tool for tool in tools[:MAX_TOOLS]})
+        return await asyncio.to_thread(_scanned, upstream.package, upstream.settings.get("objects"))
 
 
 class Tools:
     """The tools that were found, as a connection."""
 
-    def __init__(self, package: str, tools: Mapping[str, Any]) -> None:
+    def __init__(self, package: str, tools: Mapping[str, Any], listing: Listing) -> None:
         self._package = package
         self._tools = tools
+        self._listing = listing
 
     async def list_tools(self, etag: str = "") -> Listing | None:
-        found, left_out = [], {}
-        for name, tool in self._tools.items():
-            try:
-                found.append(UpstreamTool(name, str(tool.description or ""), schema_of(tool)))
-            except Exception as error:  # noqa: BLE001 - whatever a schema of the package's raises costs this tool
-                left_out[name] = f"its parameters cannot be described: {printed(error)}"
-        return Listing(found, left_out=left_out, version=_version(self._package))
+        return self._listing
 
     async def invoke(self, tool: UpstreamTool, arguments: Mapping[str, Any], call: UpstreamCall) -> Any:
         thing = self._tools.get(tool.name)
@@ -110,28 +105,67 @@ def is_tool(thing: Any) -> bool:
             and hasattr(thing, "args_schema")
             and callable(getattr(thing, "invoke", None))
         )
-    except Exception:  # noqa: BLE001 - whatever an object of the package's raises costs this object
+    except BaseException:  # noqa: BLE001 - whatever an object of the package's raises costs this object
         return False
 
 
-def _found(package: str, objects: Iterable[str] | None) -> Iterator[Any]:
-    """Raises UpstreamError: the package or an object is not there, or its import failed (UPSTREAM_ERROR)."""
-    if objects is not None:
-        for written in objects:
-            module, _, path = written.partition(":")
-            thing = _imported(module, package)
-            for part in path.split("."):
-                if not hasattr(thing, part):
-                    raise UpstreamError(
-                        f"{written}: there is no {part!r}", hint="correct settings.objects", outcome="none"
-                    )
-                thing = getattr(thing, part)
-            yield from _tools_in(thing, written)
+def _scanned(package: str, objects: Iterable[str] | None) -> Tools:
+    """The tools of a package. It runs in a thread, which no Ctrl-C reaches: what is raised here is the package's own.
+
+    Raises:
+        UpstreamError: the package or all of the objects are not there, or their import failed (UPSTREAM_ERROR).
+    """
+    tools: dict[str, Any] = {}
+    found: list[UpstreamTool] = []
+    left_out: dict[str, str] = {}
+    for place, thing in islice(_found(package, objects, left_out), MAX_TOOLS):
+        try:
+            name = str(thing.name)
+            described = UpstreamTool(name, str(thing.description or ""), schema_of(thing))
+        except BaseException as error:  # noqa: BLE001 - whatever a tool of the package's raises costs this tool
+            left_out[place] = f"its parameters cannot be described: {printed(error)}"
+            continue
+        if name not in tools:
+            found.append(described)
+        tools[name] = thing
+    return Tools(package, tools, Listing(found, left_out=left_out, version=_version(package)))
+
+
+def _found(package: str, objects: Iterable[str] | None, left_out: dict[str, str]) -> Iterator[tuple[str, Any]]:
+    """Tools, each with its place. Raises UpstreamError: see `_scanned`."""
+    if objects is None:
+        for module in modules_of(package):
+            for name, thing in sorted(vars(_imported(module, package)).items()):
+                if not name.startswith("_") and is_tool(thing):
+                    yield name, thing
         return
-    for module in modules_of(package):
-        for name, thing in sorted(vars(_imported(module, package)).items()):
-            if not name.startswith("_") and is_tool(thing):
-                yield thing
+    first: UpstreamError | None = None
+    has_tools = False
+    for written in objects:
+        try:
+            things = list(islice(_tools_in(_object(written, package), written), MAX_TOOLS))
+        except UpstreamError as error:
+            first, left_out[written] = first or error, error.message
+            continue
+        except BaseException as error:  # noqa: BLE001 - whatever an object of the package's raises costs this object
+            left_out[written] = printed(error)
+            first = first or UpstreamError(f"{written} cannot be used: {printed(error)}", outcome="none")
+            continue
+        has_tools = has_tools or bool(things)
+        yield from ((written, thing) for thing in things)
+    if first is not None and not has_tools:
+        raise first
+
+
+def _object(written: str, package: str) -> Any:
+    """What ``module:name`` names. Raises UpstreamError: it is not there, or its import failed (UPSTREAM_ERROR)."""
+    module, _, path = written.partition(":")
+    thing = _imported(module, package)
+    for part in path.split("."):
+        if not hasattr(thing, part):
+            raise UpstreamError(f"{written}: there is no {part!r}", hint="correct settings.objects", outcome="none")
+        thing = getattr(thing, part)
+    return thing
 
 
 def _tools_in(thing: Any, written: str) -> Iterator[Any]:
@@ -163,7 +197,7 @@ def _tools_in(thing: Any, written: str) -> Iterator[Any]:
 def _imported(module: str, package: str) -> Any:
     try:
         return importlib.import_module(module)
-    except Exception as error:
+    except BaseException as error:
         raise UpstreamError(
             f"{module} of {package} cannot be imported: {printed(error)}", hint=f"pip install {package}", outcome="none"
         ) from error

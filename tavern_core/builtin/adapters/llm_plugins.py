@@ -12,9 +12,10 @@ from __future__ import annotations
 import asyncio
 import importlib
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from importlib import metadata
+from itertools import islice
 from typing import Any, Final
 
 from tavern_core.contract.adapters import Listing, Target, Upstream, UpstreamCall, UpstreamTool
@@ -23,6 +24,8 @@ from tavern_core.model.safe_text import printed
 
 GROUP: Final = "llm"
 HOOK: Final = "register_tools"
+MAX_TOOLS: Final = 1_000
+"""Of one toolbox."""
 
 
 class LlmPlugins:
@@ -44,20 +47,36 @@ class LlmPlugins:
 
     async def connect(self, upstream: Upstream) -> Tools:
         """Import the package and let it register its tools; in a thread, because it may take seconds."""
-        return await asyncio.to_thread(_registered, upstream.package, upstream.settings.get("toolboxes") or {})
+        arguments = upstream.settings.get("toolboxes") or {}
+        things, left_out = await asyncio.to_thread(_registered, upstream.package)
+        tools: dict[str, Any] = {}
+        found: list[UpstreamTool] = []
+        for registered, name in things:
+            label = _label(registered, name)
+            try:
+                thing = await asyncio.to_thread(_made, registered, arguments.get(label, {}))
+                if callable(prepare := getattr(thing, "prepare_async", None)):
+                    await prepare()
+                await asyncio.to_thread(_describe, thing, name, tools, found)
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - one never costs the others
+                left_out[label] = printed(error)
+        for label in arguments.keys() - {_label(thing, name) for thing, name in things}:
+            left_out[label] = f"{upstream.package} registers no {label}; correct settings.toolboxes"
+        return Tools(
+            upstream.package, tools, Listing(found, left_out=left_out, version=metadata.version(upstream.package))
+        )
 
 
 class Tools:
     """The registered tools, as a connection."""
 
-    def __init__(self, package: str, tools: Mapping[str, Any], left_out: Mapping[str, str]) -> None:
+    def __init__(self, package: str, tools: Mapping[str, Any], listing: Listing) -> None:
         self._package = package
         self._tools = tools
-        self._left_out = left_out
+        self._listing = listing
 
     async def list_tools(self, etag: str = "") -> Listing | None:
-        found = [UpstreamTool(name, str(tool.description or ""), _schema(tool)) for name, tool in self._tools.items()]
-        return Listing(found, left_out=self._left_out, version=metadata.version(self._package))
+        return self._listing
 
     async def invoke(self, tool: UpstreamTool, arguments: Mapping[str, Any], call: UpstreamCall) -> Any:
         known = self._tools.get(tool.name)
@@ -79,53 +98,65 @@ class Tools:
         """Nothing is open."""
 
 
-def _registered(package: str, toolboxes: Mapping[str, Mapping[str, Any]]) -> Tools:
-    tools: dict[str, Any] = {}
-    left_out: dict[str, str] = {}
+def _registered(package: str) -> tuple[list[tuple[Any, str | None]], dict[str, str]]:
+    """What a package registers, each with the name that it is given, and what of it failed.
 
-    def register(thing: Any, name: str | None = None) -> None:
-        try:
-            for tool in _tools_of(thing, name, toolboxes):
-                tools.setdefault(tool.name, tool)
-        except Exception as error:  # noqa: BLE001 - one tool never costs the others
-            left_out[name or str(getattr(thing, "__name__", repr(thing)[:100]))] = printed(error)
-
-    for module in _modules(package):
-        hook: Callable[..., Any] | None = getattr(module, HOOK, None)
-        if callable(hook):
-            hook(register)
-    return Tools(package, tools, left_out)
-
-
-def _tools_of(thing: Any, name: str | None, toolboxes: Mapping[str, Mapping[str, Any]]) -> Iterator[Any]:
-    llm: Any = importlib.import_module(GROUP)
-    if isinstance(thing, llm.Tool):
-        yield thing
-    elif isinstance(thing, type) and issubclass(thing, llm.Toolbox):
-        yield from thing(**toolboxes.get(name or thing.__name__, {})).tools()
-    elif isinstance(thing, llm.Toolbox):
-        yield from thing.tools()
-    else:
-        yield llm.Tool.function(thing, name=name)
-
-
-def _modules(package: str) -> list[Any]:
-    """Raises UpstreamError: it is not installed, is not a plugin of `llm`, or its import failed (UPSTREAM_ERROR)."""
+    Raises:
+        UpstreamError: it is not installed, is not a plugin of `llm`, or nothing of it could be registered (UPSTREAM_ERROR).
+    """
     try:
         points = [p for p in metadata.distribution(package).entry_points if p.group == GROUP]
     except metadata.PackageNotFoundError:
         raise UpstreamError(f"{package} is not installed", hint=f"pip install {package}", outcome="none") from None
     if not points:
         raise UpstreamError(f"{package} is not a plugin of llm: it has no entry point in {GROUP!r}", outcome="none")
-    try:
-        return [point.load() for point in points]
-    except Exception as error:
-        raise UpstreamError(f"{package} cannot be imported: {printed(error)}", outcome="none") from error
+    things: list[tuple[Any, str | None]] = []
+    left_out: dict[str, str] = {}
+
+    def register(thing: Any, name: str | None = None) -> None:
+        things.append((thing, name))
+
+    for point in points:
+        try:
+            hook: Callable[..., Any] | None = getattr(point.load(), HOOK, None)
+            if callable(hook):
+                hook(register)
+        except BaseException as error:
+            left_out[point.value] = printed(error)
+            if not things and point is points[-1]:
+                text = f"{package} cannot be imported: {left_out[point.value]}"
+                raise UpstreamError(text, outcome="none") from error
+    return things, left_out
 
 
-def _schema(tool: Any) -> Mapping[str, Any]:
-    schema = dict(tool.input_schema or {})
-    return {"type": "object", "properties": {}, **schema}
+def _label(thing: Any, name: str | None) -> str:
+    """What the settings and errors call a thing that was registered."""
+    named = thing if isinstance(thing, type) or inspect.isroutine(thing) else type(thing)
+    return name or str(named.__name__)
+
+
+def _made(thing: Any, arguments: Mapping[str, Any]) -> Any:
+    """What was registered, ready for use: a toolbox is made, if need be, and prepared."""
+    llm: Any = importlib.import_module(GROUP)
+    if isinstance(thing, type) and issubclass(thing, llm.Toolbox):
+        thing = thing(**arguments)
+    if isinstance(thing, llm.Toolbox):
+        thing.prepare()
+    return thing
+
+
+def _describe(thing: Any, name: str | None, tools: dict[str, Any], found: list[UpstreamTool]) -> None:
+    """Add the tools of what was registered to `tools` and `found`; those before one that fails are added."""
+    llm: Any = importlib.import_module(GROUP)
+    if isinstance(thing, llm.Toolbox):
+        offered: Iterable[Any] = thing.tools()
+    else:
+        offered = [thing if isinstance(thing, llm.Tool) else llm.Tool.function(thing, name=name)]
+    for tool in islice(offered, MAX_TOOLS):
+        if tool.name not in tools:
+            schema = {"type": "object", "properties": {}, **(tool.input_schema or {})}
+            found.append(UpstreamTool(tool.name, str(tool.description or ""), schema))
+            tools[tool.name] = tool
 
 
 adapter: Final = LlmPlugins()
