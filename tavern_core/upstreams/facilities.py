@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any, Final
@@ -19,11 +20,12 @@ from tavern_core.kernel.execution.threads import Owner, ThreadPool
 from tavern_core.kernel.files.atomic_file import make_private_folder, write_atomic
 from tavern_core.kernel.files.file_lock import locked_async
 from tavern_core.kernel.plugins.record import Record
-from tavern_core.kernel.settings.secret_masking import KnownSecrets
+from tavern_core.kernel.settings.secret_masking import KnownSecrets, MaskingFilter
 from tavern_core.model.call import Rights, ToolCall
 from tavern_core.model.safe_text import with_type
 from tavern_core.model.secret_references import SECRET, is_operators_reference
 from tavern_core.model.upstream import UpstreamConfig, origin_entry
+from tavern_core.schema.secret_names import is_secret_name
 from tavern_core.upstreams.entries import Entry
 
 LOCK_S: Final = 60.0
@@ -48,7 +50,8 @@ class UpstreamFacility:
         credential: the key of `credentials` that holds for this connection; empty: none.
         base_dir: the folder of tavern.yaml.
         store: the private folder of what adapters keep.
-        secrets: gets what is behind the references of the entry.
+        secrets: gets what is behind the references of the entry, and what the adapter keeps.
+        known: gets the latter for the whole host.
         changed: called when the upstream says that its list changed.
     """
 
@@ -60,10 +63,11 @@ class UpstreamFacility:
         base_dir: Path,
         store: Path,
         secrets: KnownSecrets,
+        known: KnownSecrets,
         changed: Callable[[], None],
     ) -> None:
         self.name = entry.name
-        self.log = logging.getLogger(f"tavern.upstream.{entry.name}")
+        self.log = MaskingFilter.put_on(logging.getLogger(f"tavern.upstream.{entry.name}"), known)
         self.settings: Mapping[str, Any] = {}
         self.headers: Mapping[str, str] = {}
         self.changed = changed
@@ -73,6 +77,7 @@ class UpstreamFacility:
         self._base_dir = base_dir
         self._store = store
         self._secrets = secrets
+        self._known = known
         self._environment: Mapping[str, str] = {}
 
     @property
@@ -166,9 +171,11 @@ class UpstreamFacility:
 
     def load(self, name: str) -> str | None:
         try:
-            return self._kept(name).read_text("utf-8")
+            text = self._kept(name).read_text("utf-8")
         except (OSError, UnicodeDecodeError):
             return None
+        self._remember(name, text)
+        return text
 
     def save(self, name: str, text: str | None) -> None:
         path = self._kept(name)
@@ -176,7 +183,14 @@ class UpstreamFacility:
         if text is None:
             path.unlink(missing_ok=True)
         else:
+            self._remember(name, text)
             write_atomic(path, text)
+
+    def _remember(self, name: str, text: str) -> None:
+        """What an adapter keeps is shown as little as a secret of the configuration: upstreams may repeat it."""
+        secrets = tuple(_secrets_of(text))
+        for known in (self._secrets, self._known):
+            known.renew(f"{self.name}\n{self._credential}\n{name}", *secrets)
 
     def lock(self, name: str) -> AbstractAsyncContextManager[None]:
         return locked_async(self._kept(name), LOCK_S)
@@ -203,6 +217,24 @@ class UpstreamFacility:
         )
         self._secrets.add(found)
         return found
+
+
+def _secrets_of(text: str) -> Iterator[str]:
+    """What is secret of a text that an adapter keeps: the values of a JSON object whose names say so; else all of it."""
+    try:
+        waiting = [json.loads(text)]
+    except (ValueError, RecursionError):
+        waiting = []
+    if not (waiting and isinstance(waiting[0], dict | list)):
+        yield text
+        return
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict):
+            yield from (item for key, item in value.items() if isinstance(item, str) and is_secret_name(key))
+            waiting += value.values()
+        elif isinstance(value, list):
+            waiting += value
 
 
 def _header(value: str, place: str) -> str:

@@ -690,6 +690,17 @@ def test_names_that_do_not(key: str) -> None:
     assert not looks_secret(key)
 
 
+def test_of_secrets_that_are_renewed_the_last_ones_of_each_owner_are_masked() -> None:
+    known = KnownSecrets()
+    known.add("fixed-secret")
+    known.renew("other", "other-token")
+    for number in range(100):
+        known.renew("docs", f"token-{number}", f"refresh-{number}")
+        known.renew("docs", f"token-{number}", f"refresh-{number}")
+    assert known.mask_text("fixed-secret other-token token-99 refresh-98") == "*** *** *** ***"
+    assert len(known.values) < 20 and "token-1" not in known.values
+
+
 def test_known_secrets_are_masked_wherever_they_stand() -> None:
     known = KnownSecrets()
     assert known.mask_text("a long-secret") == "a long-secret"

@@ -152,6 +152,12 @@ def main() -> None:
         token = get_access_token()
         return " ".join(sorted(token.scopes)) if token else ""
 
+    @server.tool()
+    def repeat() -> str:
+        """Says again with which token it was called."""
+        token = get_access_token()
+        return f"it was {token.token if token else 'none'}"
+
     together = asyncio.Barrier(2)
 
     @server.tool()

@@ -23,7 +23,7 @@ from tests.isolation.waiting import until
 from tests.programs import Program, tavern
 from tests.upstreams.mcp_hosts import listening
 
-TOOLS = ["docs:forget", "docs:meet", "docs:refreshed", "docs:scope"]
+TOOLS = ["docs:forget", "docs:meet", "docs:refreshed", "docs:repeat", "docs:scope"]
 TAVERN = [sys.executable, "-m", "tavern_core"]
 
 
@@ -152,6 +152,17 @@ def test_tokens_are_in_no_file_that_others_can_read_and_in_no_output(project: Pa
     assert holding and all(file.stat().st_mode & 0o077 == 0 for file in holding)
     assert "access-" not in ran("upstreams", "show", "docs", "--json")
     assert "access-" not in ran("logs", "show", "--json")
+
+
+@pytest.mark.slow
+def test_a_server_that_repeats_a_token_shows_it_to_no_one(lasting_project: Path) -> None:
+    logged_in()
+    with Tavern.open() as host:
+        for _ in range(3):
+            assert host.invoke_sync("docs:repeat", {}).value == {"result": "it was ***"}
+            assert host.invoke_sync("docs:forget", {}).ok  # so that the next call gets another token
+    assert "it was ***" in ran("tools", "call", "docs:repeat")
+    assert "access" not in ran("logs", "show", "--json")
 
 
 @pytest.mark.slow

@@ -288,6 +288,25 @@ def test_an_upstream_that_says_its_secret_again_shows_it_to_no_one(
     assert stored and not any("pass-phrase" in text for text in stored)
 
 
+@pytest.mark.parametrize(
+    ("kept", "shown"),
+    [
+        ("opaque-text-of-ann", "opaque-text-of-ann"),
+        ('{"a": [{"access_token": "opaque-text-of-ann", "scope": "harmless"}]}', "opaque-text-of-ann"),
+    ],
+)
+def test_what_an_adapter_keeps_is_masked_wherever_it_is_repeated(kept: str, shown: str, tmp_path: Path) -> None:
+    system = System(answer=lambda tool, arguments, call: f"harmless {shown}")
+    with opened(system, tmp_path) as host:
+        host.upstreams.connect_sync("toy")
+        system.upstreams[0].save("own", kept)
+        assert host.invoke_sync("toy:echo", {"x": 1}).value == "harmless ***"
+    with opened(system, tmp_path) as host:
+        host.upstreams.connect_sync("toy")
+        assert system.upstreams[-1].load("own") == kept
+        assert host.invoke_sync("toy:echo", {"x": 1}).value == "harmless ***"
+
+
 def test_values_of_a_schema_are_changed_only_where_they_hold_the_secret_of_this_upstream(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import threading
 import weakref
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from tavern_core.kernel.views.sealed_functions import hidden
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 
 SHORTEST: Final = 6
 """Shorter strings are not searched for: masking every ``1`` would hide everything and protect nothing."""
+_GENERATIONS: Final = 4
+"""Of secrets that are renewed: a call that is under way may still be answered with a token of before."""
 _redact: Final = compile_redactor()
 
 
@@ -47,6 +51,8 @@ class KnownSecrets:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._fixed: frozenset[str] = frozenset()
+        self._renewed: dict[str, tuple[frozenset[str], ...]] = {}
         self.values: frozenset[str] = frozenset()
         """All of them. Every call reads this, so it is an attribute and not a property."""
         self.needles: tuple[bytes, ...] = ()
@@ -54,18 +60,35 @@ class KnownSecrets:
 
     def add(self, *values: Any) -> None:
         """Remember texts and numbers; short ones are left out. A secret of several lines counts line by line, too."""
-        texts = [str(v) for v in values if isinstance(v, str | int) and not isinstance(v, bool)]
-        found = {text for value in texts for text in (value, *value.splitlines())}
-        found = {text.strip() for text in found if len(text.strip()) >= SHORTEST}
-        if not found <= self.values:
+        found = _texts(values)
+        if not found <= self._fixed:
             with self._lock:
-                self.values |= found
-                written = (json.dumps(form, ensure_ascii=False)[1:-1] for text in self.values for form in forms(text))
-                self.needles = tuple({text.encode("utf-8", "backslashreplace"): None for text in written})
+                self._fixed |= found
+                self._put_together()
+
+    def renew(self, owner: str, *values: Any) -> None:
+        """As `add`, for what is replaced again and again, such as tokens: only the last ones of an owner are remembered."""
+        found = _texts(values)
+        with self._lock:
+            before = self._renewed.get(owner, ())
+            if found not in before:
+                self._renewed[owner] = (*before, found)[-_GENERATIONS:]
+                self._put_together()
+
+    def _put_together(self) -> None:
+        self.values = self._fixed.union(*itertools.chain(*self._renewed.values()))
+        written = (json.dumps(form, ensure_ascii=False)[1:-1] for text in self.values for form in forms(text))
+        self.needles = tuple({text.encode("utf-8", "backslashreplace"): None for text in written})
 
     def mask_text(self, text: str) -> str:
         """`text` with every known secret, in any spelling, replaced by ``***``."""
         return secret_redactor(self.values)(text)
+
+
+def _texts(values: Iterable[Any]) -> frozenset[str]:
+    texts = [str(v) for v in values if isinstance(v, str | int) and not isinstance(v, bool)]
+    found = {text for value in texts for text in (value, *value.splitlines())}
+    return frozenset(text.strip() for text in found if len(text.strip()) >= SHORTEST)
 
 
 class MaskingFilter(logging.Filter):
