@@ -262,6 +262,32 @@ def test_tool_files_are_checked_to_the_end(places: Places) -> None:
     ]
 
 
+COMMANDS: dict[str, str | None] = {
+    '"python run.py | sort > out.txt"': "| >",
+    '"python run.py && python run.py"': "&&",
+    '"python run.py; rm x"': None,
+    '"python run.py x; rm x 2>&1 &"': "x; 2>&1 &",
+    '"python run.py >out.txt"': ">out.txt",
+    "\"python run.py '|' --sep='a>b' https://example.org/?a=1&b=2\"": "",
+    '["python", "run.py", "|", "&&"]': "",
+}
+"""Command → the words that a shell would understand; empty: there are none; None: an error says that there is no such file."""
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_operators_of_a_shell_in_a_command_are_a_warning_with_its_repair(places: Places, command: str) -> None:
+    tool = (
+        f"{{id: a, description: d, parameters: {{type: object}}, implementation: {{type: script, command: {command}}}}}"
+    )
+    report = check(places, "", f"tools: [{tool}]\n", run_py="")
+    if (signs := COMMANDS[command]) is None:
+        assert not report.is_ok
+        return
+    said = [f"no shell runs the command: {signs} and what follows are arguments of the script"] if signs else []
+    assert report.is_ok and [f.message for f in report.findings] == said
+    assert all("plugin.yaml:3:" in str(f) and "as a list of words" in f.hint for f in report.findings)
+
+
 def test_what_is_said_of_an_inline_tool_points_at_its_line(places: Places) -> None:
     report = check(places, "", "tools:\n  - {id: a, description: d, implementation: {type: rocket}, parameters: {type: object}}\n"
                    "  - {id: b, implementation: {type: rocket}, parameters: {type: object}}\n")  # fmt: skip

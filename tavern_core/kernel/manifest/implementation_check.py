@@ -17,6 +17,8 @@ from tavern_core.model.toolfile import Implementation
 RUNNERS: Final = ("python", "python3", "node", "bun", "deno")
 """Programs a script tool may be run by; anything else must be a file of the plugin (SECURITY §5)."""
 Problems = Iterator[tuple[str, str, str]]
+_SHELL_SIGN = re.compile(r"\d?[|&;<>].*|.*[|&;]", re.DOTALL)
+"""A word with an operator at its beginning or end; within a word it may be part of an address."""
 _HANDLER = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*\Z", re.ASCII)
 
 
@@ -27,6 +29,18 @@ def split_command(command: str | Sequence[str]) -> tuple[str, ...]:
         ValueError: a quote is not closed.
     """
     return tuple(shlex.split(command)) if isinstance(command, str) else tuple(command)
+
+
+def shell_signs(command: str | Sequence[str] | None) -> list[str]:
+    """Words with an operator of a shell, outside of quotes, in a command that is written as one line: they are arguments like others."""
+    if not isinstance(command, str):
+        return []
+    words = shlex.shlex(command)  # quotes stay, so what is quoted begins and ends with one
+    words.whitespace_split, words.commenters = True, ""
+    try:
+        return [word for word in words if _SHELL_SIGN.fullmatch(word)]
+    except ValueError:  # a quote is not closed, which is an error
+        return []
 
 
 def _script_problems(implementation: Implementation) -> Problems:

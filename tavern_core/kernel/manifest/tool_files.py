@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from tavern_core.errors import Finding
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.kernel.manifest.implementation_check import KINDS, split_command
+from tavern_core.kernel.manifest.implementation_check import KINDS, shell_signs, split_command
 from tavern_core.kernel.manifest.misspelt_keys import SHAPES
 from tavern_core.kernel.manifest.tool_ids import IdRefusal, canonical_id
 from tavern_core.kernel.settings.values import setting_problems
@@ -231,6 +231,10 @@ class _Making:
         for key, message, hint in check(implementation):
             path = ("handler",) if key == "handler" and self.definition.handler else ("implementation", key)
             self.refuse(path, message, hint)
+        if implementation.type == "script" and (signs := shell_signs(implementation.command)):
+            message = f"no shell runs the command: {' '.join(signs)} and what follows are arguments of the script"
+            hint = "do this within the script; if they are meant as arguments, write the command as a list of words"
+            self.report(("implementation", "command"), message, hint, "warning")
         if implementation.type in ("script", "service") and self.definition.parameters is None:
             hint = "add `parameters: {type: object, properties: {…}}`; an empty one means: no arguments"
             self.refuse(("parameters",), f"a tool of type {implementation.type} needs `parameters`", hint)
