@@ -18,8 +18,10 @@ from pydantic import ValidationError
 
 from tavern_core.errors import ConfigInvalid
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.kernel.config.yaml_edit import set_value
+from tavern_core.kernel.config.yaml_edit import set_members
 from tavern_core.kernel.files.atomic_file import read_text
+from tavern_core.kernel.files.regular_file import open_regular
+from tavern_core.kernel.text.json_document import read_json
 from tavern_core.model.environment_variables import is_refused
 from tavern_core.model.naming_rules import is_plugin_name, is_reserved
 from tavern_core.model.pydantic_errors import explain
@@ -28,7 +30,10 @@ from tavern_core.schema.secret_names import is_secret_name
 from tavern_core.schema.secret_scanning import redact_text
 
 MOST_SERVERS: Final = 200
-_LARGEST: Final = 1_000_000
+_LARGEST: Final = 32_000_000
+"""Bytes: some hosts keep all that they know in the same file."""
+_MOST_VALUES: Final = 2_000_000
+_SMALLER: Final = "copy the `mcpServers` that you want into a file of its own, and import that"
 _SERVERS: Final = ("mcpServers", "servers", "context_servers")
 """Keys under which hosts keep their servers."""
 _URLS: Final = ("url", "serverUrl", "httpUrl")
@@ -76,11 +81,13 @@ def entry_of_words(kind: str, words: Sequence[str], name: str = "") -> NewEntry:
 def read_servers(file: Path) -> str:
     """The text of a file of another MCP host. Raises ConfigInvalid: it cannot be read (CONFIG_INVALID)."""
     try:
-        if file.stat().st_size > _LARGEST:
-            raise ConfigInvalid(f"{file} is larger than {_LARGEST:,} bytes")
-        return file.read_text("utf-8-sig")
+        with open_regular(file) as opened:
+            data = opened.read(_LARGEST + 1)
+        if len(data) > _LARGEST:
+            raise ConfigInvalid(f"{file} is larger than {_LARGEST:,} bytes", hint=_SMALLER)
+        return data.decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigInvalid(f"{file} cannot be read: {error}") from None
+        raise ConfigInvalid(f"{file} cannot be read: {error}", hint="name a file with `mcpServers` in JSON") from None
 
 
 def entries_of_json(text: str, file: str, known: Collection[str] = ()) -> tuple[list[NewEntry], dict[str, str]]:
@@ -93,14 +100,17 @@ def entries_of_json(text: str, file: str, known: Collection[str] = ()) -> tuple[
     Raises:
         ConfigInvalid: it is no such file, or no server in it can be an entry (CONFIG_INVALID).
     """
-    try:
-        data = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ConfigInvalid(f"{file} is not JSON: {error}", hint="comments and trailing commas must go") from None
+    document = read_json(text, file, code=ConfigInvalid.code, largest=_LARGEST, most_values=_MOST_VALUES)
+    if document.findings:
+        first = document.findings[0]
+        raise ConfigInvalid(first.located, hint=first.hint, findings=document.findings)
+    data = document.data
     servers = next((data[key] for key in _SERVERS if isinstance(data, dict) and isinstance(data.get(key), dict)), None)
     if servers is None and isinstance(data, dict) and isinstance(data.get("mcp"), dict):
         servers = data["mcp"].get("servers")
-    if not isinstance(servers, dict) or not servers or len(servers) > MOST_SERVERS:
+    if isinstance(servers, dict) and len(servers) > MOST_SERVERS:
+        raise ConfigInvalid(f"{file} has {len(servers):,} servers; at most {MOST_SERVERS} are imported", hint=_SMALLER)
+    if not isinstance(servers, dict) or not servers:
         raise ConfigInvalid(f"{file} holds no servers", hint='expected {"mcpServers": {"name": {"command": …}}}')
     found: dict[str, NewEntry] = {}
     left_out: dict[str, str] = {}
@@ -132,8 +142,7 @@ def write_entries(file: Path, entries: Sequence[NewEntry]) -> None:
             raise ConfigInvalid(
                 f"{file} has an upstream {new.name!r} already", hint="give the new one another name with --name"
             )
-    for new in entries:
-        set_value(file, ("upstreams", new.name), new.entry)
+    set_members(file, "upstreams", {new.name: new.entry for new in entries})
 
 
 def written_names(file: Path) -> set[str]:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tavern_core.errors import ConfigInvalid
 from tavern_core.upstreams.config_entries import entries_of_json, entry_of_words
@@ -136,15 +139,24 @@ def test_a_server_that_is_left_out_shows_no_secret() -> None:
 
 
 WRONG: dict[str, tuple[str, str]] = {
-    "no JSON": ("{// comment\n}", "is not JSON"),
+    "no JSON": ("{// comment\n}", "servers.json:1:2: not JSON: expecting property name"),
+    "a server twice": (
+        '{"mcpServers": {"a": {"command": "x"}, "a": {"command": "y"}}}',
+        "servers.json:1:40: .*the key 'a' is here twice",
+    ),
+    "half a sign": ('{"mcpServers": {"a": {"command": "\\ud800"}}}', "servers.json:1:34: .*half of a surrogate pair"),
+    "no number": ('{"mcpServers": {"a": {"command": "x", "args": [NaN]}}}', "NaN is not JSON"),
     "a list": ("[]", "holds no servers"),
     "no servers": ('{"mcpServers": {}}', "holds no servers"),
     "a server that is a word": ('{"mcpServers": {"a": "x"}}', "is not an object"),
     "a server without a command": ('{"mcpServers": {"a": {"args": []}}}', "neither `command` nor `url`"),
     "a server without a name": ('{"mcpServers": {"???": {"command": "!"}}}', "no name can be made"),
     "an odd address": ('{"mcpServers": {"a": {"url": "ftp://a.example"}}}', "cannot be an upstream"),
-    "too many": (json.dumps({"mcpServers": {f"s{n}": {"command": "x"} for n in range(201)}}), "holds no servers"),
-    "too deep": ("[" * 100_000, "is not JSON"),
+    "too many": (
+        json.dumps({"mcpServers": {f"s{n}": {"command": "x"} for n in range(201)}}),
+        "201 servers; at most 200",
+    ),
+    "too deep": ("[" * 100_000, "nested deeper than 64"),
 }
 
 
@@ -153,3 +165,47 @@ def test_a_file_that_is_none_is_one_clear_error(case: str) -> None:
     text, message = WRONG[case]
     with pytest.raises(ConfigInvalid, match=message):
         entries_of_json(text, "servers.json")
+
+
+@pytest.mark.slow
+def test_a_file_of_many_megabytes_gives_its_servers(tmp_path: Path) -> None:
+    servers = {f"s{number}": {"command": "x", "args": ["y" * 1_000]} for number in range(200)}
+    (tmp_path / "servers.json").write_text(json.dumps({"history": ["z" * 1_000] * 8_000, "mcpServers": servers}))
+    (tmp_path / "tavern.yaml").write_text("upstreams:\n  ours: {kind: mcp, command: [x]}  # ours\n")
+    done = tavern("upstreams", "import", "servers.json", "--json", cwd=tmp_path, home=tmp_path / "home")
+    assert done.returncode == 0, done.stderr
+    text = (tmp_path / "tavern.yaml").read_text()
+    assert "# ours" in text and list(yaml.safe_load(text)["upstreams"]) == ["ours", *servers]
+
+
+def fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def too_large(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(40_000_000)
+
+
+def more_than_fits(path: Path) -> None:
+    """What would make tavern.yaml larger than a host reads."""
+    servers = {f"s{number}": {"command": "x", "args": ["y" * 1_000] * 10} for number in range(150)}
+    path.write_text(json.dumps({"mcpServers": servers}))
+
+
+UNREADABLE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a pipe": (fifo, "it is not a regular file"),
+    "a device": (lambda path: path.symlink_to("/dev/zero"), "it is not a regular file"),
+    "too large": (too_large, "larger than 32,000,000 bytes"),
+    "servers that do not fit": (more_than_fits, "could not be read any more with this change"),
+}
+
+
+@pytest.mark.parametrize("case", UNREADABLE)
+def test_a_file_that_cannot_be_imported_changes_nothing_and_holds_up_no_one(case: str, tmp_path: Path) -> None:
+    make, message = UNREADABLE[case]
+    make(tmp_path / "servers.json")
+    (tmp_path / "tavern.yaml").write_text("upstreams: {ours: {kind: mcp, command: [x]}}\n")
+    done = tavern("upstreams", "import", "servers.json", cwd=tmp_path, home=tmp_path / "home")
+    assert done.returncode != 0 and message in done.stderr and "hint: " in done.stderr
+    assert (tmp_path / "tavern.yaml").read_text() == "upstreams: {ours: {kind: mcp, command: [x]}}\n"

@@ -26,6 +26,7 @@ from tavern_core.kernel.files.atomic_file import read_text, write_atomic
 from tavern_core.kernel.files.file_lock import locked
 from tavern_core.kernel.text.document_limits import LARGEST_FILE
 from tavern_core.kernel.text.yaml_reader import read_yaml
+from tavern_core.model.safe_text import shortened
 
 _PLAIN: Final = re.compile(r"[A-Za-z](?:[A-Za-z0-9_./:-]*[A-Za-z0-9_/-])?\Z")
 _NOT_PLAIN: Final = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n"})
@@ -41,6 +42,27 @@ def set_value(file: Path, path: Keys, value: Any) -> None:
         StateDamaged: it cannot be written (STATE_DAMAGED).
     """
     _change(file, lambda text: with_value(text, path, value, str(file)))
+
+
+def set_members(file: Path, section: str, members: Mapping[str, Any]) -> None:
+    """`set_value` for new keys of a section: all of them are written, or none. Raises as it."""
+    (first, value), *others = members.items()
+
+    def edit(text: str) -> str:
+        text = with_value(text, (section, first), value, str(file))
+        if not others:
+            return text
+        wanted, root = _data(text, str(file)), _compose(text)
+        assert isinstance(root, yaml.MappingNode)  # the first is there
+        key = _put(wanted, (section, first), value)[0]
+        node = _pair(root, key)[1]
+        assert isinstance(node, yaml.MappingNode)
+        for name, other in reversed(others):  # each goes to the same place, before those that follow it
+            _put(wanted, (section, name), other)
+            text = _appended(text, node, (name,), _flow(other))
+        return _checked(text, wanted, str(file), f"the {len(members)} keys of {section}")
+
+    _change(file, edit)
 
 
 def unset_value(file: Path, path: Keys) -> bool:
@@ -103,10 +125,14 @@ def _data(text: str, file: str) -> dict[str, Any]:
 
 def _checked(text: str, wanted: Any, file: str, by_hand: str) -> str:
     document = read_yaml(text, file, code=ConfigInvalid.code)
+    if document.findings:
+        why = document.findings[0]
+        raise ConfigInvalid(f"{file} could not be read any more with this change: {why.message}", hint=why.hint)
     said = document.data or {}  # an empty file holds no data
-    if document.findings or said != wanted or _kinds(said) != _kinds(wanted):
+    if said != wanted or _kinds(said) != _kinds(wanted):
         raise ConfigInvalid(
-            f"{file} is written in a way that cannot be changed safely", hint=f"write it by hand: {by_hand}"
+            f"{file} is written in a way that cannot be changed safely",
+            hint=f"write it by hand: {shortened(by_hand, 500)}",
         )
     return text
 
