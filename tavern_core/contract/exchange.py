@@ -85,8 +85,8 @@ async def exchange(
         options: of ``httpx2.AsyncClient.stream``: params, json, headers, files, data, timeout.
 
     Raises:
-        UpstreamError: ``details.reason`` is "unreachable" (with the outcome ``none``) or "broken off" (UPSTREAM_ERROR). Not
-            ConnectionLost: each request stands for itself, and others that are under way are not over.
+        UpstreamError: ``details.reason`` is "unreachable" or "certificate" (with the outcome ``none``) or "broken off"
+            (UPSTREAM_ERROR). Not ConnectionLost: each request stands for itself, and others that are under way are not over.
         CallTimeout: it was silent for too long (TIMEOUT).
         OutputTooLarge: the answer is (OUTPUT_TOO_LARGE).
     """

@@ -56,8 +56,8 @@ def client(
     """A client for the origin of `url`; relative addresses count from `url`.
 
     It takes no proxies or credentials from the environment, keeps no cookies and follows no redirects. Where it may not connect it
-    raises PolicyDenied (POLICY_DENIED), for a redirect to another origin UpstreamError (UPSTREAM_ERROR), for an answer without end
-    OutputTooLarge (OUTPUT_TOO_LARGE); everything else that goes wrong is an ``httpx2.HTTPError``.
+    raises PolicyDenied (POLICY_DENIED), for a redirect to another origin and a certificate that either side does not accept UpstreamError
+    (UPSTREAM_ERROR), for an answer without end OutputTooLarge (OUTPUT_TOO_LARGE); everything else that goes wrong is an ``httpx2.HTTPError``.
 
     Args:
         scope: of the capability ``network`` that was granted.
@@ -87,7 +87,8 @@ def client(
     async def addresses() -> list[Address]:
         return await _addresses(target, scope, resolve)
 
-    transport = OriginTransport(target, addresses, _tls(target, certificate), max_bytes, _MOST_CONNECTIONS)
+    tls, has_certificate = _tls(target, certificate), isinstance(certificate, Mapping) and "cert" in certificate
+    transport = OriginTransport(target, addresses, tls, max_bytes, _MOST_CONNECTIONS, has_certificate)
     return httpx2.AsyncClient(
         transport=transport,
         base_url=url,

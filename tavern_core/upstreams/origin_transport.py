@@ -19,6 +19,8 @@ _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 _PIECE: Final = 4_096
 """Packed bytes that are unpacked at a time: at most 4 MB come of them, so the event loop is never held up."""
 _STREAM_FACTOR: Final = 16
+_SOME_CERTIFICATE: Final = "write `certificate: {cert: {$file: …}, key: {$file: …}}` into the upstream"
+_OTHER_CERTIFICATE: Final = "use one that is valid and that the server's certification authority has issued"
 _OF_PACKING: Final = "content-encoding", "content-length"
 """Headers of an answer that do not hold any more once it is unpacked."""
 
@@ -30,6 +32,7 @@ class OriginTransport(httpx2.AsyncBaseTransport):
         addresses: those of the target, judged; asked once, before the first request.
         max_bytes: of one answer.
         connections: how many there are at most at one time.
+        has_certificate: whether `tls` shows a certificate of the client.
     """
 
     def __init__(
@@ -39,11 +42,14 @@ class OriginTransport(httpx2.AsyncBaseTransport):
         tls: ssl.SSLContext,
         max_bytes: int,
         connections: int,
+        has_certificate: bool,
     ) -> None:
         self._target = target
         self._ask = addresses
         self._addresses: Sequence[Address] = ()
         self._max_bytes = max_bytes
+        self._has_certificate = has_certificate
+        self._was_answered = False
         self._asking = asyncio.Lock()
         self._last: tuple[httpx2.URL, Address, httpx2.URL] | None = None
         self._wire = httpx2.AsyncHTTPTransport(
@@ -52,7 +58,14 @@ class OriginTransport(httpx2.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         self._check(request.url)
-        response = await self._send(request, await self._known())
+        addresses = await self._known()
+        try:
+            response = await self._send(request, addresses)
+        except (ssl.SSLError, httpx2.NetworkError, httpx2.RemoteProtocolError) as error:
+            if self._target.scheme != "https":
+                raise
+            raise self._of_tls(error) from error
+        self._was_answered = True
         if response.status_code == 101:
             return response
         try:
@@ -106,6 +119,35 @@ class OriginTransport(httpx2.AsyncBaseTransport):
             return response
         raise failed
 
+    def _of_tls(self, error: Exception) -> Exception:
+        """What `error` means where certificates may be the reason.
+
+        With TLS 1.3 a server refuses the certificate of a client only after the handshake, and many end the connection without a word.
+        """
+        known = _tls_error(error)
+        reason = known.reason or "" if known is not None else ""
+        if reason == "CERTIFICATE_VERIFY_FAILED":
+            return UpstreamError(
+                f"the certificate of {self._target} is not trusted: {getattr(known, 'verify_message', '')}",
+                hint="if its certification authority is your own, write `certificate: {ca: {$file: …}}` into the upstream",
+                outcome="none",
+                reason="certificate",
+            )
+        _, is_alert, said = reason.partition("_ALERT_")
+        if is_alert:
+            what = "the client certificate" if self._has_certificate else "a connection without a client certificate"
+            return UpstreamError(
+                f"{self._target} does not accept {what}: {said.replace('_', ' ').lower()}",
+                hint=_OTHER_CERTIFICATE if self._has_certificate else _SOME_CERTIFICATE,
+                outcome="none",
+                reason="certificate",
+            )
+        kind = type(error) if isinstance(error, httpx2.TransportError) else httpx2.ReadError
+        text = str(error) or "the connection ended"
+        if not self._was_answered:
+            text += " (a server that wants another client certificate may do that: see `certificate` of the upstream)"
+        return kind(text)
+
     def _addressed(self, url: httpx2.URL, address: Address) -> httpx2.URL:
         """`url` with the address in place of the name. Building one costs as much as a request, and most requests go to one."""
         known = self._last
@@ -156,17 +198,29 @@ class _Bounded(httpx2.AsyncByteStream):
         self._is_packed = is_packed
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        async for chunk in self._stream:
-            if not self._is_packed:
-                yield self._unpacker.feed(chunk)
-                continue
-            for start in range(0, len(chunk), _PIECE):
-                if piece := self._unpacker.feed(chunk[start : start + _PIECE]):
-                    yield piece
-                await asyncio.sleep(0)
+        try:
+            async for chunk in self._stream:
+                if not self._is_packed:
+                    yield self._unpacker.feed(chunk)
+                    continue
+                for start in range(0, len(chunk), _PIECE):
+                    if piece := self._unpacker.feed(chunk[start : start + _PIECE]):
+                        yield piece
+                    await asyncio.sleep(0)
+        except ssl.SSLError as error:
+            raise httpx2.ReadError(str(error)) from error
 
     async def aclose(self) -> None:
         await self._stream.aclose()
+
+
+def _tls_error(error: BaseException | None) -> ssl.SSLError | None:
+    """What went wrong with TLS, of an error or of what led to it."""
+    for _ in range(10):
+        if error is None or isinstance(error, ssl.SSLError):
+            return error
+        error = error.__cause__ or error.__context__
+    return None
 
 
 def _origin(url: str) -> str:

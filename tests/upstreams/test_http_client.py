@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import gzip
 import socket
 import ssl
+import threading
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from ipaddress import ip_address
 from typing import Any
 
 import httpx2
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
     Encoding,
+    NoEncryption,
     PrivateFormat,
     load_pem_private_key,
 )
 
+from tavern_core.contract.exchange import exchange
 from tavern_core.errors import OutputTooLarge, PolicyDenied, SettingsInvalid, TavernError, UpstreamError
 from tavern_core.model.upstream import origin_entry
 from tavern_core.upstreams.http_client import client
@@ -242,32 +250,91 @@ async def test_over_tls_the_certificate_shows_whose_host_a_private_address_is() 
         evil = f"https://evil.example.com:{server.port}"
         for options in ({"url": url}, {"url": evil, "certificate": {"ca": PEM}}):
             async with reaching(**options, resolve=resolve) as http_client:
-                with pytest.raises(httpx2.ConnectError):
+                with pytest.raises(UpstreamError, match="is not trusted: ") as error:
                     await http_client.get("/")
+                assert "ca: {$file" in error.value.hint and error.value.outcome == "none"
         assert len(server.asked) == 1
 
 
-async def test_a_client_certificate_is_shown() -> None:
+@contextmanager
+def wants_certificate(version: ssl.TLSVersion, *, says_why: bool) -> Iterator[int]:
+    """A server, with one version of TLS, of clients with the certificate of the tests alone; its port.
+
+    Args:
+        says_why: it sends an alert to others; else it only ends the connection.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(CERTIFICATE)
     context.load_verify_locations(CERTIFICATE)
     context.verify_mode = ssl.CERT_REQUIRED
+    context.minimum_version = context.maximum_version = version
 
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(http(b"known"))
-        writer.close()
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:  # the test is over
+                return
+            incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+            tls = context.wrap_bio(incoming, outgoing, server_side=True)
+            with connection:
+                request = b""
+                while b"\r\n\r\n" not in request:
+                    try:
+                        request += tls.read(65536)
+                    except ssl.SSLWantReadError:
+                        connection.sendall(outgoing.read())
+                        incoming.write(connection.recv(65536) or b"gone")
+                    except ssl.SSLError:
+                        connection.sendall(outgoing.read() if says_why else b"")
+                        connection.shutdown(socket.SHUT_WR)
+                        while connection.recv(
+                            65536
+                        ):  # what the client sends meanwhile: else the alert would not arrive
+                            pass
+                        break
+                else:
+                    tls.write(http(b"known"))
+                    connection.sendall(outgoing.read())
 
-    server = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=context)
-    async with server:
-        url = f"https://good.example.com:{server.sockets[0].getsockname()[1]}"
-        resolve = addresses(good_example_com=["127.0.0.1"])
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=serve, daemon=True).start()
+        yield listener.getsockname()[1]
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+def other_certificate() -> str:
+    """A certificate, with its key, that no authority has issued."""
+    key, name = ec.generate_private_key(ec.SECP256R1()), x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "x")])
+    now = datetime.datetime.now(datetime.UTC)
+    made = x509.CertificateBuilder(name, name, key.public_key(), 1, now, now + datetime.timedelta(days=1))
+    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return (made.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM) + pem).decode()
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+@pytest.mark.parametrize("says_why", [True, False])
+async def test_a_client_certificate_is_shown_and_one_that_is_refused_is_one_clear_error(
+    version: ssl.TLSVersion, says_why: bool
+) -> None:
+    with wants_certificate(version, says_why=says_why) as port:
+        url, resolve = f"https://good.example.com:{port}", addresses(good_example_com=["127.0.0.1"])
         known = {"ca": PEM, "cert": PEM, "key": PEM}
         async with reaching(url, resolve=resolve, certificate=known) as http_client:
             assert (await http_client.get("/")).text == "known"
-        async with reaching(url, resolve=resolve, certificate={"ca": PEM}) as http_client:
-            with pytest.raises(httpx2.HTTPError):
-                await http_client.get("/")
+        other = other_certificate()
+        for certificate, says, repair in (
+            ({}, "does not accept a connection without a client certificate", "write `certificate: {cert: {$file"),
+            ({"cert": other, "key": other}, "does not accept the client certificate: ", "use one that is valid"),
+        ):
+            async with reaching(url, resolve=resolve, certificate={"ca": PEM, **certificate}) as http_client:
+                with pytest.raises(UpstreamError) as error:
+                    await exchange(http_client, "POST", "/")
+            text = f"{error.value.message} {error.value.hint}"
+            if says_why:
+                assert says in text and repair in text and error.value.outcome == "none"
+            else:  # what it means cannot be known
+                assert "a server that wants another client certificate may do that" in text
 
 
 @pytest.mark.parametrize(

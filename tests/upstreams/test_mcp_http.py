@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -237,3 +238,29 @@ def test_a_call_survives_a_server_that_was_started_anew_and_knows_no_session(cas
         sessions.append("of another process")
         assert opened.invoke_sync("evil:good", {}).value == "well"
     assert calls == ["tools/call", "tools/call"]
+
+
+def _no_message(request: web.Request) -> web.Response:
+    return web.json_response({"said": "\x1b[31mby a stranger"})
+
+
+@pytest.mark.slow
+@pytest.mark.anyio
+async def test_what_the_library_logs_of_a_wrong_answer_is_not_printed(tmp_path: Path) -> None:
+    app = web.Application()
+    app.router.add_route("*", "/mcp", _no_message)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    (tmp_path / "tavern.yaml").write_text(
+        f"upstreams: {{evil: {{kind: mcp, url: 'http://127.0.0.1:{runner.addresses[0][1]}/mcp'}}}}\n"
+    )
+    words = [sys.executable, "-m", "tavern_core", "--home", str(tmp_path / "home")]
+    try:
+        for command in (["plugins", "grant", "evil", "network"], ["upstreams", "check", "evil"]):
+            done = await asyncio.create_subprocess_exec(*words, *command, cwd=tmp_path, stderr=asyncio.subprocess.PIPE)
+            _, said = await done.communicate()
+    finally:
+        await runner.cleanup()
+    assert done.returncode == 1 and b"error[UPSTREAM_ERROR]" in said
+    assert b"Traceback" not in said and b"\x1b" not in said

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from importlib.metadata import version
@@ -56,6 +57,8 @@ from tavern_core.contract.adapters import Listing, Upstream, UpstreamCall, Upstr
 from tavern_core.errors import CallError, ConnectionLost, TavernError, UpstreamError
 from tavern_core.model.call import owner_of
 from tavern_core.model.result import ToolResult
+
+logging.getLogger("mcp.client").addHandler(logging.NullHandler())  # what goes wrong is an error of the upstream
 
 if TYPE_CHECKING:
     from mcp.client._transport import WriteStream

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
@@ -48,8 +47,6 @@ _PAGE: Final = (
     b"Done. You can close this page and go back to the terminal.\n"
 )
 _NO_PAGE: Final = b"HTTP/1.1 404 Not Found\r\nconnection: close\r\n\r\n"
-
-logging.getLogger("mcp.client.auth").addHandler(logging.NullHandler())  # what goes wrong is an error of the upstream
 
 Show = Callable[[str], None]
 """Shows the person an address to open."""
