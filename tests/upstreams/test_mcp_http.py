@@ -240,7 +240,7 @@ def test_a_call_survives_a_server_that_was_started_anew_and_knows_no_session(cas
     assert calls == ["tools/call", "tools/call"]
 
 
-def _no_message(request: web.Request) -> web.Response:
+async def _no_message(request: web.Request) -> web.Response:
     return web.json_response({"said": "\x1b[31mby a stranger"})
 
 
