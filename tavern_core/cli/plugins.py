@@ -121,7 +121,7 @@ def enable(session: Session, name: str) -> None:
 @click.argument("name", shell_complete=completion.plugins)
 @click.option("--reason", default="", metavar="TEXT", help="The reason, for later readers.")
 def disable(session: Session, name: str, reason: str) -> None:
-    """Disable a plugin until you enable it again."""
+    """Disable a plugin until you enable it again. It affects running hosts at their next start."""
     host = session.host("none")
     status_of(host, name)
     show_change(session, host.plugins.disable_sync(name, reason=reason))

@@ -18,7 +18,7 @@ from mcp import Client, MCPError, StdioServerParameters
 from mcp_types import JSONRPCResponse
 
 from tavern_core import Tavern, tool
-from tavern_core.server.mcp import asgi_app, event_store
+from tavern_core.server.mcp import asgi_app, changes, event_store
 from tavern_core.server.mcp.event_store import RecentEvents, SessionEvents
 from tavern_core.server.mcp.service import Pages
 from tests.mcp_server.shop import META, answer, open_shop
@@ -223,6 +223,22 @@ def test_a_client_that_reads_nothing_keeps_no_change_from_others(tmp_path: Path)
                 tavern.tools.register(tool(name=f"further{number}")(lambda: 1))
                 assert next(line for line in lines if "tools/list_changed" in line)
         assert held.is_set()
+
+
+def test_a_session_that_watches_as_much_as_it_may_learns_that_it_watches_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changes, "MOST_WATCHED", 2)
+    with open_shop(tmp_path) as (url, tavern, _):
+        session = Session(url, tavern.tokens.create("agent:x")[1])
+
+        def asked(what: str, number: int) -> Any:
+            said = answer(session.post(f"resources/{what}", {"uri": f"shop://manual/{number}"}))
+            return said.get("result", said.get("error", {}).get("message"))
+
+        assert [asked("subscribe", number) for number in (1, 2, 2)] == [{}, {}, {}]
+        assert "at most 2 resources" in asked("subscribe", 3)
+        assert [asked("unsubscribe", 1), asked("subscribe", 3)] == [{}, {}]
 
 
 def test_only_what_a_caller_may_read_is_watched(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from mcp.server.subscriptions import (
     ToolsListChanged,
 )
 from mcp.shared.exceptions import MCPError
-from mcp_types import EmptyResult, NotificationParams, SubscribeRequestParams, UnsubscribeRequestParams
+from mcp_types import INVALID_REQUEST, EmptyResult, NotificationParams, SubscribeRequestParams, UnsubscribeRequestParams
 
 from tavern_core.errors import TavernError
 from tavern_core.model.event import RESOURCE_CHANGED, Event
@@ -128,8 +128,12 @@ class Changes:
 
     async def subscribe(self, ctx: ServerRequestContext[Any, Any], params: SubscribeRequestParams) -> EmptyResult:
         """`resources/subscribe`."""
-        if len(watched := self._client(ctx).watched) < MOST_WATCHED:
-            watched.add(str(params.uri))
+        watched, uri = self._client(ctx).watched, str(params.uri)
+        if len(watched) >= MOST_WATCHED and uri not in watched:
+            raise MCPError(
+                INVALID_REQUEST, f"a session watches at most {MOST_WATCHED:,} resources: unsubscribe from some"
+            )
+        watched.add(uri)
         return EmptyResult()
 
     async def unsubscribe(self, ctx: ServerRequestContext[Any, Any], params: UnsubscribeRequestParams) -> EmptyResult:
