@@ -109,8 +109,8 @@ class Listings:
         """
         async with self._locks.setdefault(entry.name, asyncio.Lock()):
             self._changes.discard(entry.name)
-            etag = (self._catalogue.listed(entry.name) or _NEVER).etag if entry.is_listed else ""
             try:
+                etag = await asyncio.to_thread(self._etag, entry)
                 listing = await self._connections.ask(entry, lambda one: one.list_tools(etag), LIST_S)
                 diff = await asyncio.to_thread(self._take, entry, listing)
             except TavernError as error:
@@ -190,16 +190,17 @@ class Listings:
             await self._quietly(entry)
 
     def _is_due(self, entry: Entry, now: float) -> bool:
-        if now < self._not_before.get(entry.name, 0.0) or self._connections.missing(entry):
+        if time.monotonic() < self._not_before.get(entry.name, 0.0) or self._connections.missing(entry):
             return False
         listed = self._catalogue.listed(entry.name)
         if listed is None or listed.fingerprint != entry.fingerprint:
             return True
-        return now > listed.at + (entry.config.refresh_ms if listed.ttl_ms is None else max(listed.ttl_ms, 1000)) / 1000
+        valid_s = (entry.config.refresh_ms if listed.ttl_ms is None else max(listed.ttl_ms, 1000)) / 1000
+        return not listed.at <= now <= listed.at + valid_s  # the clock may have been set back since
 
     def _failed(self, entry: Entry, error: TavernError) -> None:
         self.errors[entry.name] = error
-        self._not_before[entry.name] = time.time() + AGAIN_S
+        self._not_before[entry.name] = time.monotonic() + AGAIN_S
         self._base.diagnostics.add(
             "UPSTREAM_FAILED",
             f"the tools of upstream {entry.name} could not be listed: {error.message}",
@@ -207,6 +208,11 @@ class Listings:
             hint=error.hint or f"tavern upstreams check {entry.name}",
             details={"upstream": entry.name},
         )
+
+    def _etag(self, entry: Entry) -> str:
+        """That of the list that is known; empty where its definitions were lost. In a thread: they are read."""
+        known = entry.definitions
+        return (self._catalogue.listed(entry.name) or _NEVER).etag if known.tools and entry.is_listed else ""
 
     def _take(self, entry: Entry, listing: Listing | None) -> ToolsDiff:
         """Keep a listing and register its tools. In a thread: each schema is looked through."""

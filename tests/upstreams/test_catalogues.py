@@ -392,6 +392,32 @@ def test_a_file_that_is_damaged_alone_costs_one_more_list(case: str, file: str, 
         assert host.invoke_sync("toy:echo", {"x": 1}).ok
 
 
+@pytest.mark.parametrize("damage", ["{", '{"tools": []}', None])
+def test_definitions_that_were_lost_are_listed_anew_although_nothing_has_changed(
+    damage: str | None, tmp_path: Path
+) -> None:
+    system = System(etag="v1")
+    with opened(system, tmp_path) as host:
+        host.upstreams.connect_sync("toy")
+    file = tmp_path / "cache" / "upstreams" / "toy.json"
+    file.unlink() if damage is None else file.write_text(damage)
+    with opened(system, tmp_path) as host:
+        host.upstreams.refresh_sync("toy")
+        assert host.upstreams["toy"].tools == ("toy:echo",)
+
+
+def test_a_list_of_a_time_that_has_not_come_is_out_of_date(tmp_path: Path) -> None:
+    system = System()
+    with opened(system, tmp_path) as host:
+        host.upstreams.connect_sync("toy")
+    file = tmp_path / "cache" / "upstreams" / "toy.index.json"
+    listed = json.loads(file.read_text())
+    file.write_text(json.dumps([listed[0], listed[1] + 1e9, *listed[2:]]))
+    with opened(system, tmp_path) as host:
+        host.tools.list()
+    assert system.listed == 2
+
+
 def many(change: str = "") -> tuple[UpstreamTool, ...]:
     return tuple(replace(ECHO, name=f"{'n' * 200}{n}", description=change if n == 7 else "") for n in range(2_000))
 
