@@ -85,8 +85,7 @@ class Answering:
         elif message.get("send") == "give_up":
             number, token = message.get("connection"), message.get("token")
             if type(number) is int and type(token) is int:
-                with suppress(TavernError, RuntimeError):  # the host is closed
-                    self._portal.loop().call_soon_threadsafe(self.lent.give_up, number, token)
+                self.lent.give_up(number, token)
         elif type(message.get("ask")) is str and type(message.get("id")) is int:
             if self._open.get(worker, 0) >= MOST_OPEN:
                 worker.kill(f"it asked more than {MOST_OPEN} requests at once")
@@ -95,7 +94,7 @@ class Answering:
             answer = self._answer_later if message["ask"] in ("ask", "upstream") else self._answer
             try:
                 self._threads.submit(answer, worker, message)
-            except RuntimeError:  # the host is closed
+            except (RuntimeError, TavernError):  # the host is closed
                 worker.kill("the host is closed")
         else:
             worker.kill("it sent an invalid request")
@@ -141,7 +140,7 @@ class Answering:
                 answer = {"ok": _to_plugin(done.result())}
             except BaseException as error:  # noqa: BLE001 - sent to the worker
                 answer = {"error": pack_error(error)}
-            with suppress(RuntimeError):  # the host is closed
+            with suppress(RuntimeError, TavernError):  # the host is closed
                 self._threads.submit(self._send, worker, message, answer)
 
         self._count(self._open, worker)
@@ -158,10 +157,9 @@ class Answering:
         asking.add_done_callback(answered)
 
     def _begin_lending(self, worker: WorkerClient, message: Mapping[str, Any]) -> Future[Any]:
-        wish = self.lent.answer(
+        return self.lent.begin(
             int(message["connection"]), int(message["token"]), str(message["wish"]), list(message["given"])
         )
-        return asyncio.run_coroutine_threadsafe(wish, self._portal.loop())
 
     def _begin_asking(self, worker: WorkerClient, message: Mapping[str, Any]) -> Future[Any]:
         frame, control = worker.frames.get(message["call"]), control_of(worker, message["call"])

@@ -7,6 +7,7 @@ nothing else. Bytes cross in base64; the answer to a request over HTTP crosses w
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import itertools
 from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -19,20 +20,24 @@ from tavern_core.errors import CallError, ConnectionLost, ToolFailed
 MOST_OPEN: Final = 64
 """Clients, programs, and locks of one connection."""
 _MOST_GIVEN_UP: Final = 1_000
+_ENDING_S: Final = 2.0
+"""How long what a connection asked for may take to end when that is closed."""
 _OWN_HEADERS: Final = frozenset({"host", "connection", "accept-encoding", "content-length", "transfer-encoding"})
 """Headers that the client of the host sets itself."""
 
 
 class LentUpstreams:
-    """Those of one plugin. All coroutines run on the host's loop."""
+    """Those of one plugin. All coroutines run on the loop on which connections are opened and closed: the host's."""
 
     def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._numbers = itertools.count(1)
         self._lent: dict[int, _Lent] = {}
         self._running: dict[tuple[int, int], asyncio.Task[Any]] = {}
 
     def lend(self, upstream: Upstream) -> int:
         """Let a connection that is about to be opened use `upstream`; its number."""
+        self._loop = asyncio.get_running_loop()
         number = next(self._numbers)
         self._lent[number] = _Lent(upstream)
         return number
@@ -41,9 +46,23 @@ class LentUpstreams:
         """The connection is closed: so is everything that it opened."""
         if (lent := self._lent.pop(number, None)) is None:
             return
-        for task in [task for (of, _), task in self._running.items() if of == number]:
+        running = [task for (of, _), task in self._running.items() if of == number]
+        for task in running:
             task.cancel()
+        if running:  # they hold what is closed next
+            await asyncio.wait(running, timeout=_ENDING_S)
         await lent.close()
+
+    def begin(self, number: int, token: int, wish: str, given: Sequence[Any]) -> concurrent.futures.Future[Any]:
+        """Begin with what a connection wants. From any thread; see `answer`."""
+        if self._loop is None:
+            raise _closed()
+        work = self.answer(number, token, wish, given)
+        try:
+            return asyncio.run_coroutine_threadsafe(work, self._loop)
+        except RuntimeError:  # the host is closed
+            work.close()
+            raise _closed() from None
 
     async def answer(self, number: int, token: int, wish: str, given: Sequence[Any]) -> Any:
         """Do what a connection wants.
@@ -56,7 +75,7 @@ class LentUpstreams:
             CallError: what was wanted failed.
         """
         if (lent := self._lent.get(number)) is None:
-            raise ConnectionLost("this connection has been closed", outcome="none", retryable=True)
+            raise _closed()
         if token in lent.given_up:
             raise ToolFailed("it was given up")
         task = asyncio.current_task()
@@ -68,7 +87,12 @@ class LentUpstreams:
             self._running.pop((number, token), None)
 
     def give_up(self, number: int, token: int) -> None:
-        """No one waits for the answer any more."""
+        """No one waits for the answer any more. From any thread."""
+        if self._loop is not None:
+            with suppress(RuntimeError):  # the host is closed
+                self._loop.call_soon_threadsafe(self._give_up, number, token)
+
+    def _give_up(self, number: int, token: int) -> None:
         if (task := self._running.get((number, token))) is not None:
             task.cancel()
         elif (lent := self._lent.get(number)) is not None:  # it may not have begun yet
@@ -184,6 +208,10 @@ async def _fetched(client: Any, given: Sequence[Any]) -> list[Any]:
         return ["failed", type(error).__name__, str(error)[:500]]
     kept = [[name, value] for name, value in response.headers.multi_items()]
     return ["ok", response.status_code, kept, b64encode(response.content).decode()]
+
+
+def _closed() -> ConnectionLost:
+    return ConnectionLost("this connection has been closed", outcome="none", retryable=True)
 
 
 def _seconds(times: Mapping[str, Any], key: str) -> float | None:

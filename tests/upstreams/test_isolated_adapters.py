@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +15,7 @@ from typing import Any
 import pytest
 
 from tavern_core import Tavern
+from tavern_core.errors import ConnectionLost
 
 from ..isolation.waiting import until
 
@@ -42,9 +45,16 @@ class Connection:
         self.upstream = upstream
 
     async def list_tools(self, etag=""):
-        names = ["ask", "change", "count", "double", "fail", "fetch", "die", "leave", "places", "rich", "say", "slow", "thread", "wait", "whose"]
+        names = ["ask", "change", "count", "double", "fail", "fetch", "die", "hold", "leave", "places", "rich", "say", "slow", "stall", "thread", "wait", "whose"]
+        if self.upstream.load("stalls"):
+            self.upstream.save("stalls", None)
+            await self.wait()
         names += ["more"] if self.upstream.load("changed") else []
         return Listing([UpstreamTool(name, f"{name} it.", SCHEMA, data={"of": name}) for name in names], version="7")
+
+    async def wait(self):
+        async with self.upstream.http(timeout_s=60) as http:
+            await exchange(http, "POST", "/wait", json={})
 
     async def invoke(self, tool, arguments, call):
         match tool.data["of"]:
@@ -70,6 +80,11 @@ class Connection:
                     async with self.upstream.lock("counted"):
                         self.upstream.save("counted", str(int(self.upstream.load("counted") or 0) + 1))
                 return int(self.upstream.load("counted"))
+            case "hold":
+                async with self.upstream.lock("counted"):
+                    await self.wait()
+            case "stall":
+                self.upstream.save("stalls", "the next list")
             case "fetch" | "wait":
                 async with self.upstream.http(timeout_s=60) as http:
                     answer = await exchange(http, "POST", f"/{tool.name}?n={arguments['n']}", json={"名": "值"}, headers={"X-Own": "1"})
@@ -168,10 +183,8 @@ def host(tmp_path: Path, server: str) -> Iterator[Tavern]:
 
 
 def test_its_tools_are_listed_and_run_in_the_worker(host: Tavern) -> None:
-    import os
-
     status = host.upstreams.connect_sync("up")
-    assert status.version == "7" and len(status.tools) == 15
+    assert status.version == "7" and len(status.tools) == 17
     value = host.invoke_sync("up:double", {"n": 4}).value
     assert value["n"] == 8 and value["pid"] != os.getpid()
 
@@ -238,6 +251,31 @@ def test_a_worker_that_dies_loses_the_connection_and_the_next_call_opens_another
     assert error is not None and error.kind == "CONNECTION_LOST"
     host.upstreams.check_sync("up")
     assert host.invoke_sync("up:double", {"n": 1}).ok
+
+
+@pytest.mark.parametrize("during", ["wait", "hold", "list"])
+def test_what_a_killed_worker_had_begun_ends_with_it_and_the_next_call_works(during: str, host: Tavern) -> None:
+    worker = host.invoke_sync("up:double", {"n": 1}).value["pid"]
+    host.invoke_sync("up:stall", {"n": 1})
+    Answers.begun.clear()
+    Answers.gone.clear()
+    with ThreadPoolExecutor(1) as threads:
+        if during == "list":
+            work: Any = threads.submit(host.upstreams.refresh_sync, "up")
+        else:
+            work = threads.submit(host.invoke_sync, f"up:{during}", {"n": 1})
+        assert Answers.begun.wait(20)
+        os.kill(worker, signal.SIGKILL)
+        if during == "list":
+            with pytest.raises(ConnectionLost, match="SIGKILL"):
+                work.result(20)
+        else:
+            error = work.result(20).error
+            assert (error.kind, error.outcome) == ("CONNECTION_LOST", "unknown")
+    assert Answers.gone.wait(20)  # the request of the worker is over, too
+    host.upstreams.check_sync("up")
+    assert host.invoke_sync("up:count", {"n": 1}).value == 1  # and so is its lock
+    assert host.invoke_sync("up:double", {"n": 1}).value["pid"] != worker
 
 
 def test_it_reports_progress_and_runs_blocking_code_in_a_thread(host: Tavern) -> None:
