@@ -59,6 +59,8 @@ class ComfyStub:
         self.asked: list[str] = []
         self.headers: list[dict[str, str]] = []
         self.uploads: dict[str, bytes] = {}
+        self.extra: dict[str, dict[str, Any]] = {}
+        """Run → what came with it, which the history keeps."""
         self.interrupted: set[str] = set()
         self.url = ""
         self._cache: dict[str, str] = {}
@@ -175,6 +177,7 @@ class ComfyStub:
         missing = TRANSCRIPTS["missing_input"]
         if any(node["class_type"] == "ImageInvert" and "image" not in node["inputs"] for node in graph.values()):
             return web.json_response(missing["response"], status=missing["status"])
+        self.extra[run] = {**body.get("extra_data", {}), "client_id": body["client_id"]}
         self.graphs.append(graph)
         self.pending.append((run, graph, body["client_id"]))
         self._wake.set()
@@ -209,6 +212,7 @@ class ComfyStub:
         file, cached = self._cache.get(key), key in self._cache
         file = self._cache[key] = file or f"tavern_{54 + len(self.runs):05}_.png"
         entry = json.loads(_renamed(json.dumps(RECORDED["history"][RECORDED_ID]), run, file))
+        entry["prompt"][2:4] = [graph, self.extra[run]]
         messages: list[Any] = entry["status"]["messages"]
         if cached:
             messages[1][1]["nodes"] = ["1", "2", "3"]

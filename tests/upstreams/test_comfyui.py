@@ -96,14 +96,18 @@ async def test_a_run_comes_back_as_artifacts_of_the_caller_with_its_evidence(tmp
         assert file["digest"] in saved.summary and file["url"] in saved.summary
 
 
-async def elsewhere(tmp_path: Path, url: str, api: str, **call: Any) -> Any:
-    """The same call through a host with another state folder, as after the loss of everything that the first one knew."""
+async def elsewhere(tmp_path: Path, url: str, api: str, arguments: dict[str, Any] | None = None, **call: Any) -> Any:
+    """The same call through a host with another state folder, as after the loss of everything that the first one knew.
+
+    Args:
+        arguments: others than `ARGUMENTS`.
+    """
     folder = tmp_path / "other"
     folder.mkdir()
     (folder / "comfyui").symlink_to(tmp_path / "comfyui")
     entry = {"kind": "comfyui", "url": url, "settings": {"templates": "comfyui", "api": api}}
     async with opened(folder, {"comfy": entry}) as host:
-        return await host.invoke("comfy:invert", ARGUMENTS, **call)
+        return await host.invoke("comfy:invert", arguments or ARGUMENTS, **call)
 
 
 @pytest.mark.slow
@@ -119,6 +123,21 @@ async def test_a_key_makes_one_run_that_is_found_again_after_everything_here_was
         bob = CallContext(principal="user:bob", permissions=frozenset({"network"}))
         other = await host.invoke("comfy:invert", ARGUMENTS, context=bob, idempotency_key="k")
         assert other.ok and len(comfy.runs) == 2 and other.value["runId"] != first.value["runId"]
+
+
+@pytest.mark.slow
+@APIS
+async def test_the_run_of_a_key_is_not_taken_for_one_with_other_arguments(tmp_path: Path, api: str) -> None:
+    write(tmp_path)
+    async with ComfyStub() as comfy, served(tmp_path, comfy, api) as host:
+        assert (await host.invoke("comfy:invert", ARGUMENTS, context=ANN, idempotency_key="k")).ok
+        target, others = host.upstreams["comfy"].target, {**ARGUMENTS, "name": "dog"}
+        result = await elsewhere(tmp_path, target, api, others, context=ANN, idempotency_key="k")
+        assert result.error is not None and (result.error.kind, result.error.outcome) == (
+            "IDEMPOTENCY_CONFLICT",
+            "none",
+        )
+        assert len(comfy.runs) == 1
 
 
 @pytest.mark.slow

@@ -1,7 +1,7 @@
 """The Comfy API v2 (Comfy Cloud, comfy-api-proxy): a run is a job, followed by server-sent events and looked up by its id.
 
-A repeated ``Idempotency-Key`` is refused and never answered again, so every job carries the id of its run as ``metadata`` and is looked
-up by that. Addresses are made here, not followed: what a server names may lie elsewhere.
+A repeated ``Idempotency-Key`` is refused and never answered again, so every job carries the id of its run, and the mark of its arguments,
+as ``metadata`` and is looked up by that. Addresses are made here, not followed: what a server names may lie elsewhere.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tavern_core.builtin.adapters.comfyui.runs import Order, ProgressReporter
 from tavern_core.builtin.adapters.comfyui.templates import fill
 from tavern_core.builtin.adapters.comfyui.watch import Preview
 from tavern_core.contract.exchange import Answer, exchange
-from tavern_core.errors import CallError, UpstreamError
+from tavern_core.errors import CallError, IdempotencyConflict, UpstreamError
 from tavern_core.model.result import ToolResult
 
 _JOBS: Final = "/api/v2/jobs"
@@ -59,6 +59,7 @@ class JobsApi:
             UpstreamError: ``details.reason`` is ``unreachable``, ``invalid``, ``busy``, ``failed``, ``interrupted`` or ``lost``
                 (UPSTREAM_ERROR).
             InputInvalid: the server refuses an argument (INPUT_SCHEMA_INVALID).
+            IdempotencyConflict: the key is that of a run with other arguments (IDEMPOTENCY_CONFLICT).
         """
         data = order.tool.data
         files = [name for name in data["files"] if order.values.get(name) is not None]
@@ -69,17 +70,17 @@ class JobsApi:
             name = str((await self._submit(order, graph))["id"])
             ended = await self._ended(name, ProgressReporter(order.call, previews=self._previews))
         except asyncio.CancelledError:
-            await self._cancel(name, order.run)
+            await self._cancel(name, order)
             raise
         outputs = _outputs(name, ended, data["outputs"])
         kept = [await self._fetch(file, order) for file in outputs.files]
         return result_of(order.tool, name, graph, order.values, outputs, kept)
 
-    async def _cancel(self, job: str, run: str) -> None:
+    async def _cancel(self, job: str, order: Order) -> None:
         """Ask for the end of a job; of one whose id is not known yet, as far as the server lists it already."""
         with suppress(CallError, TimeoutError):
             async with asyncio.timeout(_CANCEL_S):
-                name = job or str((await self._found(run) or {}).get("id", ""))
+                name = job or str((await self._found(order) or {}).get("id", ""))
                 if name:
                     await exchange(self._http, "POST", f"{_path(name)}/cancel")
 
@@ -103,16 +104,20 @@ class JobsApi:
 
     async def _submit(self, order: Order, graph: Mapping[str, Any]) -> Mapping[str, Any]:
         if order.call.is_again:
-            if (known := await self._listed(order.run)) is None:
+            if (known := await self._listed(order)) is None:
                 raise _lost(order.run, "the process that asked for it has ended, and the server does not list it")
             return known
         headers = {"Idempotency-Key": order.run} if order.is_keyed else {}
         try:
             answer = await exchange(
-                self._http, "POST", _JOBS, json={"workflow": graph, "metadata": order.run}, headers=headers
+                self._http,
+                "POST",
+                _JOBS,
+                json={"workflow": graph, "metadata": f"{order.run} {order.mark}"},
+                headers=headers,
             )
         except CallError as error:
-            if error.outcome != "none" and (found := await self._found(order.run)) is not None:
+            if error.outcome != "none" and (found := await self._found(order)) is not None:
                 return found
             raise
         value = _read(answer)
@@ -120,23 +125,30 @@ class JobsApi:
             return value
         refusal = _mapping(value.get("error"))
         if refusal.get("code") == "idempotency_key_reuse":
-            if (found := await self._found(order.run)) is not None:
+            if (found := await self._found(order)) is not None:
                 return found
             raise _lost(order.run, "its key was used before, and the server does not list its job any more")
         raise _refused(answer, refusal, order.tool.data["places"])
 
-    async def _found(self, run: str) -> Mapping[str, Any] | None:
+    async def _found(self, order: Order) -> Mapping[str, Any] | None:
         """`_listed`, where the server can be asked."""
         try:
-            return await self._listed(run)
+            return await self._listed(order)
+        except IdempotencyConflict:
+            raise
         except CallError:
             return None
 
-    async def _listed(self, run: str) -> Mapping[str, Any] | None:
+    async def _listed(self, order: Order) -> Mapping[str, Any] | None:
         """The job of a run that was submitted before."""
         jobs = (await self._object(_JOBS, params={"limit": str(_MOST_LISTED)})).get("jobs")
         rows = [job for job in jobs if isinstance(job, Mapping)] if isinstance(jobs, list) else []
-        return next((job for job in rows if job.get("metadata") == run and isinstance(job.get("id"), str)), None)
+        for job in rows:
+            run, _, mark = str(job.get("metadata")).partition(" ")
+            if run == order.run and isinstance(job.get("id"), str):
+                order.must_be_of(mark)
+                return job
+        return None
 
     async def _ended(self, job: str, reporter: ProgressReporter) -> Mapping[str, Any]:
         """The job when it is over."""

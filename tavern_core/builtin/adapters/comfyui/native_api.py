@@ -39,6 +39,8 @@ _CANCEL_S: Final = 3.0
 _MOST_FAILURES: Final = 5
 _FOLDER: Final = "tavern"
 _MOST_WAITING: Final = 256
+_MARK: Final = "tavern"
+"""The key of `Order.mark` in what the server keeps with a run."""
 
 
 class Native:
@@ -74,6 +76,7 @@ class Native:
         Raises:
             UpstreamError: ``details.reason`` is ``unreachable``, ``invalid``, ``failed``, ``interrupted`` or ``lost`` (UPSTREAM_ERROR).
             InputInvalid: the server refuses an argument (INPUT_SCHEMA_INVALID).
+            IdempotencyConflict: the key is that of a run with other arguments (IDEMPOTENCY_CONFLICT).
         """
         values = {**order.values, **await self._uploaded(order)}
         graph = fill(order.tool.data["graph"], order.tool.data["places"], values)
@@ -93,6 +96,7 @@ class Native:
         except asyncio.CancelledError:
             await self._cancel(run)
             raise
+        order.must_be_of(_mark_of(entry))
         outputs = outputs_of(run, entry, order.tool.data["outputs"])
         kept = [await self._fetch(file, order) for file in outputs.files]
         return result_of(order.tool, run, graph, order.values, outputs, kept)
@@ -123,6 +127,8 @@ class Native:
     async def _queue(self, order: Order, graph: Mapping[str, Any], client: str) -> str:
         """Queue a run; its id, which is the server's own where that is too old to take ours."""
         body = {"prompt": graph, "client_id": client, "prompt_id": order.run}
+        if order.is_keyed:
+            body["extra_data"] = {_MARK: order.mark}
         try:
             answer = await exchange(self._http, "POST", "/prompt", json=body)
         except CallError as error:
@@ -259,6 +265,13 @@ class Native:
         except Exception:  # noqa: BLE001 - whatever ends the messages, the run is followed without them
             listening.set()
             await queue.put(None)
+
+
+def _mark_of(entry: Mapping[str, Any]) -> object:
+    """The mark in the history of a run, whose ``prompt`` is ``[number, id, graph, extra data, …]``."""
+    prompt = entry.get("prompt")
+    extra = prompt[3] if isinstance(prompt, list) and len(prompt) > 3 else None
+    return extra.get(_MARK) if isinstance(extra, Mapping) else None
 
 
 def _object(path: str, answer: Answer) -> Mapping[str, Any]:

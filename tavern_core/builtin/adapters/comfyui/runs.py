@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
 import random
 import time
 import uuid
@@ -11,6 +13,7 @@ from typing import Any, Final
 
 from tavern_core.builtin.adapters.comfyui.watch import Preview
 from tavern_core.contract.adapters import UpstreamCall, UpstreamTool
+from tavern_core.errors import IdempotencyConflict
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model.call import owner_of
 
@@ -32,7 +35,15 @@ class Order:
     is_keyed: bool
     values: Mapping[str, Any]
     """The arguments, with the seeds that were drawn."""
+    mark: str
+    """Of the arguments: the server keeps it with the run, so that a key is not taken for a run with others."""
     call: UpstreamCall
+
+    def must_be_of(self, mark: object) -> None:
+        """Raises IdempotencyConflict: the run that was found by the key has the mark of other arguments (IDEMPOTENCY_CONFLICT)."""
+        if isinstance(mark, str) and mark and mark != self.mark:
+            text = f"the key was used for a call of {self.tool.name} with other arguments, which is run {self.run}"
+            raise IdempotencyConflict(text, hint="use a key of its own for each call", outcome="none")
 
 
 def order_of(upstream: str, tool: UpstreamTool, arguments: Mapping[str, Any], call: UpstreamCall) -> Order:
@@ -46,7 +57,8 @@ def order_of(upstream: str, tool: UpstreamTool, arguments: Mapping[str, Any], ca
         run, draw = uuid.uuid4(), random.Random()
     takes = tool.input_schema.get("properties", {})
     seeds = {name: _seed(draw, takes[name]) for name in tool.data["seeds"] if arguments.get(name) is None}
-    return Order(tool, str(run), bool(call.key), {**arguments, **seeds}, call)
+    mark = hashlib.sha256(json.dumps(arguments, sort_keys=True).encode()).hexdigest()[:32]
+    return Order(tool, str(run), bool(call.key), {**arguments, **seeds}, mark, call)
 
 
 def _seed(draw: random.Random, schema: Mapping[str, Any]) -> int:
