@@ -397,6 +397,16 @@ async def test_previews_are_artifacts_that_the_progress_names(tmp_path: Path) ->
         assert events[-1].data["total"] == 3
 
 
+async def test_a_preview_that_cannot_be_kept_costs_no_run(tmp_path: Path) -> None:
+    write(tmp_path)
+    async with ComfyStub() as comfy:
+        comfy.messages = [preview(b"x" * 5_000)]
+        entry = {"kind": "comfyui", "url": comfy.url, "settings": {"templates": "comfyui"}}
+        async with opened(tmp_path, {"comfy": entry}, artifacts={"maxBytes": 1_000}) as host:
+            result = await host.invoke("comfy:invert", ARGUMENTS)
+    assert result.ok and len(result.value["files"]) == 1
+
+
 def test_recorded_messages_become_progress() -> None:
     watch = Watch(RECORDED["response"]["prompt_id"], RECORDED["request"])
     reported = [(watch.text(json.dumps(message)), watch.done, watch.says) for message in RECORDED["ws"]]

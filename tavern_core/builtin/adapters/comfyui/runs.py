@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from tavern_core.builtin.adapters.comfyui.watch import Preview
 from tavern_core.contract.adapters import UpstreamCall, UpstreamTool
-from tavern_core.errors import IdempotencyConflict
+from tavern_core.errors import IdempotencyConflict, TavernError
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model.call import owner_of
 
@@ -88,6 +88,11 @@ class ProgressReporter:
         self._left -= 1
         self._not_before = now + _BETWEEN_PREVIEWS_S
         suffix = preview.media_type.partition("/")[2]
-        link = await asyncio.to_thread(self._call.context.keep, preview.data, preview.media_type, f"preview.{suffix}")
+        try:
+            link = await asyncio.to_thread(
+                self._call.context.keep, preview.data, preview.media_type, f"preview.{suffix}"
+            )
+        except TavernError:  # too large, or no room: the run goes on without it
+            return
         self._preview = str(link["uri"])
         self.progress(done, total, message)
