@@ -31,6 +31,7 @@ from tavern_core.kernel.settings.secret_masking import KnownSecrets
 from tavern_core.model.call import HOST_PRINCIPAL, CallContext
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.safe_text import with_type
+from tavern_core.schema.secret_encodings import secret_redactor
 from tavern_core.upstreams.entries import Entry
 from tavern_core.upstreams.facilities import Granted, UpstreamFacility
 from tavern_core.upstreams.session import CLOSE_S, Session, State
@@ -140,12 +141,13 @@ class Connections:
         try:
             return await self.use(entry, None, timed)
         except TavernError as error:
-            self._without_secrets(error)
+            self.without_secrets(entry, error)
             raise
 
-    def _without_secrets(self, error: TavernError) -> None:
-        """Take the host's secrets out of an error: an upstream may repeat its credentials. Results of calls are redacted elsewhere."""
-        mask = self._base.known_secrets.mask_text
+    def without_secrets(self, entry: Entry, error: TavernError) -> None:
+        """Take the secrets of the host, and those that the adapter keeps, out of an error: an upstream may repeat them."""
+        values = self._base.known_secrets.values | self.secrets[entry.name].renewed
+        mask = secret_redactor(values)
         error.message, error.hint = mask(error.message), mask(error.hint)
         error.args = (error.message,)
         error.__notes__ = [mask(note) for note in getattr(error, "__notes__", ())]
@@ -222,7 +224,7 @@ class Connections:
             try:
                 await self.on_loop(adapter.log_in(self._facility(entry, "", adapter), show))
             except TavernError as error:
-                self._without_secrets(error)
+                self.without_secrets(entry, error)
                 raise
             await self.close(entry.name)
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +30,10 @@ from tavern_core.model.upstream import UpstreamConfig, origin_entry
 from tavern_core.schema.secret_names import is_secret_name
 from tavern_core.upstreams.entries import Entry
 
+_TOKEN: Final = re.compile(r"(?=.*[0-9])(?=.*[A-Za-z])[A-Za-z0-9._~+/=-]{20,}")
+_MOST_SECRETS: Final = 32
+"""Of one text that an adapter keeps."""
+_LONGEST_SECRET: Final = 16_000
 LOCK_S: Final = 60.0
 """How long an adapter waits for what another process of this home does with the same credential."""
 
@@ -174,7 +180,7 @@ class UpstreamFacility:
             text = self._kept(name).read_text("utf-8")
         except (OSError, UnicodeDecodeError):
             return None
-        self._remember(name, text)
+        self._remember(text)
         return text
 
     def save(self, name: str, text: str | None) -> None:
@@ -183,14 +189,18 @@ class UpstreamFacility:
         if text is None:
             path.unlink(missing_ok=True)
         else:
-            self._remember(name, text)
+            self._remember(text)
             write_atomic(path, text)
 
-    def _remember(self, name: str, text: str) -> None:
-        """What an adapter keeps is shown as little as a secret of the configuration: upstreams may repeat it."""
-        secrets = tuple(_secrets_of(text))
-        for known in (self._secrets, self._known):
-            known.renew(f"{self.name}\n{self._credential}\n{name}", *secrets)
+    def _remember(self, text: str) -> None:
+        """What an adapter keeps is taken out of all that comes from its upstream, which may repeat it.
+
+        Only what can be no ordinary text is hidden in the whole host: its server chose it, and would choose what no one may see.
+        """
+        found = list(islice((one for one in _secrets_of(text) if len(one) <= _LONGEST_SECRET), _MOST_SECRETS))
+        owner = f"{self.name}\n{self._credential}"
+        self._secrets.renew(owner, *found)
+        self._known.renew(owner, *filter(_TOKEN.fullmatch, found))
 
     def lock(self, name: str) -> AbstractAsyncContextManager[None]:
         return locked_async(self._kept(name), LOCK_S)

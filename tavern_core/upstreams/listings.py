@@ -24,6 +24,7 @@ from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.model.event import TOOLS_CHANGED
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.safe_text import seen
+from tavern_core.schema.secret_encodings import secret_redactor
 from tavern_core.upstreams.catalogue import Catalogue, Definitions, Health, Listed, definition
 from tavern_core.upstreams.connections import Connections
 from tavern_core.upstreams.entries import Entry
@@ -222,8 +223,8 @@ class Listings:
             self._catalogue.store(entry.name, replace(known, at=now), entry.definitions)
             return ToolsDiff()
         listing = well_formed(listing)
-        mask = self._base.known_secrets.mask_text
         own = self._connections.secrets[entry.name]
+        mask = secret_redactor(self._base.known_secrets.values | own.values)
         tools, left_out = sound(listing, entry.config, mask, own.mask_text if own.values else str)
         reviewed = self._quarantine.reviewed(entry)
         listed = Listed(entry.fingerprint, now, listing.ttl_ms, listing.etag, tuple(tools))

@@ -9,12 +9,14 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from tavern_core.contract.adapters import Connection, Documents, UpstreamCall, UpstreamTool
-from tavern_core.errors import TavernError, ToolFailed, UpstreamError, UpstreamNotFound, UsageError
+from tavern_core.errors import CallError, TavernError, ToolFailed, UpstreamError, UpstreamNotFound, UsageError
 from tavern_core.kernel.access.tool_pins import Difference
 from tavern_core.kernel.catalogue.tools import ToolsDiff
 from tavern_core.kernel.grants.grant_store import GrantStore
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
+from tavern_core.kernel.settings.result_redaction import redact_result, strike
 from tavern_core.model.nearest import did_you_mean
+from tavern_core.model.result import ToolResult
 from tavern_core.model.safe_text import with_type
 from tavern_core.upstreams.catalogue import Catalogue
 from tavern_core.upstreams.connections import Connections
@@ -188,15 +190,23 @@ class Upstreams(Mapping[str, UpstreamStatus]):
     ) -> Awaitable[Any]:
         """Make one call that the pipeline has let through; see `contract.adapters.Connection.invoke`."""
 
+        entry = self._entry(upstream)
+        own = self._connections.secrets[upstream]
+
         async def invoked(connection: Connection) -> Any:
             try:
-                return await connection.invoke(tool, arguments, call)
+                answer = await connection.invoke(tool, arguments, call)
+            except CallError as error:
+                if own.renewed:
+                    self._connections.without_secrets(entry, error)
+                raise
             except KeyboardInterrupt as error:
                 if threading.current_thread() is threading.main_thread():  # no other thread ever sees Ctrl-C
                     raise
                 raise UpstreamError(f"{tool.name} failed: {with_type(error)}", outcome="unknown") from error
+            return _without(answer, own.renewed) if own.renewed else answer
 
-        return self._connections.use(self._entry(upstream), call.call.context, invoked)
+        return self._connections.use(entry, call.call.context, invoked)
 
     async def close(self) -> None:
         """Close every connection."""
@@ -288,6 +298,13 @@ class Upstreams(Mapping[str, UpstreamStatus]):
             known.description,
             known.version,
         )
+
+
+def _without(answer: Any, secrets: frozenset[str]) -> Any:
+    """An answer without what the adapter keeps; other secrets are taken out where those of every tool are."""
+    if isinstance(answer, ToolResult):
+        return redact_result(answer, secrets)
+    return strike(answer, secrets) if isinstance(answer, str | dict | list) else answer
 
 
 def _documents(name: str, connection: Connection) -> Documents:

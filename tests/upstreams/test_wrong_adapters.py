@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tavern_core import Plugin, Tavern, hookimpl
+from tavern_core import Plugin, Tavern, ToolResult, hookimpl, tool
 from tavern_core.contract.adapters import Listing, UpstreamTool
 from tavern_core.errors import CallError, UpstreamError
 from tavern_core.model.tool import Example
@@ -288,23 +288,41 @@ def test_an_upstream_that_says_its_secret_again_shows_it_to_no_one(
     assert stored and not any("pass-phrase" in text for text in stored)
 
 
-@pytest.mark.parametrize(
-    ("kept", "shown"),
-    [
-        ("opaque-text-of-ann", "opaque-text-of-ann"),
-        ('{"a": [{"access_token": "opaque-text-of-ann", "scope": "harmless"}]}', "opaque-text-of-ann"),
-    ],
-)
-def test_what_an_adapter_keeps_is_masked_wherever_it_is_repeated(kept: str, shown: str, tmp_path: Path) -> None:
-    system = System(answer=lambda tool, arguments, call: f"harmless {shown}")
-    with opened(system, tmp_path) as host:
-        host.upstreams.connect_sync("toy")
-        system.upstreams[0].save("own", kept)
-        assert host.invoke_sync("toy:echo", {"x": 1}).value == "harmless ***"
-    with opened(system, tmp_path) as host:
-        host.upstreams.connect_sync("toy")
-        assert system.upstreams[-1].load("own") == kept
-        assert host.invoke_sync("toy:echo", {"x": 1}).value == "harmless ***"
+KEPT: dict[str, tuple[str, str, bool]] = {
+    "a text": ("opaque-text-of-ann", "opaque-text-of-ann", False),
+    "a value in JSON": (
+        '{"a": [{"access_token": "opaque-text-of-ann", "scope": "well"}]}',
+        "opaque-text-of-ann",
+        False,
+    ),
+    "a number": ("471199", "471199", False),
+    "what can be a token alone": ('{"refresh_token": "1//0abcDEF-ghi_jkl.mno~p"}', "1//0abcDEF-ghi_jkl.mno~p", True),
+}
+"""What is kept, what of it is secret, and whether the whole host hides it: no upstream chooses an ordinary word that no one sees."""
+
+
+@pytest.mark.parametrize("case", KEPT)
+def test_what_an_adapter_keeps_is_masked_in_all_that_comes_from_its_upstream(case: str, tmp_path: Path) -> None:
+    kept, secret, is_everywhere = KEPT[case]
+
+    def answer(called: UpstreamTool, arguments: Mapping[str, Any], call: Any) -> Any:
+        if arguments["x"] == 2:
+            raise UpstreamError(f"well: {secret}", hint=secret, said=secret)
+        return [f"well: {secret}", {"scope": ToolResult(True, "well").value}]
+
+    system = System(answer=answer, tools=(replace(ECHO, description=f"of {secret}"),))
+    for _ in range(2):
+        with opened(system, tmp_path) as host:
+            host.upstreams.connect_sync("toy")
+            own = system.upstreams[-1]
+            if own.load("own") is None:
+                own.save("own", kept)
+            host.upstreams.refresh_sync("toy")
+            host.tools.register(tool(name="other")(lambda: secret))
+            assert host.invoke_sync("toy:echo", {"x": 1}).value == ["well: ***", {"scope": "well"}]
+            assert secret not in repr(host.invoke_sync("toy:echo", {"x": 2}))
+            assert secret not in repr(host.tools.get("toy:echo"))
+            assert (secret in repr(host.invoke_sync("other", {}))) is not is_everywhere
 
 
 def test_values_of_a_schema_are_changed_only_where_they_hold_the_secret_of_this_upstream(

@@ -52,9 +52,11 @@ class KnownSecrets:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._fixed: frozenset[str] = frozenset()
-        self._renewed: dict[str, tuple[frozenset[str], ...]] = {}
+        self._of_owners: dict[str, tuple[frozenset[str], ...]] = {}
         self.values: frozenset[str] = frozenset()
         """All of them. Every call reads this, so it is an attribute and not a property."""
+        self.renewed: frozenset[str] = frozenset()
+        """Those of `renew`."""
         self.needles: tuple[bytes, ...] = ()
         """The secrets in all their spellings as they would stand in JSON, for a quick look whether a line has one."""
 
@@ -70,13 +72,14 @@ class KnownSecrets:
         """As `add`, for what is replaced again and again, such as tokens: only the last ones of an owner are remembered."""
         found = _texts(values)
         with self._lock:
-            before = self._renewed.get(owner, ())
-            if found not in before:
-                self._renewed[owner] = (*before, found)[-_GENERATIONS:]
+            before = self._of_owners.get(owner, ())
+            if found and found not in before:
+                self._of_owners[owner] = (*before, found)[-_GENERATIONS:]
                 self._put_together()
 
     def _put_together(self) -> None:
-        self.values = self._fixed.union(*itertools.chain(*self._renewed.values()))
+        self.renewed = frozenset[str]().union(*itertools.chain(*self._of_owners.values()))
+        self.values = self._fixed | self.renewed
         written = (json.dumps(form, ensure_ascii=False)[1:-1] for text in self.values for form in forms(text))
         self.needles = tuple({text.encode("utf-8", "backslashreplace"): None for text in written})
 
