@@ -144,7 +144,7 @@ class OriginTransport(httpx2.AsyncBaseTransport):
             )
         kind = type(error) if isinstance(error, httpx2.TransportError) else httpx2.ReadError
         text = str(error) or "the connection ended"
-        if not self._was_answered:
+        if not self._was_answered and (known is not None or not isinstance(error, httpx2.ConnectError)):
             text += " (a server that wants another client certificate may do that: see `certificate` of the upstream)"
         return kind(text)
 

@@ -337,6 +337,15 @@ async def test_a_client_certificate_is_shown_and_one_that_is_refused_is_one_clea
                 assert "a server that wants another client certificate may do that" in text
 
 
+async def test_a_server_that_is_not_there_is_not_said_to_want_a_certificate() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    async with reaching(f"https://127.0.0.1:{port}", certificate={"ca": PEM}) as http_client:
+        with pytest.raises(UpstreamError, match="cannot be reached") as error:
+            await exchange(http_client, "GET", "/")
+    assert "certificate" not in error.value.message
+
+
 @pytest.mark.parametrize(
     "certificate",
     [
