@@ -22,6 +22,7 @@
     ├── NodeNotFound               NODE_NOT_FOUND         no node type has this name
     ├── RunNotFound                RUN_NOT_FOUND          no run has this id
     ├── JobNotFound                JOB_NOT_FOUND          no job of this caller has this id
+    ├── HookNotFound               HOOK_NOT_FOUND         no hook has this name
     ├── SkillNotFound              SKILL_NOT_FOUND        no skill has this name
     ├── UpstreamNotFound           UPSTREAM_NOT_FOUND     tavern.yaml has no upstream with this name
     ├── TokenNotFound              TOKEN_NOT_FOUND        no token has this id
@@ -279,6 +280,12 @@ class JobNotFound(TavernError):
     code = "JOB_NOT_FOUND"
 
 
+class HookNotFound(TavernError):
+    """No hook has this name."""
+
+    code = "HOOK_NOT_FOUND"
+
+
 class SkillNotFound(TavernError):
     """No skill has this name."""
 
@@ -517,6 +524,9 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
         "`tavern approvals list` shows the requests, `tavern approvals rules` the rules.",
     ),
     "JOB_NOT_FOUND": ErrorCode("No job of this caller has this id.", 5, "`tavern jobs list` shows the jobs."),
+    "HOOK_NOT_FOUND": ErrorCode(
+        "No hook has this name.", 5, "`tavern hooks` shows the names; the message names the nearest."
+    ),
     "SKILL_NOT_FOUND": ErrorCode(
         "No skill has this name.", 5, "`tavern skills list` shows the names; the message names the nearest."
     ),
@@ -586,7 +596,7 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
     "TOOL_QUARANTINED": ErrorCode(
         "The tool is pinned, and its definition is not the one that was reviewed.",
         3,
-        "`details.diff` says what changed; to accept it, run `tavern tools pin ID`.",
+        "`tavern tools pins` shows what changed; to accept it, run `tavern tools pin ID`.",
         True,
     ),
     "IDEMPOTENCY_CONFLICT": ErrorCode(

@@ -155,8 +155,11 @@ def _finished(session: Session, outcome: AgentOutcome) -> None:
     elif outcome.answer:
         session.out.data(outcome.answer)
     if not session.as_json:
+        known = session.host().diagnostics  # shown already, when they were found
+        shown = {f"{each.message}; {each.hint}" if each.hint else each.message for each in known}
         for warning in outcome.warnings:
-            print_problem("warning", "AGENT", warning)
+            if warning not in shown:
+                print_problem("warning", "AGENT", warning)
         cost = "" if outcome.cost is None else f", {outcome.cost:.4f} {outcome.currency}"
         if session.verbosity >= 0:
             tokens = sum(outcome.usage.values())

@@ -13,6 +13,7 @@ import click
 
 from tavern_core.cli import completion
 from tavern_core.cli.errors import FAILED, ReportedExit, print_note
+from tavern_core.cli.inputs import POSITIVE
 from tavern_core.cli.output import visible
 from tavern_core.cli.session import Session, command
 from tavern_core.errors import UsageError
@@ -26,7 +27,7 @@ _NO_REST: Final = {"TAVERN_LIMITS__HOOK_FAILURES": "0"}
 @click.argument("words", nargs=-1, metavar="[COMMAND...|TOOL_ID ARGUMENTS...]", shell_complete=completion.first_tool)
 @click.option(
     "--timeout",
-    type=click.FloatRange(min=0, min_open=True),
+    type=POSITIVE,
     metavar="SECONDS",
     help="Count a longer attempt as failed.",
 )

@@ -8,7 +8,7 @@ import click
 
 from tavern_core.cli import completion
 from tavern_core.cli.session import Session, command
-from tavern_core.errors import UsageError
+from tavern_core.errors import HookNotFound
 from tavern_core.model.nearest import did_you_mean
 
 if TYPE_CHECKING:
@@ -35,7 +35,9 @@ def hooks(session: Session, name: str | None, plugin: str | None) -> None:
     from tavern_core.contract.hookspecs import HOOKS
 
     if name is not None and name not in HOOKS:
-        raise UsageError(f"there is no hook {name!r}", hint=did_you_mean(name, HOOKS) or "`tavern hooks` lists them")
+        raise HookNotFound(
+            f"there is no hook {name!r:.80}", hint=did_you_mean(name, HOOKS) or "`tavern hooks` lists them"
+        )
     host = session.host()
     if plugin is not None:
         status_of(host, plugin)

@@ -7,11 +7,25 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
+import click
+
 from tavern_core.cli.errors import print_note
 from tavern_core.errors import UsageError
 
 LARGEST_INPUT: Final = 64_000_000
 """Bytes read from a file or stdin; the host's own limits are far below."""
+
+
+class _Positive(click.FloatRange):
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if number != number:  # a range takes `nan`, which is neither less nor greater than its ends
+            self.fail(f"{value!r} is not a number", param, ctx)
+        return number
+
+
+POSITIVE: Final = _Positive(min=0, min_open=True, max=1_000_000_000)
+"""The type of every option that takes a number with decimals: finite and greater than 0."""
 
 
 def named(words: tuple[str, ...], example: str = "text='one two'") -> dict[str, str]:

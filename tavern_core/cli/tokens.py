@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import click
 
+from tavern_core.cli.inputs import POSITIVE
 from tavern_core.cli.lazy_groups import Group
 from tavern_core.cli.session import Session
 
@@ -33,7 +34,7 @@ def tokens() -> None:
     "--audience", metavar="NAME", help="Servers that accept it; default: `mcp.audience` of the configuration."
 )
 @click.option("--name", default="", help="What the token is for; a note for people.")
-@click.option("--days", type=float, metavar="N", help="How long it is valid; default: until it is revoked.")
+@click.option("--days", type=POSITIVE, metavar="N", help="How long it is valid; default: until it is revoked.")
 def create(
     session: Session,
     principal: str,

@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from tavern_core.errors import (
     RunNotFound,
@@ -478,6 +478,10 @@ class Workflows(Mapping[str, "Workflow"]):
             self._caches.runs.tidy()
         self._caches.disk.close()
         self._caches.runs.close()
+
+    def become_copy(self, refuse: Callable[[], NoReturn]) -> None:
+        """In a forked child: the runs belong to the process that opened the host."""
+        self._make, self._made, self._making = refuse, None, threading.Lock()
 
     def _here(self, run_id: str) -> Run | None:
         """A run of this host; None: there is none, or another process has resumed it since."""

@@ -300,10 +300,12 @@ class Tavern:
             Whether a call with this id runs in this host and was cancelled, or in another process, which was asked to end it.
 
         Raises:
-            UsageError: `context` is not a CallContext (USAGE).
+            UsageError: `context` is not a CallContext, or this host is a forked copy (USAGE).
             StateDamaged: it is a call of another host, and the store cannot be used (STATE_DAMAGED).
         """
         check_caller(context)
+        if self._state == "copied":
+            self._host.base.portal.check()
         return self._state == "open" and self._host.pipeline.cancel(call_id, context)
 
     async def commit(
@@ -740,7 +742,7 @@ class Tavern:
         """In a forked child: the host belongs to the parent process, so its files, programs and plugins must not be touched."""
         self._state = "copied"
         self._run = self._refuse
-        self._host.base.become_copy(self._process)
+        self._host.become_copy(self._process)
 
     async def _refuse(self, *_: Any, **__: Any) -> ToolResult:
         """Replaces the pipeline while the host is not open."""

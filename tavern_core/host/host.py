@@ -6,10 +6,10 @@ import functools
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from tavern_core.contract.stores import RecordStore
-from tavern_core.errors import CallError, CallMisused, TavernError
+from tavern_core.errors import CallError, CallMisused, TavernError, UsageError
 from tavern_core.flow.composition import Flow
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.isolation.placement import Isolation
@@ -21,6 +21,7 @@ from tavern_core.kernel.catalogue.descriptions import Descriptions
 from tavern_core.kernel.catalogue.profile_inventories import Inventories
 from tavern_core.kernel.catalogue.tool_specs import ToolSpecs
 from tavern_core.kernel.catalogue.tools import Tools
+from tavern_core.kernel.execution.portal import COPIED_HINT, copied
 from tavern_core.kernel.foundation import Foundation
 from tavern_core.kernel.hooks.event_emitter import EventEmitter
 from tavern_core.kernel.jobs.jobs import Jobs
@@ -104,6 +105,17 @@ class Host:
         if self.base.config.upstreams:
             await self.upstreams.close()
         await self.lifecycle.close()
+
+    def become_copy(self, owner: int) -> None:
+        """In a forked child: all use of the host is refused, its store included, because it belongs to process `owner`."""
+        self.base.become_copy(owner)
+
+        def refuse(*_: Any, **__: Any) -> NoReturn:
+            raise UsageError(copied(owner), hint=COPIED_HINT)
+
+        for name in (name for name in vars(RecordStore) if not name.startswith("_")):
+            setattr(self.records, name, refuse)
+        self.flow.workflows.become_copy(refuse)
 
     def release(self) -> None:
         """Release processes, threads and files."""

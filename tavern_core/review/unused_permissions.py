@@ -11,9 +11,10 @@ from collections.abc import Collection, Iterable, Iterator
 from tavern_core.contract.hookspecs import HOOKS
 from tavern_core.contract.permissions import canonical_hook
 from tavern_core.errors import Finding
-from tavern_core.kernel.text.yaml_reader import Path, YamlDocument
+from tavern_core.kernel.text.yaml_reader import YamlDocument
 from tavern_core.model.capability import ENV_PREFIX, SECRET_PREFIX
 from tavern_core.model.manifest import Manifest
+from tavern_core.model.path_problem import Path
 from tavern_core.model.tool import ToolSpec
 from tavern_core.review.hookimpl_scan import SourceScan
 

@@ -12,10 +12,11 @@ from typing import Any
 
 from tavern_core.contract.adapters import UpstreamTool
 from tavern_core.errors import ToolQuarantined
-from tavern_core.kernel.access.tool_pins import Difference, differences
+from tavern_core.kernel.access.tool_pins import Difference, changed_parts, differences
 from tavern_core.kernel.grants.grant_store import GrantStore
 from tavern_core.upstreams.catalogue import Catalogue, definition, digest, is_of_all, lock_form
 from tavern_core.upstreams.entries import Entry
+from tavern_core.upstreams.tool_specs import local_name
 
 
 class Quarantine:
@@ -29,16 +30,16 @@ class Quarantine:
         """Return when the tool may be called.
 
         Raises:
-            ToolQuarantined: it is not as it was reviewed, and that matters here; with the diff (TOOL_QUARANTINED).
+            ToolQuarantined: it is not as it was reviewed, and that matters here; names the parts that changed (TOOL_QUARANTINED).
         """
         if not self._is_strict(entry):
             return
         if found := self.differences(entry).get(tool.name):
             raise ToolQuarantined(
-                f"{entry.plugin}: the tool {tool.name!r:.80} is in quarantine: {_summary(found)}",
+                f"{entry.plugin}:{local_name(tool.name)} is in quarantine: {_summary(found)}",
                 hint=f"tavern upstreams show {entry.name} shows the difference; if it is what you want: "
                 f"tavern upstreams accept {entry.name}",
-                diff=[one.to_json() for one in found],
+                changed=changed_parts(found),
             )
 
     def quarantined(self, entry: Entry) -> tuple[str, ...]:
@@ -131,5 +132,5 @@ def _summary(found: Sequence[Difference]) -> str:
     first = found[0]
     if first.path == "/name":
         return "it is new" if first.before is None else f"it is {first.before!r} under another name"
-    places = ", ".join(one.path for one in found[:5] if one.path)
-    return "its definition is not the one that was reviewed" + (f" ({places})" if places else "")
+    changed = ", ".join(changed_parts(found))
+    return "its definition is not the one that was reviewed" + (f" ({changed})" if changed else "")

@@ -22,6 +22,8 @@ from tavern_core.errors import StateDamaged, UsageError
 
 _LIFE_S: Final = 6.0
 _RENEW_S: Final = 2.0
+_SILENT_S: Final = 2.0
+"""How long a server may be silent. With `_RENEW_S` it is less than `_LIFE_S`: one answer that is lost makes no process look dead."""
 _PAGE: Final = 500
 _PREFIX: Final = "tavern:"
 _ADD: Final = """
@@ -84,8 +86,8 @@ class RedisRecords:
             address,
             decode_responses=True,
             encoding_errors="surrogateescape",
-            socket_timeout=5,
-            socket_connect_timeout=5,
+            socket_timeout=_SILENT_S,
+            socket_connect_timeout=_SILENT_S,
             retry=Retry(NoBackoff(), 0),  # what is sent a second time finds what the first one has written
         )
         self._add, self._replace, self._take = map(self._redis.register_script, (_ADD, _REPLACE, _TAKE))

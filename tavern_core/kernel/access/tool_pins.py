@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from tavern_core.errors import Finding, StateDamaged, ToolQuarantined, UsageError
+from tavern_core.errors import Finding, StateDamaged, ToolNotFound, ToolQuarantined
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.access.tool_selectors import ToolList, ToolNames
 from tavern_core.kernel.files.json_state import JsonStateFile
@@ -124,11 +124,11 @@ class ToolPins:
         """Forget pins.
 
         Raises:
-            UsageError: a tool is not pinned (USAGE).
+            ToolNotFound: a tool is not pinned (TOOL_NOT_FOUND).
         """
         gone, pins = set(tools), self._read()
         for tool in sorted(gone - pins.keys()):
-            raise UsageError(
+            raise ToolNotFound(
                 f"{tool!r:.80} is not pinned", hint=did_you_mean(tool, pins) or "`tavern tools pins` lists the pins"
             )
         self._file.change(lambda values: {name: pin for name, pin in values.items() if name not in gone})
@@ -196,6 +196,11 @@ def _differences(before: Any, after: Any, path: str) -> Iterator[Difference]:
         yield Difference(path, before, after)
 
 
+def changed_parts(found: Iterable[Difference]) -> list[str]:
+    """The parts of a definition that differ, such as `description`. What stands in them is for the reviewer: models read errors."""
+    return list(dict.fromkeys(part for one in found if (part := one.path[1:].partition("/")[0])))
+
+
 def _renamed_from(now: Mapping[str, Any], pins: Mapping[str, Mapping[str, Any]], known: Collection[str]) -> str | None:
     """The pinned tool that no longer exists and equals this one except for its name."""
     shape = _shape(now)
@@ -208,9 +213,9 @@ def _shape(data: Mapping[str, Any]) -> str:
 
 
 def _quarantined(tool: str, why: str, diff: list[Difference]) -> ToolQuarantined:
-    places = ", ".join(one.path for one in diff[:5])
+    changed = changed_parts(diff)
     return ToolQuarantined(
-        f"{tool} is pinned and in quarantine: {why}" + (f" ({places})" if places else ""),
+        f"{tool} is pinned and in quarantine: {why}" + (f" ({', '.join(changed)})" if changed else ""),
         hint=f"look at `tavern tools pins`; if it is what you want, `tavern tools pin {tool}`",
-        diff=[one.to_json() for one in diff],
+        changed=changed,
     )

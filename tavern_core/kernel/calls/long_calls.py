@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Final
 
 from tavern_core.contract.stores import Record, RecordStore
@@ -24,8 +25,10 @@ from tavern_core.model.call import HOST_PRINCIPAL, CallContext, owner_name, owne
 KIND: Final = "call"
 _LOG: Final = logging.getLogger("tavern.calls")
 _LOOK_S: Final = 0.25
-_LONGEST_S: Final = 90 * 86_400.0
+_KEPT_S: Final = 600.0
 """How long a call stays written down whose process has died."""
+_RENEW_S: Final = 120.0
+"""How often a process writes its calls down again, which also restores what the store has lost."""
 _CLOSE_S: Final = 1.0
 
 
@@ -43,6 +46,7 @@ class LongCalls:
         self._running = running
         self._known: set[str] = set()
         """The ids of those that are written down."""
+        self._renewed = time.monotonic()
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
@@ -66,7 +70,7 @@ class LongCalls:
         record = self._records.get(KIND, call_id)
         if record is None or (context is not None and record.owner != owner_of(context)):
             return False
-        if not self._records.is_present(call_id.rpartition("-")[0]):
+        if not self._is_alive(call_id):
             return False
         ask_to_end(self._records, call_id)
         return True
@@ -90,6 +94,13 @@ class LongCalls:
                 if not self._closing.is_set():  # else a slow store was closed while it was asked
                     _LOG.exception("a request to end a call failed")  # and those to come are answered
 
+    def _is_alive(self, call_id: str) -> bool:
+        """Whether the process lives that runs a call; if not, its record is removed."""
+        if self._records.is_present(call_id.rpartition("-")[0]):
+            return True
+        self._records.remove(KIND, call_id)
+        return False
+
     def _look(self, end: Callable[[RunningCall], object]) -> None:
         late = time.perf_counter() - _LOOK_S
         calls = {f"{self._series}-{call.number:x}": call for call in self._running() if call.clock < late}
@@ -98,12 +109,17 @@ class LongCalls:
             self._known.discard(id_)
         if not calls:
             return
-        if new := calls.keys() - self._known:
+        is_due = time.monotonic() - self._renewed > _RENEW_S
+        if wanted := calls.keys() if is_due else calls.keys() - self._known:
             self._records.enter(self._series)
             now = time.time()
-            for id_ in new:
-                self._records.add(Record(KIND, id_, owner_of_call(calls[id_]), "running", "{}", now, now + _LONGEST_S))
+            for id_ in wanted:
+                record = Record(KIND, id_, owner_of_call(calls[id_]), "running", "{}", now, now + _KEPT_S)
+                if (known := self._records.add(record)) is not None:
+                    self._records.replace(replace(known, expires=record.expires))
                 self._known.add(id_)
+            if is_due:
+                self._renewed = time.monotonic()
         for id_ in calls.keys() & asked_to_end(self._records):
             self._records.remove(END, id_)
             end(calls[id_])

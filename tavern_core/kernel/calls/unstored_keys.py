@@ -7,22 +7,18 @@ does not run
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from tavern_core.contract.stores import Record, RecordStore
-from tavern_core.errors import StateDamaged
+from tavern_core.kernel.stores.owed_changes import OwedChanges
 from tavern_core.model.result import ToolResult
 
 RUNNING: Final = "running"
 UNKNOWN: Final = "unknown"
-_MOST_UNSURE: Final = 10_000
-_AGAIN_S: Final = 0.25
-"""How often it is tried again."""
 
 
 class UnstoredKeys:
@@ -30,20 +26,15 @@ class UnstoredKeys:
 
     def __init__(self, records: RecordStore) -> None:
         self._records = records
-        self._lock = threading.Lock()
-        self._answers: dict[str, tuple[ToolResult, str, Record | None]] = {}
-        """By their keys, with the digest of the arguments; no record: it can never be stored."""
-        self._unsure: dict[str, Record] = {}
-        """Records of calls that do not run, by their data; they may stand in the store or not."""
+        self._owed = OwedChanges("tavern-keys")
+        self._answers: dict[str, tuple[ToolResult, str]] = {}
+        """Answers that are not stored, by their keys, with the digest of the arguments."""
         self._sent: set[str] = set()
         """Data of records that are being written or removed in a thread."""
-        self._thread: threading.Thread | None = None
-        self._closing = threading.Event()
 
     def answer(self, key: str) -> tuple[ToolResult, str] | None:
         """An answer that is not stored yet, and the digest of its arguments."""
-        known = self._answers.get(key)
-        return None if known is None else known[:2]
+        return self._answers.get(key)
 
     def send(self, record: Record, method: Callable[..., Any], *args: Any) -> Any:
         """Write or remove the record of a call, in a thread."""
@@ -62,46 +53,27 @@ class UnstoredKeys:
             self._records.replace(replace(done, version=known.version))
 
     def owe_answer(self, key: str, result: ToolResult, digest: str, done: Record | None) -> None:
-        """Store the answer of a key later."""
-        with self._lock:
-            self._answers[key] = result, digest, done
-            self._begin()
+        """Store the answer of a key later; without a record, it can never be stored."""
+        self._answers[key] = result, digest
+        if done is not None:
+            self._owed.owe(f"answer {key}", partial(self._written, key, done))
+
+    def _written(self, key: str, done: Record) -> None:
+        self.write(done)
+        self._answers.pop(key, None)
 
     def owe_removal(self, record: Record) -> None:
         """Remove the key of a call that does not run later."""
-        with self._lock:
-            if len(self._unsure) < _MOST_UNSURE:
-                self._unsure[record.data] = record
-                self._begin()
+        self._owed.owe(f"key {record.data}", partial(self._removed, record), is_dispensable=True)
+
+    def _removed(self, record: Record) -> bool:
+        if record.data in self._sent:  # it may yet be written, or removed a second time, when the key is another call's
+            return False
+        found = self._records.get(record.kind, record.key)
+        if found is not None and (found.state, found.data) == (RUNNING, record.data):
+            self._records.remove(record.kind, record.key)
+        return True
 
     def close(self) -> None:
         """Make good what can be, a last time. Raises StateDamaged."""
-        self._closing.set()
-        self._make_good()
-
-    def _begin(self) -> None:
-        if (self._thread is None or not self._thread.is_alive()) and not self._closing.is_set():
-            self._thread = threading.Thread(target=self._catch_up, name="tavern-keys", daemon=True)
-            self._thread.start()
-
-    def _catch_up(self) -> None:
-        while not self._closing.wait(_AGAIN_S):
-            with suppress(StateDamaged):
-                self._make_good()
-            with self._lock:
-                if not self._unsure and all(done is None for _, _, done in self._answers.values()):
-                    self._thread = None
-                    return
-
-    def _make_good(self) -> None:
-        for key, (_, _, done) in list(self._answers.items()):
-            if done is not None:
-                self.write(done)
-                self._answers.pop(key, None)
-        for data, record in list(self._unsure.items()):
-            if data in self._sent:  # it may yet be written, or removed a second time, when the key is another call's
-                continue
-            found = self._records.get(record.kind, record.key)
-            if found is not None and (found.state, found.data) == (RUNNING, data):
-                self._records.remove(record.kind, record.key)
-            self._unsure.pop(data, None)
+        self._owed.close()

@@ -163,7 +163,7 @@ class Tools:
         self._specs.base.signals.tools.emit()
 
     def unpin(self, *tools: str) -> None:
-        """Forget what was reviewed of these tools. Raises UsageError: one is not pinned (USAGE)."""
+        """Forget what was reviewed of these tools. Raises ToolNotFound: one is not pinned (TOOL_NOT_FOUND)."""
         self._specs.pins.unpin(tools)
         self._specs.base.signals.tools.emit()
 

@@ -333,7 +333,8 @@ class Jobs(Mapping[str, Job]):
             changed = self._changes.change(id_, again, is_as_found, process=process)
         except StateDamaged:  # it may stand there as ours nevertheless, and nobody runs it
             before = partial(replace, status=found.record.state, questions=found.job.questions)
-            self._running.owe(id_, partial(self._changes.change, id_, before, is_ours, **found.facts))
+            undo = partial(self._changes.change, id_, before, is_ours, **found.facts)
+            self._running.owed.owe(id_, undo, is_dispensable=True)
             raise
         if changed is not None:
             self._running.take_up(running)

@@ -83,7 +83,8 @@ class NewJobs:
             return (kept.facts.get("process"), kept.job.created) == (self._running.process, begun.created)
 
         end = partial(ended, status="cancelled", error=NEVER_RAN)
-        self._running.owe(begun.id, partial(self._changes.change, begun.id, end, when=is_it))
+        undo = partial(self._changes.change, begun.id, end, when=is_it)
+        self._running.owed.owe(begun.id, undo, is_dispensable=True)
 
     def _stored_job(self, request: Request) -> tuple[Job, RunningJob | None]:
         """A new job and what runs it; None: the same call with the same key is a job already."""

@@ -42,6 +42,7 @@ from tavern_core.kernel.jobs.running_job import AGAIN_S, JobConversation, Runnin
 from tavern_core.kernel.limits.slots import Full, Slots
 from tavern_core.kernel.settings.result_redaction import ForDisk
 from tavern_core.kernel.stores.end_requests import asked_to_end
+from tavern_core.kernel.stores.owed_changes import OwedChanges
 from tavern_core.model.call import HOST_PRINCIPAL, CallContext
 from tavern_core.model.job import Job, JobStatus
 from tavern_core.model.result import ToolError, ToolResult, failure
@@ -102,8 +103,8 @@ class RunningJobs:
         self._running: dict[str, RunningJob] = {}
         self._starting: list[RunningJob] = []
         self._watcher: asyncio.Task[None] | None = None
-        self._owed: dict[str, Callable[[], Any]] = {}
-        """Changes of jobs that could not be stored yet: how they ended, that they never began."""
+        self.owed = OwedChanges("tavern-jobs")
+        """Changes of jobs that could not be stored yet, by their ids: how they ended, that they never began."""
         self._ending: set[asyncio.Task[None]] = set()
         self._entered = False
 
@@ -128,13 +129,6 @@ class RunningJobs:
         if not self._entered:
             self._records.records.enter(self.process)
             self._entered = True
-
-    def owe(self, id: str, change: Callable[[], Any]) -> None:  # noqa: A002 - the job's
-        """Make this change of a job as soon as the store works, from any thread."""
-        if len(self._owed) < _MOST_WAITING:
-            self._owed[id] = change
-        with suppress(TavernError, RuntimeError):  # the host has been closed
-            self._wake()
 
     def take_up(self, running: RunningJob) -> None:
         """Let a stored job run as soon as there is a slot."""
@@ -330,7 +324,7 @@ class RunningJobs:
         try:
             self._write_end(running, clean, status)
         except TavernError:
-            self._owed[running.id] = partial(self._write_end, running, clean, status)
+            self.owed.owe(running.id, partial(self._write_end, running, clean, status))
         self._gone(running, result)
 
     async def _over_aside(self, running: RunningJob, result: ToolResult, status: JobStatus) -> None:
@@ -342,12 +336,6 @@ class RunningJobs:
         with suppress(ValueError):  # it is still reported as finished; the result is known here
             self._records.put_result(running.id, running.owner, clean)
         self.changes.change(running.id, lambda job: ended(job, status, clean.error, running.call_id), approval=None)
-
-    def _make_good(self) -> None:
-        """Make the changes that could not be stored before. Raises StateDamaged."""
-        for id_, change in list(self._owed.items()):
-            change()
-            self._owed.pop(id_, None)
 
     def _gone(self, running: RunningJob, result: ToolResult) -> None:
         with self._lock:
@@ -371,7 +359,7 @@ class RunningJobs:
 
     async def _watch(self) -> None:
         """While jobs run here: check for requests of other processes to end one, and for their answers."""
-        while self._running or self._owed:
+        while self._running:
             await asyncio.sleep(_WATCH_S)
             with suppress(TavernError):  # tried again in a moment
                 for id_ in await self.aside(asked_to_end, self._records.records):
@@ -380,8 +368,6 @@ class RunningJobs:
                 for running in list(self._running.values()):
                     if running.asked:
                         await self.aside(self._take_answers, running)
-                if self._owed:
-                    await self.aside(self._make_good)
 
     def _take_answers(self, running: RunningJob) -> None:
         """Hand the answers of other processes to the tool that asked."""
@@ -409,7 +395,7 @@ class RunningJobs:
         if ends:
             await asyncio.wait(ends, timeout=_CLOSE_S)
         with suppress(StateDamaged):
-            await self.aside(self._make_good)
+            await self.aside(self.owed.close)
             if self._entered:
                 await self.aside(self._records.records.leave, self.process)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.catalogue.tokenizer import is_spaceless, query_words, words_of
 from tavern_core.kernel.knowledge.chunking import CODE, Document, read_document
 from tavern_core.kernel.knowledge.folders import MARKDOWN, list_documents, read_file
-from tavern_core.kernel.stores.sqlite_file import connect, is_damaged, put_aside
+from tavern_core.kernel.stores.sqlite_file import connect, is_damaged, put_aside, refuse_copy
 
 if TYPE_CHECKING:
     import sqlite3
@@ -65,6 +66,8 @@ class Index:
         self._file = file
         self._lock = threading.Lock()
         self._opened: sqlite3.Connection | None = None
+        self._process = 0
+        """Which one opened it."""
 
     def search(self, query: str, most: int) -> list[Row]:
         """The passages that fit best, best first; equal scores by path and place."""
@@ -115,10 +118,12 @@ class Index:
 
         Raises:
             StateDamaged: it cannot be kept (STATE_DAMAGED).
-            UsageError: the SQLite of this Python has no FTS5 (USAGE).
+            UsageError: the SQLite of this Python has no FTS5, or this is a forked copy of the process that opened it (USAGE).
         """
         import sqlite3
 
+        if self._opened is not None:
+            refuse_copy(self._process)
         with self._lock:
             for attempt in (1, 2):
                 try:
@@ -143,6 +148,7 @@ class Index:
         try:
             db = connect(self._file, _SCHEMA, _VERSION, is_cache=True, autocommit=True)
             db.execute(f"PRAGMA busy_timeout = {_WAIT_MS}")
+            self._process = os.getpid()
             return db
         except sqlite3.DatabaseError as error:
             if "fts5" in str(error):

@@ -22,10 +22,10 @@ from tavern_core.kernel.manifest.translated import CODE, Translated, unstated_ne
 from tavern_core.kernel.manifest.vcp_parameters import declared_schema, infer, inferred_schema, prose
 from tavern_core.kernel.manifest.vcp_settings import settings_of
 from tavern_core.kernel.text.json_document import JsonDocument, read_json
-from tavern_core.kernel.text.yaml_dialect import Path
 from tavern_core.model.manifest import Manifest
 from tavern_core.model.naming_rules import is_local_name
 from tavern_core.model.nearest import fold
+from tavern_core.model.path_problem import Path
 from tavern_core.model.safe_text import seen
 from tavern_core.model.tool import ToolSpec
 from tavern_core.model.toolfile import Implementation

@@ -8,13 +8,15 @@ with file.open() as db, db:
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tavern_core.errors import StateDamaged
+from tavern_core.errors import StateDamaged, UsageError
+from tavern_core.kernel.execution.portal import COPIED_HINT, copied
 from tavern_core.kernel.files.atomic_file import PRIVATE_FILE, make_private_folder
 
 if TYPE_CHECKING:
@@ -33,6 +35,8 @@ class SqliteFile:
         self.path = path
         self._schema = schema
         self._is_cache = is_cache
+        self._process = 0
+        """Which one opened it."""
         self._lock = threading.Lock()
         self._db: sqlite3.Connection | None = None
 
@@ -46,12 +50,16 @@ class SqliteFile:
 
         Raises:
             StateDamaged: the file cannot be read or written (STATE_DAMAGED).
+            UsageError: this is a forked copy of the process that has it (USAGE).
         """
         import sqlite3
 
+        if self._db is not None:
+            refuse_copy(self._process)
         with self._lock:
             try:
                 if self._db is None:
+                    self._process = os.getpid()
                     self._db = connect(self.path, self._schema, is_cache=self._is_cache)
                 yield self._db
             except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
@@ -74,6 +82,12 @@ class SqliteFile:
             if self._db is not None:
                 self._db.close()
                 self._db = None
+
+
+def refuse_copy(process: int) -> None:
+    """Raises UsageError: a connection that `process` opened is used in a forked copy of it, which may corrupt the file (USAGE)."""
+    if process != os.getpid():
+        raise UsageError(copied(process), hint=COPIED_HINT)
 
 
 def connect(

@@ -17,9 +17,10 @@ from typing import Any, Final
 
 from tavern_core.errors import Finding, Location
 from tavern_core.kernel.text.document_limits import FLATTER, LARGEST_FILE, MOST_FINDINGS, MOST_NODES, SMALLER
-from tavern_core.kernel.text.yaml_dialect import Mark, Path
+from tavern_core.kernel.text.yaml_dialect import Mark
 from tavern_core.kernel.text.yaml_reader import Document, text_of
 from tavern_core.model import depths
+from tavern_core.model.path_problem import Path
 
 _TOKEN: Final = re.compile(r'[ \t\r\n,:]+|("(?:[^"\\]|\\.)*(?:"|\\?\Z))|([\[\]{}])|([^\s,:\[\]{}"]+)', re.DOTALL)
 """Something at nearly every character, the string that never ends included: what is broken costs no second look."""

@@ -11,7 +11,6 @@ from typing import Any, Final
 
 import yaml
 
-Path = tuple[str | int, ...]
 Mark = tuple[int, int]
 """Line and column, from 1."""
 

@@ -33,10 +33,10 @@ from tavern_core.kernel.text.yaml_dialect import (
     EventParser,
     Mark,
     NotSimple,
-    Path,
     number,
 )
 from tavern_core.model import depths
+from tavern_core.model.path_problem import Path
 
 
 @dataclass

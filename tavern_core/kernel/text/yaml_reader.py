@@ -22,11 +22,12 @@ import yaml
 from tavern_core.errors import Finding, Location
 from tavern_core.kernel.text.document_limits import LARGEST_FILE, SMALLER
 from tavern_core.kernel.text.yaml_data import read_data
-from tavern_core.kernel.text.yaml_dialect import FORBIDDEN, Mark, NotSimple, Path
+from tavern_core.kernel.text.yaml_dialect import FORBIDDEN, Mark, NotSimple
 from tavern_core.kernel.text.yaml_findings import LocatedReading
+from tavern_core.model.path_problem import Path
 
 __all__ = [
-    "Mark", "Path", "YamlDocument", "decode", "place",
+    "Mark", "YamlDocument", "decode", "place",
     "read_yaml",
 ]  # fmt: skip
 

@@ -1,0 +1,67 @@
+"""Changes that the store of the host did not take, or may have taken: made as soon as it works again."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final
+
+from tavern_core.errors import TavernError
+
+_AGAIN_S: Final = 0.25
+"""How often they are tried again."""
+_MOST: Final = 10_000
+
+
+class OwedChanges:
+    """What one part of a host still has to write. Each change is tried in a thread until the store takes it.
+
+    Args:
+        name: of the thread.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._lock = threading.Lock()
+        self._changes: dict[str, Callable[[], Any]] = {}
+        self._thread: threading.Thread | None = None
+        self._closing = threading.Event()
+
+    def owe(self, name: str, change: Callable[[], Any], *, is_dispensable: bool = False) -> None:
+        """Make this change as soon as the store works, from any thread.
+
+        Args:
+            name: a later change of the same name replaces it.
+            change: may raise StateDamaged, and may run more than once; False: it cannot be made yet.
+            is_dispensable: it is dropped if 10,000 are owed already.
+        """
+        with self._lock:
+            if is_dispensable and len(self._changes) >= _MOST:
+                return
+            self._changes[name] = change
+            if self._thread is None and not self._closing.is_set():
+                self._thread = threading.Thread(target=self._catch_up, name=self._name, daemon=True)
+                self._thread.start()
+
+    def close(self) -> None:
+        """Make what can be made, a last time. Raises StateDamaged."""
+        self._closing.set()
+        self._make_good()
+
+    def _catch_up(self) -> None:
+        while not self._closing.wait(_AGAIN_S):
+            with suppress(TavernError):
+                self._make_good()
+            with self._lock:
+                if not self._changes:
+                    self._thread = None
+                    return
+
+    def _make_good(self) -> None:
+        for name, change in list(self._changes.items()):
+            if change() is False:
+                continue
+            with self._lock:
+                if self._changes.get(name) is change:
+                    del self._changes[name]
