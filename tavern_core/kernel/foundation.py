@@ -96,8 +96,8 @@ class Foundation:
     def become_copy(self, owner: int) -> None:
         """In a forked child: no thread came along, and what else there is belongs to process `owner`, which opened the host."""
         self.portal.become_copy(owner)
-        self.tool_threads.become_copy()
-        self.hook_threads.become_copy()
+        self.tool_threads.become_copy(owner)
+        self.hook_threads.become_copy(owner)
 
     def release(self) -> None:
         """End threads."""

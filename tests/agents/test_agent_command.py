@@ -103,6 +103,14 @@ def test_the_answer_is_on_stdout_and_the_steps_are_on_stderr(tavern: Tavern, pro
     assert "USD" in done.stderr
 
 
+def test_what_is_odd_about_a_profile_is_said_once(project: Path, tavern: Tavern) -> None:
+    odd = {"model": "cheap", "tool_ids_inventory": ["demo:count", "demo:send"], "modell": "x", "skills": ["none"]}
+    (project / "profiles/odd.json").write_text(json.dumps(odd))
+    done = tavern("agent", "run", "odd", "count")
+    assert done.returncode == 0
+    assert [done.stderr.count(key) for key in ("the key 'modell'", "'none'")] == [1, 1], done.stderr
+
+
 @pytest.mark.slow
 def test_approvals_and_resuming_work_across_hosts(
     project: Path, tavern: Tavern, monkeypatch: pytest.MonkeyPatch

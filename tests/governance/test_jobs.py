@@ -610,9 +610,12 @@ def test_a_call_of_a_process_that_was_killed_cannot_be_cancelled(tmp_path: Path)
         call = other.stdout.readline().strip()
         while not host.records.list("call"):
             time.sleep(0.001)
+        (record,) = host.records.list("call")
         other.kill()
         other.wait()
         assert not host.cancel(call)
+        assert not host.records.list("call")
+        assert record.expires < time.time() + 3_600, "no record of a killed process stays for long"
 
 
 def ended_by(other: Tavern, ids: list[str]) -> threading.Thread:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.governance import redis_server
 
 from .workshop import Workshop
 
@@ -56,6 +59,22 @@ def asked(host):
         "login": told(lambda: host.user_logged_in(CallContext())),
         "enter": told(lambda: host.__enter__()),
         "start it": told(lambda: host.start()),
+        "cancel": told(lambda: host.cancel("1-1")),
+        "jobs": told(lambda: host.jobs.list()),
+        "job": told(lambda: host.jobs.find(JOB)),
+        "result": told(lambda: host.jobs.result(JOB)),
+        "start job": told(lambda: host.jobs.start("near:add")),
+        "cancel job": told(lambda: host.jobs.cancel(JOB)),
+        "resume job": told(lambda: host.jobs.resume(JOB)),
+        "approvals": told(lambda: host.approvals.list()),
+        "approve": told(lambda: host.approvals.approve("a")),
+        "limits": told(lambda: host.limits.list()),
+        "artifacts": told(lambda: host.artifacts.list()),
+        "put": told(lambda: host.artifacts.put(b"x")),
+        "runs": told(lambda: host.workflows.runs()),
+        "cancel run": told(lambda: host.workflows.cancel(RUN)),
+        "agents": told(lambda: AGENTS.runs()),
+        "records": told(lambda: host.records.list("job")),
     }
     asyncio.run(host.close())
     return found
@@ -68,9 +87,13 @@ def in_fork(host, writer):
     os.close(writer)
 
 def main(how):
-    config = {"plugins": {"entryPoints": False, "roots": [sys.argv[2]]}, "isolation": {"level": "none"}}
+    global AGENTS, JOB, RUN
+    config = {"plugins": {"entryPoints": False, "roots": [sys.argv[2]]}, "isolation": {"level": "none"},
+              "state": {"store": sys.argv[4]}, "limits": {"tools": {"near:add": {"rate": "1000/minute"}}}}
     with Tavern.open(config, plugins=[Plugin([add, add_later], name="near")], home=sys.argv[3]) as host:
         before = [host.invoke_sync(name).unwrap() for name in CALLS]
+        JOB, RUN, AGENTS = host.wait(host.jobs.start("near:add")).id, host.workflows.run_sync(FLOW).run_id, host.agents
+        AGENTS.runs()
         reader, writer = os.pipe()
         if how == "multiprocessing":
             child = multiprocessing.get_context("fork").Process(target=in_fork, args=(host, writer))
@@ -85,6 +108,7 @@ def main(how):
         while part := os.read(reader, 65536):
             said += part
         code = child.join() or child.exitcode if how == "multiprocessing" else os.waitpid(pid, 0)[1]
+        assert len(host.jobs) == 2 and not host.artifacts.list()
         after = [host.invoke_sync(name).unwrap() for name in CALLS]
         assert host.workflows.run_sync(FLOW).ok
         print(json.dumps({"pid": os.getpid(), "code": code, "same": before == after, "said": json.loads(said)}))
@@ -104,14 +128,23 @@ SLOW = "tools: [{id: answer, description: Answer., parameters: {type: object}, i
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["exit at once", "end as a program", "multiprocessing"])
+@pytest.mark.parametrize(
+    ("how", "store"),
+    [
+        ("exit at once", "sqlite"),
+        ("end as a program", "memory"),
+        ("multiprocessing", "sqlite"),
+        ("exit at once", "redis"),
+    ],
+)
 def test_a_forked_copy_of_a_host_says_so_at_once_and_leaves_the_first_alone(
-    workshop: Workshop, tmp_path: Path, how: str
+    workshop: Workshop, tmp_path: Path, how: str, store: str
 ) -> None:
     workshop.folder("far", FAR, "isolation: process\ntools: [{id: pid, implementation: {type: python}}]")
     workshop.folder("slow", None, SLOW, **{"answer.py": "print(5)\n"})
-    words = [sys.executable, "-c", PROGRAM, how, str(workshop.plugins), str(tmp_path / "home")]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    with redis_server.running(tmp_path) if store == "redis" else contextlib.nullcontext(store) as where:
+        words = [sys.executable, "-c", PROGRAM, how, str(workshop.plugins), str(tmp_path / "home"), where]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert (found["code"], found["same"]) == (0, True)

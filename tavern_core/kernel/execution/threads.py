@@ -22,6 +22,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from tavern_core.errors import CallMisused
+from tavern_core.kernel.execution.portal import COPIED_HINT, copied
 from tavern_core.model.event import THREADS_STUCK
 
 if TYPE_CHECKING:
@@ -91,16 +92,19 @@ class ThreadPool:
         """Those with waiting work, whose turn is next first."""
         self._idle = self._busy = self._threads = self._made = 0
         self._closed = False
+        self._copied_from = 0
 
     def submit(self, function: Callable[..., Any], *args: Any, owner: Owner = None) -> Future[Any]:
         """Run `function(*args)` in a worker, with the caller's context variables; the Future carries the answer.
 
         Raises:
-            CallMisused: after `close` (USAGE).
+            CallMisused: after `close`, or in a forked copy of the host (USAGE).
         """
         work, context = _Work(), contextvars.copy_context()
         work.call = lambda: context.run(function, *args)
         with self._lock:
+            if self._copied_from:
+                raise CallMisused(copied(self._copied_from), hint=COPIED_HINT)
             if self._closed:
                 raise CallMisused("this host is closed", hint="open another with Tavern.open(...)")
             work.line = line = self._lines.get(owner) or self._new_line(owner)
@@ -140,10 +144,14 @@ class ThreadPool:
             for _ in range(self._idle):
                 self._ready.put(None)
 
-    def become_copy(self) -> None:
-        """In a forked child: threads are not copied, nor is the holder of the lock."""
+    def become_copy(self, owner: int) -> None:
+        """In a forked child: threads are not copied, nor is the holder of the lock.
+
+        Args:
+            owner: the process that it belongs to.
+        """
         self._lock = threading.Lock()
-        self._closed = True
+        self._copied_from = owner
 
     def _new_line(self, owner: Owner) -> _Line:
         plugin = self._plugins.setdefault("" if owner is None else owner[0], _Plugin())
