@@ -30,7 +30,7 @@ from tavern_core.model.job import Job
 from tavern_core.model.tool import ToolSpec
 from tests import programs
 from tests.governance import redis_server
-from tests.state.processes import start
+from tests.state.processes import run, start
 
 pytestmark = pytest.mark.slow
 
@@ -1330,6 +1330,80 @@ def test_the_same_call_with_the_same_key_is_one_job(tmp_path: Path, store: str) 
             assert len({job, *(end.id for end in ends)}) == 4
             assert [end.error and end.error.kind for end in ends] == ["IDEMPOTENCY_CONFLICT", None, None]
             assert made.runs == 3
+
+
+KILLED = """
+import os, signal, sys
+from tavern_core import Plugin, Tavern, tool
+
+home, effects, when = sys.argv[1:]
+
+def end():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+@tool
+def pay(n: int) -> int:
+    if when == "before":
+        end()
+    with open(effects, "a") as file:
+        file.write("paid\\n")
+    return n
+
+with Tavern.open({}, home=home, plugins=[Plugin([pay], name="t")]) as host:
+    add = host.records.add
+
+    def added(record):
+        if (when, record.kind) == ("its key", "answer"):
+            end()
+        if (when, record.kind) == ("its result", "job-result"):
+            end()
+        known = add(record)
+        if (when, record.kind) == ("its end", "job-result"):
+            end()
+        return known
+
+    host.records.add = added
+    started = host.invoke_sync("t:pay", {"n": 7}, job=True, idempotency_key="k")
+    job = host.wait(host.jobs.wait(started.job, 30))
+    print(job.status, job.error and job.error.outcome, host.jobs.result(job.id).value)
+"""
+
+
+@pytest.mark.parametrize(
+    ("when", "resumed", "effects"),
+    [
+        ("its key", ("completed", None, 7), 1),
+        ("before", ("failed", "unknown", None), 0),
+        ("its result", ("completed", None, 7), 1),
+        ("its end", ("completed", None, 7), 1),
+    ],
+)
+@pytest.mark.parametrize("how", ["resumed", "called again"])
+def test_a_job_with_a_key_whose_process_was_killed_gets_the_answer_that_there_is_and_has_no_second_effect(
+    tmp_path: Path, when: str, resumed: tuple[str, str | None, Any], effects: int, how: str
+) -> None:
+    paid = tmp_path / "paid"
+    with start(KILLED, tmp_path / "home", paid, when) as killed:
+        killed.communicate(timeout=60)
+    assert killed.returncode == -signal.SIGKILL
+    if how == "called again":
+        out = run(KILLED, tmp_path / "home", paid, "never")
+        assert out.split() == [str(part) for part in resumed]
+    else:
+
+        @tool
+        def pay(n: int) -> int:
+            paid.write_text(paid.read_text() + "paid\n" if paid.exists() else "paid\n")
+            return n
+
+        with Tavern.open({}, home=tmp_path / "home", plugins=[Plugin([pay], name="t")]) as other:
+            (job,) = other.jobs.values()
+            if when != "its end":
+                assert (job.status, job.error and job.error.outcome) == ("failed", "unknown")
+                other.wait(other.jobs.resume(job.id))
+                job = other.wait(other.jobs.wait(job.id, 30))
+            assert (job.status, job.error and job.error.outcome, other.jobs.result(job.id).value) == resumed
+    assert (paid.read_text().count("paid") if paid.exists() else 0) == effects
 
 
 def test_a_key_that_is_free_again_is_a_new_job(tmp_path: Path) -> None:

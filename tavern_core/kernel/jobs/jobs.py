@@ -27,7 +27,7 @@ from tavern_core.kernel.execution.modes import cancellations
 from tavern_core.kernel.jobs.job_records import LOST, KeptJob, ended
 from tavern_core.kernel.jobs.new_jobs import NewJobs
 from tavern_core.kernel.jobs.running_job import RunningJob, give_answer
-from tavern_core.kernel.jobs.running_jobs import CANCELLED, NEVER_RAN, RunningJobs
+from tavern_core.kernel.jobs.running_jobs import CANCELLED, NEVER_RAN, RunningJobs, status_of
 from tavern_core.kernel.stores.end_requests import ask_to_end
 from tavern_core.model.call import CallContext, owner_of
 from tavern_core.model.job import JOB_STATUSES, Job, handle
@@ -294,7 +294,10 @@ class Jobs(Mapping[str, Job]):
         is_waiting = job.status == "input_required"
         if not is_waiting and (job.error is None or job.error.kind != "CONNECTION_LOST"):
             raise UsageError(f"{id} is {job.status}: there is nothing to resume", hint="start it again")
-        if not is_waiting and job.error is not None and job.error.outcome != "none" and not kept.facts.get("again"):
+        # Its key is stored before its tool runs, so while it holds, it gives the answer that there is, or says that it is unknown.
+        is_keyed = kept.facts.get("key") is not None and time.time() < job.created + self._new.key_s
+        is_safe = is_keyed or bool(kept.facts.get("again"))
+        if not is_waiting and job.error is not None and job.error.outcome != "none" and not is_safe:
             raise UsageError(
                 f"{id} had started, and it is unknown whether it happened", hint="look, then start it again"
             )
@@ -357,8 +360,13 @@ class Jobs(Mapping[str, Job]):
         )
 
     def _seen(self, kept: KeptJob) -> Job:
-        """A job as it is now. One that is a run stands as its run does: that may have been resumed since, in another process."""
+        """A job as it is now. One that is a run stands as its run does: that may have been resumed since, in another process.
+
+        One whose process was killed between its result and its end is over.
+        """
         job, runs = kept.job, self._engines.runs
+        if kept.is_lost and job.status == "failed" and (result := self._records.result(job.id)) is not None:
+            return ended(job, status_of(result), result.error)
         if not job.id.startswith("run-") or runs is None or not (job.status == "input_required" or kept.is_lost):
             return job
         known = runs.job(job.id)

@@ -45,7 +45,7 @@ class NewJobs:
     def __init__(
         self, running: RunningJobs, disk: ForDisk, argument_bytes: int, poll_ms: int, ttl_ms: int, key_ms: int
     ) -> None:
-        self._key_s = key_ms / 1000
+        self.key_s = key_ms / 1000
         self.poll_ms = poll_ms
         self._running = running
         self._changes = running.changes
@@ -156,8 +156,10 @@ class NewJobs:
     def _is_same(self, known: KeptJob, owner: str, digest: str, now: float) -> bool:
         """Whether a job with this key is the same call, and the key is still taken: else the call decides anew."""
         job, facts = known.job, known.facts
-        is_old = job.is_over and job.updated + self._key_s <= now
+        is_old = job.is_over and job.updated + self.key_s <= now
         if known.record.owner != owner or facts.get("digest") != digest or is_old:
+            return False
+        if known.is_lost:  # what there is of its answer, the key gives to another job
             return False
         return job.error is None or not (job.error.outcome == "none" or facts.get("again"))
 

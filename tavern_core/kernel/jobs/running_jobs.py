@@ -182,7 +182,7 @@ class RunningJobs:
             if running.is_elsewhere:
                 return
             result = await self._called(running)
-            status = _status_of(result)
+            status = status_of(result)
         except asyncio.CancelledError:
             status = "cancelled"
             if not has_place or running.is_waiting:
@@ -400,7 +400,8 @@ class RunningJobs:
                 await self.aside(self._records.records.leave, self.process)
 
 
-def _status_of(result: ToolResult) -> JobStatus:
+def status_of(result: ToolResult) -> JobStatus:
+    """How a job with this result has ended."""
     if result.ok:
         return "completed"
     return "cancelled" if result.error is not None and result.error.kind == "CANCELLED" else "failed"
