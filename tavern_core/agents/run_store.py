@@ -19,6 +19,7 @@ from tavern_core.errors import RunNotFound, UsageError
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.stores.sqlite_file import SqliteFile
 from tavern_core.model.agent_run import AgentEvent, AgentOutcome, AgentRecord
+from tavern_core.model.call import check_most
 from tavern_core.model.nearest import did_you_mean
 
 MOST_RUNS: Final = 500
@@ -102,8 +103,7 @@ class AgentRuns:
 
     def list(self, owner: str | None, most: int) -> builtins.list[AgentRecord]:
         """Runs without their events, newest first. Raises UsageError: `most` is not a number of runs (USAGE)."""
-        if type(most) is not int or not 0 <= most < 2**63:
-            raise UsageError(f"a number of runs is expected, got {most!r:.40}", hint="runs(most=100)")
+        check_most(most)
         where, values = ("WHERE owner = ?", [owner]) if owner is not None else ("", [])
         with self._file.open() as db:
             rows = db.execute(f"SELECT * FROM runs {where} ORDER BY started DESC LIMIT ?", (*values, most)).fetchall()

@@ -40,7 +40,7 @@ from tavern_core.kernel.calls.untrusted_content import has_read, is_watched
 from tavern_core.kernel.nodes.value_conversion import plain
 from tavern_core.kernel.plugins.tables import Tables
 from tavern_core.kernel.settings.result_redaction import masking, redacted_outputs
-from tavern_core.model.call import CallContext
+from tavern_core.model.call import CallContext, check_caller
 from tavern_core.model.event import (
     UPDATE_WORKFLOW_STATE_FROM_AGENT,
     WORKFLOW_CHANGED,
@@ -152,10 +152,7 @@ class Running:
         """All steps before the first node: a refusal has not run anything. Raises as `Workflows.run`."""
         if not isinstance(inputs, Mapping):
             raise UsageError(f"inputs= takes a mapping, got {type(inputs).__name__}", hint='{"name": value}')
-        if not isinstance(context, CallContext | None):
-            raise UsageError(
-                f"context= takes a CallContext, got {type(context).__name__}", hint="CallContext(principal=...)"
-            )
+        check_caller(context)
         return await self._begin(what, inputs, self._caller(context) or self._host, options)
 
     async def take_up(

@@ -19,6 +19,7 @@ from tavern_core.errors import (
     WorkflowInvalid,
     WorkflowNotFound,
 )
+from tavern_core.model.call import check_most
 from tavern_core.model.nearest import did_you_mean
 
 if TYPE_CHECKING:
@@ -373,7 +374,12 @@ class Workflows(Mapping[str, "Workflow"]):
             yield RunEvent(after + 1, time.time(), f"run:{state}")
 
     def kept(self, workflow: str = "", most: int = 100) -> builtins.list[KeptRun]:
-        """The runs in the store, newest first; including those of other processes of this state folder."""
+        """The runs in the store, newest first; including those of other processes of this state folder.
+
+        Raises:
+            UsageError: `most` is not a number from 0 up (USAGE).
+        """
+        check_most(most)
         return self._caches.runs.list(workflow, most)
 
     def kept_run(self, run_id: str) -> KeptRun | None:

@@ -36,13 +36,12 @@ from tavern_core.kernel.config import configuration
 from tavern_core.kernel.execution.modes import step_by_hand
 from tavern_core.kernel.execution.portal import COPIED_HINT, copied
 from tavern_core.kernel.grants.grants import GrantRecord
-from tavern_core.kernel.jobs.jobs import check_caller
 from tavern_core.kernel.log.audit import AuditLog
 from tavern_core.kernel.log.recorder import Events
 from tavern_core.kernel.plugins.roster import Activate
 from tavern_core.kernel.settings.masked_settings import DescribedSetting
 from tavern_core.model.approval import Approver
-from tavern_core.model.call import CallContext
+from tavern_core.model.call import CallContext, check_caller
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.plugin_status import Diagnostic
 from tavern_core.model.result import ToolResult, failure

@@ -201,6 +201,20 @@ class CallContext:
         return cls(**values)
 
 
+def check_caller(context: object) -> None:
+    """Raises UsageError: it is not a caller (USAGE)."""
+    if not isinstance(context, CallContext | None):
+        raise UsageError(
+            f"context= takes a CallContext, got {type(context).__name__}", hint='CallContext(principal="user:ann")'
+        )
+
+
+def check_most(most: object) -> None:
+    """Raises UsageError: it is not how many stored things shall be listed (USAGE)."""
+    if type(most) is not int or not 0 <= most < 2**63:
+        raise UsageError(f"most={most!r:.80} is not a number from 0 up", hint="most=100")
+
+
 def owner_of(context: CallContext) -> str:
     """Who owns what is stored for a caller. No other principal and user give the same text, whatever their names hold."""
     return owner_name(context.principal, context.user_id)

@@ -194,6 +194,19 @@ def test_what_is_no_id_finds_nothing(tmp_path: Path, name: Any) -> None:
         host.artifacts.read(name)
 
 
+@pytest.mark.parametrize(
+    "given", [{"context": "ann"}, {"most": -1}, {"most": "x"}, {"most": float("nan")}, {"most": 10**30}]
+)
+def test_wrong_questions_about_artifacts_are_refused(tmp_path: Path, given: Any) -> None:
+    with opened(tmp_path) as host:
+        kept = host.artifacts.put(b"x")
+        with pytest.raises(UsageError):
+            host.artifacts.list(**given)
+        for ask in (host.artifacts.get, host.artifacts.read, host.artifacts.put, host.artifacts.remove):
+            with pytest.raises(UsageError):
+                ask(kept.id, context="ann")
+
+
 def test_bytes_that_were_changed_are_not_passed_off_as_whole(tmp_path: Path) -> None:
     with opened(tmp_path) as host:
         made = host.artifacts.put(b"whole", "text/plain")

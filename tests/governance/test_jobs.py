@@ -227,7 +227,8 @@ def test_jobs_are_a_mapping_and_can_be_filtered() -> None:
 
 
 @pytest.mark.parametrize(
-    "given", [{"status": 5}, {"status": "odd"}, {"tool": 5}, {"most": -1}, {"most": "x"}, {"context": "ann"}]
+    "given",
+    [{"status": 5}, {"status": "odd"}, {"tool": 5}, {"most": -1}, {"most": "x"}, {"most": 10**30}, {"context": "ann"}],
 )
 def test_wrong_questions_about_jobs_are_refused_and_harm_no_store(given: Any) -> None:
     job = begun("always", {"n": 1})
@@ -238,6 +239,11 @@ def test_wrong_questions_about_jobs_are_refused_and_harm_no_store(given: Any) ->
     for wrong in ({"state": "odd"}, {"state": 5}, {"most": -1}, {"most": "x"}):
         with pytest.raises(UsageError):
             host.approvals.list(**wrong)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="most="):
+        host.workflows.kept(most=10**30)
+    for seconds in ("5", float("nan")):
+        with pytest.raises(UsageError, match="seconds="):
+            host.wait(host.jobs.wait(job, seconds))  # type: ignore[arg-type]
     assert waited(job).status == "completed"
 
 

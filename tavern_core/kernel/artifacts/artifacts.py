@@ -29,7 +29,7 @@ from tavern_core.kernel.calls.untrusted_content import running_call_has_read, so
 from tavern_core.kernel.files.atomic_file import PRIVATE_FILE, make_private_folder, state_errors
 from tavern_core.kernel.files.file_lock import locked
 from tavern_core.model.artifact import SCHEME, Artifact
-from tavern_core.model.call import HOST_PRINCIPAL, CallContext, owner_of
+from tavern_core.model.call import HOST_PRINCIPAL, CallContext, check_caller, check_most, owner_of
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.untrusted import sources_in
 
@@ -149,7 +149,12 @@ class Artifacts:
             return file.read(length if length >= 0 else -1)
 
     def list(self, *, context: CallContext | None = None, most: int = 100) -> tuple[Artifact, ...]:
-        """Artifacts, newest first; with a context, that caller's alone."""
+        """Artifacts, newest first; with a context, that caller's alone.
+
+        Raises:
+            UsageError: `context` is not a CallContext, or `most` is not a number from 0 up (USAGE).
+        """
+        check_most(most)
         owner = None if context is None and current.get() is None else _owner(context)
         found = (_artifact(record) for record in self._records.list(KIND, owner=owner, most=most))
         return tuple([one for one in found if one is not None])
@@ -249,6 +254,7 @@ def _name(name: str) -> str:
 
 
 def _owner(context: CallContext | None) -> str:
+    check_caller(context)
     if context is None:
         frame = current.get()
         context = frame[2] if frame is not None else None

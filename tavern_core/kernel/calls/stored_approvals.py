@@ -32,7 +32,7 @@ from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.calls.running_call import current
 from tavern_core.kernel.log.recorder import Recorder
 from tavern_core.model.approval import Approval, ApprovalRequest
-from tavern_core.model.call import HOST_PRINCIPAL, CallContext, ToolCall, owner_name, owner_of
+from tavern_core.model.call import HOST_PRINCIPAL, CallContext, ToolCall, check_most, owner_name, owner_of
 from tavern_core.model.event import APPROVAL_DECIDED
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.result import iso_utc
@@ -239,8 +239,7 @@ class StoredApprovals:
             raise UsageError(
                 f"{state!r:.80} is not a state of a request", hint=f"there are: {', '.join(get_args(State))}"
             )
-        if type(most) is not int or most < 0:
-            raise UsageError(f"most={most!r:.80} is not a number from 0 up", hint="approvals.list(most=20)")
+        check_most(most)
         found = (_stored(record) for record in self.records.list(KIND, most=10_000 if state else most))
         return tuple([one for one in found if one is not None and state in (None, one.state)][:most])
 

@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tavern_core.errors import CallError, TavernError, ToolNotFound, UsageError
+from tavern_core.errors import CallError, TavernError, ToolNotFound
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.catalogue.namespaces import Namespaces, canonical
 from tavern_core.kernel.catalogue.profile_inventories import Inventories
 from tavern_core.kernel.catalogue.tool_specs import ToolSpecs
 from tavern_core.kernel.plugins.record import Record
-from tavern_core.model.call import HOST_PRINCIPAL, CallContext, grant_fix, shortfall
+from tavern_core.model.call import HOST_PRINCIPAL, CallContext, check_caller, grant_fix, shortfall
 from tavern_core.model.capability import is_capability
 from tavern_core.model.event import THREADS_STUCK
 from tavern_core.model.naming_rules import spellings, split_id
@@ -118,10 +118,7 @@ class Availability:
 
     def caller(self, profile: ProfileLike | None, context: CallContext | None) -> tuple[CallContext, Profile | None]:
         """The caller, with the inventory that limits it."""
-        if context is not None and not isinstance(context, CallContext):
-            raise UsageError(
-                f"context= takes a CallContext, got {type(context).__name__}", hint="CallContext(principal=...)"
-            )
+        check_caller(context)
         caller = context or self._specs.default
         if profile is None:
             return caller, None if caller.profile is None else self._profiles(caller.profile)

@@ -15,7 +15,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from tavern_core.errors import InputInvalid, JobNotFound, StateDamaged, UsageError
 from tavern_core.kernel.calls.background import Request
@@ -29,12 +29,14 @@ from tavern_core.kernel.jobs.new_jobs import NewJobs
 from tavern_core.kernel.jobs.running_job import RunningJob, give_answer
 from tavern_core.kernel.jobs.running_jobs import CANCELLED, NEVER_RAN, RunningJobs, status_of
 from tavern_core.kernel.stores.end_requests import ask_to_end
-from tavern_core.model.call import CallContext, owner_of
+from tavern_core.model.call import CallContext, check_caller, check_most, owner_of
 from tavern_core.model.job import JOB_STATUSES, Job, handle
 from tavern_core.model.naming_rules import spellings
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.question import Question
 from tavern_core.model.result import ToolResult
+
+_LONGEST_WAIT_S: Final = 1e9
 
 
 class Jobs(Mapping[str, Job]):
@@ -93,10 +95,10 @@ class Jobs(Mapping[str, Job]):
         Raises:
             UsageError: there is no such status, or an argument has the wrong type (USAGE).
         """
-        if not isinstance(status, str | Collection) or not isinstance(tool, str) or type(most) is not int or most < 0:
+        check_most(most)
+        if not isinstance(status, str | Collection) or not isinstance(tool, str):
             raise UsageError(
-                "jobs.list takes statuses, the id of a tool and a number from 0 up",
-                hint='jobs.list(status="running", tool="text:count", most=20)',
+                "jobs.list takes statuses and the id of a tool", hint='jobs.list(status="running", tool="text:count")'
             )
         check_caller(context)
         wanted = (status,) if isinstance(status, str) and status else tuple(status)
@@ -155,8 +157,13 @@ class Jobs(Mapping[str, Job]):
         return ToolResult(True, handle(job), status=status, job=id)
 
     async def wait(self, id: str, seconds: float | None = None, *, context: CallContext | None = None) -> Job:  # noqa: A002 - the job's
-        """Wait until a job is finished or has a question, for at most `seconds`; the job at that time. Raises as `find`."""
-        end = None if seconds is None else time.monotonic() + seconds
+        """Wait until a job is finished or has a question, for at most `seconds`; the job at that time.
+
+        Raises as `find`; UsageError: `seconds` is not a number (USAGE).
+        """
+        if not (seconds is None or (isinstance(seconds, int | float) and seconds == seconds)):
+            raise UsageError(f"seconds={seconds!r:.80} is not a number", hint="jobs.wait(id, 10)")
+        end = None if seconds is None else time.monotonic() + min(seconds, _LONGEST_WAIT_S)
         pause = 0.01
         while True:
             job, is_asking = await self._running.aside(self._looked_at, id, context)
@@ -373,11 +380,3 @@ class Jobs(Mapping[str, Job]):
         if known is None or (not kept.is_lost and known.status not in ("input_required", "running")):
             return job
         return replace(job, questions=known.questions, status=known.status, error=known.error)
-
-
-def check_caller(context: object) -> None:
-    """Raises UsageError: it is not a caller (USAGE)."""
-    if not isinstance(context, CallContext | None):
-        raise UsageError(
-            f"context= takes a CallContext, got {type(context).__name__}", hint='CallContext(principal="user:ann")'
-        )
