@@ -18,8 +18,9 @@ from tavern_core.model.tool import ToolSpec
 
 if TYPE_CHECKING:
     from tavern_core.kernel.manifest.tool_files import Document, SpecReading, ToolFileReading
-    from tavern_core.kernel.text.yaml_reader import Path, YamlDocument
+    from tavern_core.kernel.text.yaml_reader import YamlDocument
     from tavern_core.model.manifest import Manifest
+    from tavern_core.model.path_problem import Path
 
 CODE: Final = "TOOL_FILE_INVALID"
 MOST_TOOL_FILES: Final = 2_000
