@@ -14,12 +14,14 @@ import pytest
 
 from tests.packaging.environments import (
     PLUGINS,
+    ROOT,
     Environment,
     build_wheels,
     copy_environment,
-    make_environment,
+    pip,
     wheel_of,
 )
+from tests.packaging.pages import install_as_the_page_says
 
 
 @pytest.fixture(scope="session")
@@ -45,14 +47,27 @@ def once(folder: Path, name: str, make: Callable[[Path], None]) -> Path:
 @pytest.fixture(scope="session")
 def wheels(shared_folder: Path) -> Path:
     """A folder with the wheels of tavern-core and of every example plugin."""
-    return once(shared_folder, "wheels", build_wheels)
+    projects = [ROOT, *(ROOT / "example_plugins" / name for name in PLUGINS)]
+    return once(shared_folder, "wheels", lambda folder: build_wheels(folder, *projects))
 
 
 @pytest.fixture(scope="session")
-def core(shared_folder: Path, wheels: Path) -> Path:
-    """A fresh environment with tavern-core from its wheel and nothing else. Do not change it."""
-    wheel = wheel_of(wheels, "tavern-core")
-    return once(shared_folder, "core", lambda folder: make_environment(folder, f"{wheel}[testing]"))
+def checkout(shared_folder: Path) -> Path:
+    """A copy of what is under version control, in which the commands of README.md were run. Do not change it."""
+    return once(shared_folder, "checkout", install_as_the_page_says)
+
+
+@pytest.fixture(scope="session")
+def core(shared_folder: Path, checkout: Path) -> Path:
+    """A fresh environment with tavern-core, what it asks for, and pytest. Do not change it."""
+
+    def make(folder: Path) -> None:
+        environment = copy_environment(checkout / ".venv", folder)
+        pip("--python", environment.python, "uninstall", "-q", "-y", "pip", "setuptools")
+        environment.pip_install("tavern-core[testing]")
+        environment.run("python", "-c", "import pytest, tavern_core.__main__, tavern_core.testing.hosts")
+
+    return once(shared_folder, "core", make)
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -13,7 +14,12 @@ from typing import Final
 
 ROOT: Final = Path(__file__).parents[2]
 PLUGINS: Final = sorted(p.parent.name for p in (ROOT / "example_plugins").glob("*/pyproject.toml"))
-QUIET: Final = {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", "NO_COLOR": "1"}
+QUIET: Final = {
+    "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+    "PIP_NO_INPUT": "1",
+    "PIP_COMPILE": "0",  # most of it is never imported
+    "NO_COLOR": "1",
+}
 
 
 def clean_environment(**added: str) -> dict[str, str]:
@@ -21,6 +27,14 @@ def clean_environment(**added: str) -> dict[str, str]:
     dropped = ("TAVERN_", "PYTEST_", "PYTHON", "COV", "VIRTUAL_ENV", "MAKE", "MFLAGS")
     kept = {k: v for k, v in os.environ.items() if not k.startswith(dropped)}
     return {**kept, **QUIET, **added}
+
+
+COMMANDS: Final = """
+import json, sys
+from tavern_core.__main__ import main
+
+sys.exit(any([main(words) for words in json.loads(sys.argv[1])]))
+"""
 
 
 @dataclass(frozen=True)
@@ -42,6 +56,12 @@ class Environment:
         words = [str(word) for word in (program, *command[1:])]
         return subprocess.run(words, capture_output=True, text=True, cwd=cwd or self.folder, env=env)
 
+    def tavern(self, *commands: list[str], home: Path) -> subprocess.CompletedProcess[str]:
+        """Run commands of `tavern` in one process, for most of what a process costs is its start; each must end with 0."""
+        done = self.run("python", "-c", COMMANDS, json.dumps(commands), home=home)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done
+
     def pip_install(self, *what: str | Path) -> None:
         """Install into this environment, with the pip of the environment that runs the tests."""
         pip("--python", self.python, "install", *what)
@@ -54,39 +74,28 @@ def pip(*words: str | Path) -> None:
     assert done.returncode == 0, f"{command}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
 
 
-def build_wheel(project: Path, folder: Path) -> Path:
-    """The wheel of one project, built with the hatchling of the environment that runs the tests."""
-    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=project, env=clean_environment())
+BUILD = """
+import os, sys
+from hatchling.build import build_wheel
+
+for project in sys.argv[2:]:
+    os.chdir(project)
+    print(build_wheel(sys.argv[1]))
+"""
+
+
+def build_wheels(folder: Path, *projects: Path) -> list[Path]:
+    """The wheel of each project, built in one process with the hatchling of the environment that runs the tests."""
+    command = [sys.executable, "-c", BUILD, str(folder), *map(str, projects)]
+    done = subprocess.run(command, capture_output=True, text=True, env=clean_environment())
     assert done.returncode == 0, done.stdout + done.stderr
-    (built,) = folder.glob(f"{project_name(project).replace('-', '_')}-*.whl")
-    return built
-
-
-def project_name(project: Path) -> str:
-    import tomllib
-
-    name: str = tomllib.loads((project / "pyproject.toml").read_text("utf-8"))["project"]["name"]
-    return name
-
-
-def build_wheels(folder: Path) -> None:
-    """Wheels of tavern-core and of every example plugin."""
-    folder.mkdir()
-    for project in (ROOT, *(ROOT / "example_plugins" / name for name in PLUGINS)):
-        build_wheel(project, folder)
+    return [folder / name for name in done.stdout.splitlines()]
 
 
 def wheel_of(wheels: Path, name: str) -> Path:
     """The wheel of a distribution."""
     (found,) = wheels.glob(f"{name.replace('-', '_')}-*.whl")
     return found
-
-
-def make_environment(folder: Path, *what: str | Path) -> None:
-    """A fresh environment with what pip installs into it; dependencies come from the index."""
-    venv.create(folder, with_pip=False, symlinks=True)
-    Environment(folder).pip_install(*what)
 
 
 def copy_environment(original: Path, folder: Path) -> Environment:

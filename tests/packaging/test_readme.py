@@ -1,44 +1,18 @@
-"""What README.md and docs/writing-a-plugin.md say is done here, and comes out as they say.
-
-Marks in the pages: ``<!-- file: NAME -->`` before the content of a file, ``<!-- output of: COMMAND -->`` before what a command
-prints, ``<!-- commands -->`` before commands, ``<!-- output of the last command -->`` before what the last of them prints.
-"""
+"""What README.md and docs/writing-a-plugin.md say is done here, and comes out as they say."""
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
-import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.packaging.environments import ROOT, Environment, build_wheel, clean_environment
+from tests.packaging.environments import Environment, build_wheels
+from tests.packaging.pages import PRINTED, Block, blocks
 
 pytestmark = pytest.mark.slow
-_MARKED = re.compile(r"<!-- (?P<mark>[^>]+?) -->\n```[a-z]*\n(?P<text>.*?)^```", re.DOTALL | re.MULTILINE)
-
-
-@dataclass(frozen=True)
-class Block:
-    """One marked block of a page."""
-
-    mark: str
-    text: str
-
-    @property
-    def file(self) -> str:
-        """The file that it is the content of; empty for others."""
-        return self.mark.removeprefix("file: ") if self.mark.startswith("file: ") else ""
-
-
-def blocks(page: str) -> list[Block]:
-    return [Block(m["mark"], m["text"]) for m in _MARKED.finditer((ROOT / page).read_text("utf-8"))]
 
 
 def write(files: Iterator[Block], folder: Path) -> None:
@@ -74,7 +48,7 @@ def do(line: str, environment: Environment, project: Path, home: Path) -> str:
     if not words:
         return ""
     if words[:2] == ["pip", "install"]:
-        environment.pip_install("--force-reinstall", "--no-deps", build_wheel(project, home / "dist"))
+        environment.pip_install("--force-reinstall", "--no-deps", *build_wheels(home / "dist", project))
         return ""
     if words[0] == "pytest":
         words = ["python", "-m", "pytest", "-q", "-p", "no:cacheprovider"]
@@ -88,25 +62,8 @@ def test_the_page_does_what_it_says(environment: Environment, tmp_path: Path, pa
     assert play(page, environment, tmp_path / "play") == outputs
 
 
-def test_a_checkout_is_installed_as_the_page_says(tmp_path: Path) -> None:
-    """The lines go to a shell, in a copy of what is under version control."""
-    (block,) = [b for b in blocks("README.md") if b.mark == "commands in the checkout"]
-    checkout = tmp_path / "checkout"
-    for name in ("pyproject.toml", "README.md", "LICENSE", "tavern_core", "plugin_template"):
-        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
-        checkout.mkdir(exist_ok=True)
-        copy(ROOT / name, checkout / name)
-    path = f"{Path(sys.executable).resolve().parent}:{os.environ['PATH']}"  # `python3` is the Python of this run
-    done = subprocess.run(
-        ["sh", "-euc", block.text],
-        cwd=checkout,
-        env=clean_environment(PATH=path, PIP_NO_COMPILE="1"),  # most of it is never imported
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1].startswith("tavern-core ")
+def test_a_checkout_is_installed_as_the_page_says(checkout: Path) -> None:
+    assert (checkout / PRINTED).read_text("utf-8").splitlines()[-1].startswith("tavern-core ")
 
 
 def test_the_quickstart_of_a_host_is_about_ten_lines() -> None:
