@@ -6,6 +6,7 @@ The code of each may say ``note("word")``; `notes` lists what was said, by every
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 
+import tavern_core
 from tavern_core import Tavern
 
 TOOL = """
@@ -66,9 +68,10 @@ class Workshop:
         return self._package(self.site / package, name, code, manifest, {}, version)
 
     def module(self, code: str) -> str:
-        """The text of a plugin's module."""
+        """The text of a plugin's module; it imports only what it names, for each new process imports it again."""
+        names = ", ".join(sorted({"tool"} | (set(re.findall(r"\w+", code)) & set(tavern_core.__all__))))
         head = f"""
-            from tavern_core import *
+            from tavern_core import {names}
             import tavern_core
             import sys
             def note(word):

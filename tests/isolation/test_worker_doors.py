@@ -340,7 +340,7 @@ CANNOT = {
 def test_what_cannot_cross_fails_the_plugin_and_names_the_section(workshop: Workshop, section: str) -> None:
     manifest, code = CANNOT[section]
     folder = workshop.folder("p", None, f"{manifest}\nstart: true\nisolation: process")
-    (folder / "__init__.py").write_text(f"from tavern_core import *\n{code}\n")
+    (folder / "__init__.py").write_text(f"from tavern_core import Contribution, hookimpl\n{code}\n")
     host = workshop.open()
     status = host.plugins["p"]
     assert (status.state, status.error_code) == ("failed", "ACTIVATION_FAILED")
@@ -352,7 +352,7 @@ def test_data_that_can_cross_does(workshop: Workshop) -> None:
         "p", None, "channels: [c]\nprofiles: [writer]\nsettings: [x]\nstart: true\nisolation: process"
     )
     (folder / "__init__.py").write_text("""
-from tavern_core import *
+from tavern_core import Contribution, hookimpl
 @hookimpl
 def tavern_register_channels(ctx): return [Contribution("c", {"url": "x"}, "A channel", {"n": 1})]
 @hookimpl

@@ -79,25 +79,41 @@ def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path)
 
 
-@pytest.mark.parametrize("started", ["from one folder", "from their own", "as modules", "with a project file"])
-def test_two_programs_share_neither_grants_nor_log(machine: Machine, tmp_path: Path, started: str) -> None:
-    said = []
-    for number, folder in enumerate(machine.folders):
-        cwd = tmp_path if started == "from one folder" else folder
-        if started == "with a project file":
-            (folder / "tavern.yaml").write_text("limits: {depth: 4}\n", "utf-8")
-        words = ["-m", "app"] if started == "as modules" else [str(folder / "app.py")]
-        said.append(machine.program(*words, cwd=cwd, **({"PLUGINS": "1"} if number == 0 else {})))
-    one, other = said
+def test_two_programs_share_neither_grants_nor_log_however_they_are_started(machine: Machine, tmp_path: Path) -> None:
+    scripts = [str(folder / "app.py") for folder in machine.folders]
+    one = machine.program(scripts[0], cwd=tmp_path, PLUGINS="1")
+    other = machine.program(scripts[1], cwd=tmp_path)
     assert (one["granted"], other["granted"]) == (["read:fs"], [])
     assert one["log"] != other["log"]
     assert [len(one["purposes"]), len(other["purposes"])] == [1, 1]
-    assert all(Path(answer["log"]).is_relative_to(machine.data / "projects") for answer in said)
+    assert all(Path(answer["log"]).is_relative_to(machine.data / "projects") for answer in (one, other))
     assert (one["diagnostics"], other["diagnostics"]) == ([], [])
-    again = machine.program(
-        str(machine.folders[0] / "app.py"), cwd=tmp_path if started == "from one folder" else machine.folders[0]
-    )
-    assert (again["log"], again["granted"], len(again["purposes"])) == (one["log"], ["read:fs"], 2)
+
+    again = [
+        machine.program(scripts[0], cwd=machine.folders[0]),
+        *(machine.program("-m", "app", cwd=folder) for folder in machine.folders),
+    ]
+    assert [(a["log"], a["granted"], len(a["purposes"]), a["diagnostics"]) for a in again] == [
+        (one["log"], ["read:fs"], 2, []),
+        (one["log"], ["read:fs"], 3, []),
+        (other["log"], [], 2, []),
+    ]
+
+
+def test_two_programs_with_project_files_share_neither_grants_nor_log(machine: Machine) -> None:
+    for folder in machine.folders:
+        (folder / "tavern.yaml").write_text("limits: {depth: 4}\n", "utf-8")
+    first, second = machine.folders
+    one = machine.program(str(first / "app.py"), cwd=first, PLUGINS="1")
+    other = machine.program(str(second / "app.py"), cwd=second)
+    again = machine.program(str(first / "app.py"), cwd=first)
+    assert [(a["log"], a["granted"], len(a["purposes"]), a["diagnostics"]) for a in (one, other, again)] == [
+        (one["log"], ["read:fs"], 1, []),
+        (other["log"], [], 1, []),
+        (one["log"], ["read:fs"], 2, []),
+    ]
+    assert one["log"] != other["log"]
+    assert all(Path(answer["log"]).is_relative_to(machine.data / "projects") for answer in (one, other))
 
 
 def test_the_command_line_in_the_folder_of_a_program_sees_its_state(machine: Machine, tmp_path: Path) -> None:
