@@ -31,6 +31,15 @@ def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worksh
     shop.end()
 
 
+@pytest.fixture(scope="module")
+def module_shop(module_folder: Path) -> Iterator[Workshop]:
+    """A workshop whose hosts the tests of a module share."""
+    with pytest.MonkeyPatch.context() as patch:
+        shop = Workshop(module_folder, patch)
+        yield shop
+        shop.end()
+
+
 TRY = """
 import json, os, socket, subprocess, sys, tempfile
 given = json.load(sys.stdin)

@@ -130,10 +130,10 @@ MANIFEST = f"tools: [{TOOLS}, {NODE}]\nnodes: [{{name: Keep}}]\nisolation: proce
 ANN = CallContext(principal="user:ann")
 
 
-@pytest.fixture
-def host(workshop: Workshop) -> Tavern:
-    (workshop.folder("w", None, MANIFEST) / "__init__.py").write_text(CODE)
-    host = workshop.open(config={"artifacts": {"maxBytes": 3_000_000}, "jobs": {"concurrency": 100}})
+@pytest.fixture(scope="module")
+def host(module_shop: Workshop) -> Tavern:
+    (module_shop.folder("w", None, MANIFEST) / "__init__.py").write_text(CODE)
+    host = module_shop.open(config={"artifacts": {"maxBytes": 3_000_000}, "jobs": {"concurrency": 100}})
     assert host.invoke_sync("w:pid").unwrap() != os.getpid()
     return host
 

@@ -137,12 +137,12 @@ SIZE = 3 * MB // 2
 LIMIT = 6 * OUTPUT + 1_000_000
 
 
-@pytest.fixture
-def host(workshop: Workshop) -> Tavern:
-    workshop.folder("far", FAR, MANIFEST)
-    workshop.grant("far")
+@pytest.fixture(scope="module")
+def host(module_shop: Workshop) -> Tavern:
+    module_shop.folder("far", FAR, MANIFEST)
+    module_shop.grant("far")
     config = {"limits": {"outputBytes": OUTPUT}, "isolation": {"level": "none"}}
-    return workshop.open(Plugin(InHost(), name="near"), config=config)
+    return module_shop.open(Plugin(InHost(), name="near"), config=config)
 
 
 def flow(type_: str, size: int) -> dict[str, Any]:

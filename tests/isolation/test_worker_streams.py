@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -314,25 +313,26 @@ def seen(host: Tavern, document: dict[str, Any]) -> Any:
     return json.loads(json.dumps([result.state, dict(result.outputs), errors], default=str))
 
 
-@pytest.fixture
-def both(workshop: Workshop) -> Callable[..., dict[str, Tavern]]:
-    def opened(*kinds: str | dict[str, Any]) -> dict[str, Tavern]:
-        hosts = {}
-        config = next((kind for kind in kinds if isinstance(kind, dict)), {})
-        for isolation in [kind for kind in kinds if isinstance(kind, str)] or ["none", "process"]:
-            workshop.home = workshop.root / isolation
-            workshop.plugins = workshop.root / f"plugins-{isolation}"
-            folder = workshop.folder("p", None, f"{MANIFEST}\nisolation: {isolation}", **{"more.py": NODES})
-            (folder / "__init__.py").write_text("")
-            hosts[isolation] = workshop.open(config=config)
-        return hosts
+def opened(workshop: Workshop, *kinds: str, config: dict[str, Any] | None = None) -> dict[str, Tavern]:
+    """A host for each tier, with the nodes of above."""
+    hosts = {}
+    for isolation in kinds:
+        workshop.home = workshop.root / isolation
+        workshop.plugins = workshop.root / f"plugins-{isolation}"
+        folder = workshop.folder("p", None, f"{MANIFEST}\nisolation: {isolation}", **{"more.py": NODES})
+        (folder / "__init__.py").write_text("")
+        hosts[isolation] = workshop.open(config=config)
+    return hosts
 
-    return opened
+
+@pytest.fixture(scope="module")
+def isolated(module_shop: Workshop) -> Tavern:
+    return opened(module_shop, "process")["process"]
 
 
 @pytest.mark.slow
-def test_classes_and_streams_give_the_same(both: Callable[..., dict[str, Tavern]]) -> None:
-    hosts = both()
+def test_classes_and_streams_give_the_same(workshop: Workshop) -> None:
+    hosts = opened(workshop, "none", "process")
     found = {
         isolation: {name: seen(host, document) for name, document in FLOWS.items()} for isolation, host in hosts.items()
     }
@@ -377,11 +377,9 @@ def pid_of(host: Tavern) -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ENDINGS)
-def test_a_stream_that_ends_badly_is_reported_and_the_next_one_works(
-    both: Callable[..., dict[str, Tavern]], how: str
-) -> None:
+def test_a_stream_that_ends_badly_is_reported_and_the_next_one_works(isolated: Tavern, how: str) -> None:
     type_, inputs, kind, message, lives = ENDINGS[how]
-    host = both("process")["process"]
+    host = isolated
     before = pid_of(host)
     writer = {
         **node("w", type_, **inputs),
@@ -396,8 +394,8 @@ def test_a_stream_that_ends_badly_is_reported_and_the_next_one_works(
 
 @pytest.mark.slow
 @pytest.mark.anyio
-async def test_cancelled_runs_leave_neither_lanes_nor_objects_behind(both: Callable[..., dict[str, Tavern]]) -> None:
-    host = both("process", {"limits": {"threads": 1}})["process"]  # four lanes of a kind
+async def test_cancelled_runs_leave_neither_lanes_nor_objects_behind(workshop: Workshop) -> None:
+    host = opened(workshop, "process", config={"limits": {"threads": 1}})["process"]  # four lanes of a kind
     for _ in range(12):
         handle = await host.workflows.start(
             flow(node("n", "p:Never"), node("h", "p:Holds"), edges="n.result>h.words", out="text=h.result")
@@ -412,8 +410,8 @@ async def test_cancelled_runs_leave_neither_lanes_nor_objects_behind(both: Calla
 
 
 @pytest.mark.anyio
-async def test_a_slow_reader_holds_its_writer_up(both: Callable[..., dict[str, Tavern]], workshop: Workshop) -> None:
-    host = both("process")["process"]
+async def test_a_slow_reader_holds_its_writer_up(workshop: Workshop) -> None:
+    host = opened(workshop, "process")["process"]
     handle = await host.workflows.start(
         flow(node("n", "p:Counted"), node("h", "p:Holds"), edges="n.result>h.words", out="text=h.result")
     )
