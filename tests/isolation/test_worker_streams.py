@@ -325,11 +325,6 @@ def opened(workshop: Workshop, *kinds: str, config: dict[str, Any] | None = None
     return hosts
 
 
-@pytest.fixture(scope="module")
-def isolated(module_shop: Workshop) -> Tavern:
-    return opened(module_shop, "process")["process"]
-
-
 @pytest.mark.slow
 def test_classes_and_streams_give_the_same(workshop: Workshop) -> None:
     hosts = opened(workshop, "none", "process")
@@ -377,9 +372,9 @@ def pid_of(host: Tavern) -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ENDINGS)
-def test_a_stream_that_ends_badly_is_reported_and_the_next_one_works(isolated: Tavern, how: str) -> None:
+def test_a_stream_that_ends_badly_is_reported_and_the_next_one_works(workshop: Workshop, how: str) -> None:
     type_, inputs, kind, message, lives = ENDINGS[how]
-    host = isolated
+    host = opened(workshop, "process")["process"]
     before = pid_of(host)
     writer = {
         **node("w", type_, **inputs),
