@@ -65,6 +65,7 @@ def core(shared_folder: Path, checkout: Path) -> Path:
         environment = copy_environment(checkout / ".venv", folder)
         pip("--python", environment.python, "uninstall", "-q", "-y", "pip", "setuptools")
         environment.pip_install("tavern-core[testing]")
+        # The bytecode that this makes is linked into every copy.
         environment.run("python", "-c", "import pytest, tavern_core.__main__, tavern_core.testing.hosts")
 
     return once(shared_folder, "core", make)
