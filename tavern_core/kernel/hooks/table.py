@@ -82,7 +82,10 @@ class _Facade:
 
 
 class _Manager(pluggy.PluginManager):
-    """Looks only at the methods of a facade itself: those of every plain object are never hooks."""
+    """Looks only at what may be a hook: names of ours, and the methods of a facade itself."""
+
+    def parse_hookspec_opts(self, module_or_class: ModuleType | type, name: str) -> pluggy.HookspecOpts | None:
+        return super().parse_hookspec_opts(module_or_class, name) if name.startswith("tavern_") else None
 
     def parse_hookimpl_opts(self, plugin: object, name: str) -> pluggy.HookimplOpts | None:
         return super().parse_hookimpl_opts(plugin, name) if name in vars(plugin) else None
