@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 
 from tavern_core.__main__ import main
+from tests.forked_programs import run_forked
 
 CONFIG = """\
 # the project of the tests
@@ -235,13 +235,10 @@ def tavern(project: Path, home: Path, capsys: pytest.CaptureFixture[str], monkey
 
 @pytest.fixture
 def process(project: Path, home: Path) -> Run:
-    """`process("tools", "list", stdin="…")` as a real process, with pipes for streams."""
+    """`process("tools", "list", stdin="…")` as a real process, without a terminal."""
 
     def run(*argv: str, stdin: str = "", **options: Any) -> Answer:
-        done = subprocess.run(
-            [sys.executable, "-m", "tavern_core", "--home", str(home), *argv],
-            input=stdin, capture_output=True, text=True, encoding="utf-8", timeout=60, check=False, **options,
-        )  # fmt: skip
+        done = run_forked(["-m", "tavern_core", "--home", str(home), *argv], given=stdin, **options)
         return Answer(done.returncode, done.stdout, done.stderr)
 
     return run

@@ -15,7 +15,7 @@ import pytest
 from tavern_core.__main__ import main
 from tavern_core.review.bisection import closed, dependencies_first, find_guilty
 from tests.cli.conftest import Run
-from tests.programs import Program
+from tests.forked_programs import ForkedProgram, run_forked
 
 NAMES = [f"p{n:02}" for n in range(17)]
 
@@ -103,11 +103,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def line(project: Path, *words: str) -> list[str]:
-    return [sys.executable, "-m", "tavern_core", "--home", str(project / "home"), *words]
-
-
-def run(project: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(line(project, *words), capture_output=True, text=True, cwd=project)
+    return ["-m", "tavern_core", "--home", str(project / "home"), *words]
 
 
 def stored(project: Path) -> dict[str, bytes]:
@@ -122,7 +118,7 @@ def stored(project: Path) -> dict[str, bytes]:
 @pytest.mark.slow
 def test_a_tool_call_that_a_gate_breaks_leads_to_the_gate(project: Path) -> None:
     before = stored(project)
-    done = run(project, "plugins", "bisect", "--json", "alpha:ok")
+    done = run_forked(line(project, "plugins", "bisect", "--json", "alpha:ok"), cwd=project)
     assert done.returncode == 0, done.stderr
     reported = json.loads(done.stdout)
     assert reported["guilty"] == ["guard"]
@@ -167,7 +163,7 @@ def test_an_interrupted_search_leaves_everything_as_it_was(project: Path) -> Non
     os.mkfifo(started)
     script = f"open({str(started)!r}, 'w').write('x'); import time; time.sleep(600)"
     command = line(project, "plugins", "bisect", "--", sys.executable, "-c", script)
-    with Program(
+    with ForkedProgram(
         command, cwd=project, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
     ) as child:  # fmt: skip
         assert started.read_text() == "x"

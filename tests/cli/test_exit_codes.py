@@ -14,6 +14,7 @@ import pytest
 
 from tavern_core.errors import ERROR_CODES
 from tests.cli.conftest import Run
+from tests.forked_programs import run_forked
 from tests.programs import Program
 
 COUNT = ("tools", "call", "text:count", "text=one two")
@@ -175,8 +176,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(project: Path, home: Path) ->
     reading, writing = os.pipe()
     os.close(reading)
     try:
-        command = [sys.executable, "-m", "tavern_core", "--home", str(home), "schema", "manifest"]
-        done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+        done = run_forked(["-m", "tavern_core", "--home", str(home), "schema", "manifest"], stdout=writing)
     finally:
         os.close(writing)
     assert (done.returncode, done.stderr) == (0, "")

@@ -9,13 +9,12 @@ import select
 import signal
 import socket
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.programs import Program
+from tests.forked_programs import ForkedProgram
 
 from .conftest import Run
 
@@ -252,10 +251,10 @@ def on_a_terminal(home: Path, *argv: str, say: bytes = b"", all_of_it: bool = Fa
     With `all_of_it` stdout is on the terminal too.
     """
     leader, follower = pty.openpty()
-    command = [sys.executable, "-m", "tavern_core", "--home", str(home), *argv]
+    command = ["-m", "tavern_core", "--home", str(home), *argv]
     env = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
     stdout = follower if all_of_it else subprocess.PIPE
-    with Program(command, stdin=follower, stdout=stdout, stderr=follower, env=env) as running:
+    with ForkedProgram(command, stdin=follower, stdout=stdout, stderr=follower, env=env) as running:
         os.close(follower)
         seen, typed, out, ends = b"", say, b"", [leader, *([running.stdout.fileno()] if running.stdout else [])]
         while ends:
@@ -315,10 +314,8 @@ def test_ctrl_c_cancels_the_run_with_its_processes_and_the_record_says_so(
         (project / "plugins" / "flow" / "wait.py").write_text(
             SCRIPT.replace("PORT", str(server.getsockname()[1])), "utf-8"
         )
-        command = [sys.executable, "-m", "tavern_core", "-q", "--home", str(home), "workflows", "run", "waits"]
-        with Program(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8", start_new_session=True
-        ) as running:
+        command = ["-m", "tavern_core", "-q", "--home", str(home), "workflows", "run", "waits"]
+        with ForkedProgram(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True) as running:
             script, _ = server.accept()
             with script:
                 script.settimeout(60)

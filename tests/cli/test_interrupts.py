@@ -9,10 +9,12 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
 from tavern_core.__main__ import main
+from tests.forked_programs import ForkedProgram
 from tests.programs import Program
 
 pytestmark = pytest.mark.slow
@@ -37,11 +39,11 @@ line.recv(1)  # nobody ever answers
 BLOCK = "<|[REQUEST_TOOL]|>\ncommand:「始」slow:wait「末」\n<|[END_TOOL]|>\n"
 
 
-def to_the_program(running: subprocess.Popen[str]) -> None:
+def to_the_program(running: ForkedProgram) -> None:
     running.send_signal(signal.SIGINT)
 
 
-def to_its_whole_group(running: subprocess.Popen[str]) -> None:
+def to_its_whole_group(running: ForkedProgram) -> None:
     """As a terminal does."""
     os.killpg(running.pid, signal.SIGINT)
 
@@ -56,23 +58,19 @@ def to_its_whole_group(running: subprocess.Popen[str]) -> None:
     ],
 )
 def test_ctrl_c_ends_the_script_too(
-    project: Path, home: Path, argv: tuple[str, ...], interrupt: Callable[[subprocess.Popen[str]], None]
+    project: Path, home: Path, argv: tuple[str, ...], interrupt: Callable[[ForkedProgram], None]
 ) -> None:
     folder = project / "plugins" / "slow"
     folder.mkdir()
     (folder / "plugin.yaml").write_text(MANIFEST, "utf-8")
     assert main(["--home", str(home), "-q", "plugins", "grant", "slow", "network:host"]) == 0
-    command = [sys.executable, "-m", "tavern_core", "-q", "--home", str(home), *argv]
+    command = ["-m", "tavern_core", "-q", "--home", str(home), *argv]
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(60)
         (folder / "wait.py").write_text(SCRIPT.replace("PORT", str(server.getsockname()[1])), "utf-8")
-        with Program(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8", start_new_session=True
-        ) as running:  # fmt: skip
-            assert running.stdin is not None
+        with ForkedProgram(command, stdin=PIPE, stdout=PIPE, stderr=PIPE, start_new_session=True) as running:
             running.stdin.write(BLOCK)
             running.stdin.close()
-            running.stdin = None
             script, _ = server.accept()
             with script:
                 script.settimeout(60)

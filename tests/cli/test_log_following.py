@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ import pytest
 from tavern_core.kernel.log.event_log import EventLog
 from tavern_core.kernel.log.log_files import audit_log
 from tavern_core.model.event import Event
-from tests.programs import Program
+from tests.forked_programs import ForkedProgram
 
 
 @pytest.mark.slow
@@ -21,9 +20,8 @@ from tests.programs import Program
 def test_new_records_appear_until_ctrl_c(project: Path, home: Path, words: list[str]) -> None:
     with EventLog(audit_log(home), max_bytes=5_000) as log:
         log.append(Event("TOOL_CALLED", 0.0, {"number": 0}))
-        command = [sys.executable, "-m", "tavern_core", "--home", str(home), *words, "--json"]
-        with Program(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as following:
-            assert following.stdout is not None
+        command = ["-m", "tavern_core", "--home", str(home), *words, "--json"]
+        with ForkedProgram(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as following:
             assert json.loads(following.stdout.readline())["number"] == 0
             for number in range(1, 60):  # more than one file holds
                 log.append(Event("TOOL_CALLED", 0.0, {"number": number, "文本": "字" * 20}))

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import pty
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import PLUGINS, Run
+from tests.forked_programs import ForkedProgram
 
 pytestmark = pytest.mark.slow
 
@@ -144,7 +143,7 @@ def test_there_is_no_option_that_grants_unread(tavern: Run) -> None:
 def terminal(project: Path, home: Path) -> Iterator[tuple[int, list[str]]]:
     """A terminal of its own for a child process: its other end, and the beginning of a command line."""
     ours, theirs = pty.openpty()
-    yield (ours, [str(theirs), sys.executable, "-m", "tavern_core", "--home", str(home)])
+    yield (ours, [str(theirs), "-m", "tavern_core", "--home", str(home)])
     for descriptor in (ours, theirs):
         os.close(descriptor)
 
@@ -156,14 +155,15 @@ def on_terminal(
     ours, (theirs, *command) = terminal
     end = int(theirs)
     os.write(ours, typed.encode())
-    running = subprocess.Popen(
+    running = ForkedProgram(
         [*command, *argv],
         stdin=end,
         stdout=end,
         stderr=end,
         env={**os.environ, "TERM": "xterm", "COLUMNS": "100", **(env or {})},
     )
-    code = running.wait(60)
+    with running:
+        code = running.wait()
     os.set_blocking(ours, False)
     seen = b""
     try:

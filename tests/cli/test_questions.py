@@ -10,7 +10,6 @@ import re
 import select
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Run
+from tests.forked_programs import ForkedProgram
 
 pytestmark = pytest.mark.slow
 
@@ -121,8 +121,8 @@ class Terminal:
     def __init__(self, home: Path, *argv: str) -> None:
         self._leader, follower = pty.openpty()
         env = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
-        command = [sys.executable, "-m", "tavern_core", "--home", str(home), *argv]
-        self.program = subprocess.Popen(
+        command = ["-m", "tavern_core", "--home", str(home), *argv]
+        self.program = ForkedProgram(
             command, stdin=follower, stdout=subprocess.PIPE, stderr=follower, env=env, start_new_session=True
         )
         os.close(follower)
@@ -145,7 +145,7 @@ class Terminal:
         assert self.program.stdout is not None
         while self._more(60):
             pass
-        out = self.program.stdout.read().decode()
+        out: str = self.program.stdout.read()
         os.close(self._leader)
         return self.program.wait(60), out
 
@@ -172,11 +172,9 @@ def terminal(project: Path, home: Path) -> Iterator[Any]:
 
     yield make
     for each in opened:
-        if each.program.poll() is None:
-            each.program.kill()
-            each.program.wait()
-        if each.program.stdout is not None:
-            each.program.stdout.close()
+        each.program.kill()
+        with each.program:
+            pass
 
 
 def test_an_answer_is_typed_by_its_schema_and_asked_again_until_it_fits(terminal: Any) -> None:

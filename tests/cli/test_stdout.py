@@ -15,6 +15,7 @@ from tavern_core import Tavern
 from tavern_core.__main__ import main
 from tavern_core.errors import HIDDEN
 from tests.cli.conftest import Run
+from tests.forked_programs import run_forked
 
 pytestmark = pytest.mark.slow
 
@@ -150,10 +151,7 @@ def test_the_command_of_a_plugin_has_stdout_for_itself(noisy: Path, process: Run
 
 
 def run(home: Path, *argv: str, **options: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tavern_core", "--home", str(home), *argv]
-    return subprocess.run(
-        command, stderr=subprocess.PIPE, text=True, encoding="utf-8", timeout=60, check=False, **options
-    )  # type: ignore[call-overload,no-any-return]
+    return run_forked(["-m", "tavern_core", "--home", str(home), *argv], **options)
 
 
 TALKING = [("tools", "call", "noisy:say"), ("plugins", "list", "--json"), ("version",), ("--help",)]
