@@ -33,7 +33,11 @@ Stream = int | IO[Any] | None
 
 
 class ForkedProgram:
-    """`python WORDS`: ``-m MODULE …``, ``-c CODE …`` or ``FILE …``. The streams are those of `Popen`, with text; a failing test kills it."""
+    """`python WORDS`: ``-m MODULE …``, ``-c CODE …`` or ``FILE …``. The streams are those of `Popen`, with text; a failing test kills it.
+
+    Args:
+        imports: further modules that are imported already.
+    """
 
     def __init__(
         self,
@@ -45,15 +49,16 @@ class ForkedProgram:
         cwd: str | Path | None = None,
         env: Mapping[str, str] | None = None,
         start_new_session: bool = False,
+        imports: tuple[str, ...] = (),
     ) -> None:
-        self._ours: list[Any] = []
+        self._pipes: list[Any] = []
         self.returncode: int | None = None
         with contextlib.ExitStack() as theirs:
             self.stdin, given = self._stream(0, stdin, theirs)
             self.stdout, out = self._stream(1, stdout, theirs)
             self.stderr, err = self._stream(2, stderr, theirs)
             self._answers, answers = socket.socketpair()
-            socket.send_fds(_server(), [b"x"], [theirs.enter_context(answers).fileno(), given, out, err])
+            socket.send_fds(_server(imports), [b"x"], [theirs.enter_context(answers).fileno(), given, out, err])
         request = {
             "words": [str(word) for word in words],
             "cwd": str(cwd or Path.cwd()),
@@ -63,7 +68,6 @@ class ForkedProgram:
         self._answers.sendall(json.dumps(request).encode())
         self._answers.shutdown(socket.SHUT_WR)
         self._lines = self._answers.makefile()
-        self._ours += [self._lines, self._answers]
         self.pid = int(self._lines.readline())
 
     def _stream(self, number: int, wanted: Stream, theirs: contextlib.ExitStack) -> tuple[Any, int]:
@@ -77,8 +81,8 @@ class ForkedProgram:
         reading, writing = os.pipe()
         ours, its = (writing, reading) if number == 0 else (reading, writing)
         theirs.callback(os.close, its)
-        self._ours.append(open(ours, "r" if number else "w", encoding="utf-8"))  # noqa: PTH123, SIM115 - a descriptor
-        return self._ours[-1], its
+        self._pipes.append(open(ours, "r" if number else "w", encoding="utf-8"))  # noqa: PTH123, SIM115 - a descriptor
+        return self._pipes[-1], its
 
     def poll(self) -> int | None:
         """Its exit code, as that of `Popen`, once it has ended."""
@@ -86,17 +90,24 @@ class ForkedProgram:
             self.wait()
         return self.returncode
 
-    def wait(self, timeout: float = 60) -> int:
+    def wait(self, timeout: float | None = None) -> int:
         if self.returncode is None:
             if not select.select([self._answers], [], [], timeout)[0]:
-                raise TimeoutError(f"the program has not ended after {timeout:g} s")
+                raise TimeoutError(f"the program has not ended after {timeout} s")
             self.returncode = int(self._lines.readline())
+            self._lines.close()
+            self._answers.close()
         return self.returncode
 
-    def communicate(self, timeout: float = 60) -> tuple[str, str]:
+    def communicate(self, given: str = "", timeout: float | None = None) -> tuple[str, str]:
         """What a program that says little wrote to its pipes, once it has ended."""
-        out, err = (pipe.read() if pipe else "" for pipe in (self.stdout, self.stderr))
-        self.wait(timeout)
+        with self:
+            if self.stdin is not None and not self.stdin.closed:
+                with contextlib.suppress(BrokenPipeError):
+                    self.stdin.write(given)
+                    self.stdin.close()
+            out, err = (pipe.read() if pipe else "" for pipe in (self.stdout, self.stderr))
+            self.wait(timeout)
         return out, err
 
     def send_signal(self, number: int) -> None:
@@ -112,11 +123,10 @@ class ForkedProgram:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:
             self.kill()
-        if self.stdin is not None:
-            self.stdin.close()
+        for pipe in self._pipes:
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()
         self.wait()
-        for each in self._ours:
-            each.close()
 
 
 def run_forked(
@@ -138,13 +148,16 @@ def run_forked(
 
 
 @functools.cache
-def _server() -> socket.socket:
-    """The connection to the process that forks the programs of these tests: it ends with them."""
+def _server(imports: tuple[str, ...]) -> socket.socket:
+    """The connection to a process that forks the programs of these tests: it ends with them."""
     ours, theirs = socket.socketpair()
     with theirs:
         descriptor = theirs.fileno()
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.forked_programs", str(descriptor)], cwd=ROOT, pass_fds=[descriptor]
+            [sys.executable, "-m", "tests.forked_programs", str(descriptor), *imports],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": ""},  # each program adds its own
+            pass_fds=[descriptor],
         )
 
     @atexit.register
@@ -197,12 +210,13 @@ def _become(request: dict[str, Any], streams: list[int]) -> list[str]:
         os.close(descriptor)
         mode, lines = "w" if number else "r", 1 if number == 2 or os.isatty(number) else -1
         errors = "backslashreplace" if number == 2 else "strict"
-        stream = open(number, mode, lines, "utf-8", errors, closefd=False)  # noqa: PTH123, SIM115 - a descriptor
+        stream = open(number, mode, lines, "utf-8", errors, closefd=False)  # noqa: SIM115 - a descriptor
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["env"])
+    sys.path[1:1] = request["env"].get("PYTHONPATH", "").split(os.pathsep)
     words: list[str] = request["words"]
     return words
 
@@ -230,6 +244,8 @@ if __name__ == "__main__":
     for package in IMPORTED:
         for module in pkgutil.walk_packages([str(Path(tavern_core.__path__[0]) / package)], f"tavern_core.{package}."):
             importlib.import_module(module.name)
+    for name in sys.argv[2:]:
+        importlib.import_module(name)
     gc.collect()
     gc.freeze()
     _run(_serve(socket.socket(fileno=int(sys.argv[1]))))

@@ -6,15 +6,15 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import pytest
 
 from tests import programs
-from tests.programs import Program
+from tests.forked_programs import ForkedProgram
 
 PLUGIN = """
 import asyncio
@@ -170,7 +170,6 @@ def test_the_prompt_can_be_looked_at(tavern: Tavern) -> None:
 @pytest.mark.slow
 def test_an_interrupted_run_is_cancelled_and_can_be_resumed(project: Path, tavern: Tavern) -> None:
     command = [
-        sys.executable,
         "-m",
         "tavern_core",
         "--home",
@@ -180,7 +179,7 @@ def test_an_interrupted_run_is_cancelled_and_can_be_resumed(project: Path, taver
         "clerk",
         "wait for ever",
     ]
-    with Program(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as program:
+    with ForkedProgram(command, stdout=PIPE, stderr=PIPE) as program:
         rows: list[Any] = []
         while not rows or rows[0]["state"] != "running":
             rows = as_json(tavern("agent", "runs", "--json"))

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from tavern_core.errors import RunNotFound, TavernError, UsageError
 from tavern_core.model.agent_run import AgentEvent, AgentOutcome, AgentRecord
 from tests.agents.desk import PROFILE, Desk, Office, block, native
 from tests.engine.workbench import flow
+from tests.forked_programs import run_forked
 from tests.workflows.folder import NodePlugin
 
 pytestmark = pytest.mark.slow
@@ -366,8 +366,7 @@ def test_a_killed_run_goes_on_without_asking_or_calling_twice(
     env = {**os.environ, "SECOND": second, "DIE_IN_REQUEST": where, "PYTHONPATH": root}
 
     def start(mode: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, str(script), str(tmp_path / "home"), str(tmp_path), mode]
-        return subprocess.run(command, capture_output=True, text=True, env=env, timeout=60, check=False)
+        return run_forked([script, tmp_path / "home", tmp_path, mode], env=env)
 
     assert start("run").returncode == -9
     resumed = start("resume")

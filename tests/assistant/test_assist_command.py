@@ -7,13 +7,13 @@ import os
 import pty
 import select
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests import programs
+from tests.forked_programs import ForkedProgram
 
 from .answers import CAPITALS, answer
 
@@ -56,10 +56,8 @@ class Project:
     def typed(self, said: str, *words: str) -> tuple[int, str]:
         """The command at a terminal, with one line typed when it asks; exit code and output."""
         ours, theirs = pty.openpty()
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tavern_core", "--home", str(self.folder / "home"), *words],
-            cwd=self.folder, stdin=theirs, stdout=theirs, stderr=theirs,
-        )  # fmt: skip
+        command = ["-m", "tavern_core", "--home", self.folder / "home", *words]
+        process = ForkedProgram(command, cwd=self.folder, stdin=theirs, stdout=theirs, stderr=theirs)
         os.close(theirs)
         shown, has_typed = b"", False
         while select.select([ours], [], [], 60)[0]:

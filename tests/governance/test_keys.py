@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ import pytest
 
 from tavern_core import CallContext, Plugin, Tavern, tool
 from tavern_core.errors import ToolFailed, UpstreamError
+from tests.forked_programs import run_forked
 from tests.governance import redis_server
 from tests.state.processes import run, start
 
@@ -241,8 +241,6 @@ def test_a_call_whose_process_was_killed_is_not_made_again(tmp_path: Path) -> No
 
 @pytest.mark.slow
 def test_the_command_line_takes_a_key(tmp_path: Path) -> None:
-    import sys
-
     from tests.state.processes import ENVIRONMENT
 
     folder = tmp_path / "plugins" / "pen"
@@ -257,10 +255,10 @@ def test_the_command_line_takes_a_key(tmp_path: Path) -> None:
         encoding="utf-8",
     )
     (tmp_path / "tavern.yaml").write_text("{}", encoding="utf-8")
-    command = [sys.executable, "-m", "tavern_core", "tools", "call", "pen:add", "line=x", "--key", "order-1"]
+    command = ["-m", "tavern_core", "tools", "call", "pen:add", "line=x", "--key", "order-1"]
     environment = {**ENVIRONMENT, "TAVERN_HOME": str(tmp_path / "home")}
     for _ in range(2):
-        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        done = run_forked(command, cwd=tmp_path, env=environment)
         assert (done.returncode, done.stdout.strip()) == (0, "x"), done.stderr
     assert (tmp_path / "out.txt").read_text(encoding="utf-8") == "x"
 

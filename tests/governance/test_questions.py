@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import subprocess
-import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ import pytest
 from tavern_core import CallContext, NodeContext, Out, Plugin, Question, Tavern, ToolContext, hookimpl, node, tool
 from tavern_core.errors import InputInvalid, UsageError
 from tavern_core.kernel.calls.elicitation import conversation, misfit
+from tests.forked_programs import run_forked
 from tests.state.processes import ENVIRONMENT
 
 COUNT = {"type": "object", "properties": {"count": {"type": "integer", "minimum": 1}}, "required": ["count"]}
@@ -179,7 +178,6 @@ def test_another_process_answers(tmp_path: Path) -> None:
     async def work(tavern: Tavern, shop: Shop) -> None:
         job = await asked(tavern, "shop:order")
         command = [
-            sys.executable,
             "-m",
             "tavern_core",
             "jobs",
@@ -189,9 +187,7 @@ def test_another_process_answers(tmp_path: Path) -> None:
             "--home",
             str(tmp_path),
         ]
-        done = await asyncio.to_thread(
-            subprocess.run, command, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=False
-        )
+        done = await asyncio.to_thread(run_forked, command, cwd=tmp_path, env=ENVIRONMENT)
         assert done.returncode == 0, done.stderr
         await wait_over(tavern, job.id)
         assert tavern.jobs.result(job.id).value == [True, {"count": 4}]

@@ -9,12 +9,11 @@ import hashlib
 import json
 import os
 import pty
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from subprocess import PIPE
 from typing import Annotated, Any
 
 import pytest
@@ -33,6 +32,7 @@ from tavern_core import (
     require_approval,
     tool,
 )
+from tests.forked_programs import ForkedProgram, run_forked
 
 RAN: list[Any] = []
 
@@ -646,7 +646,6 @@ def at_a_terminal(folder: Path, typed: str) -> tuple[int, str, str]:
     """(exit code, stdout, what the terminal showed) of `tavern tools call`, with somebody typing."""
     plugin(folder)
     command = [
-        sys.executable,
         "-m",
         "tavern_core",
         "--home",
@@ -658,7 +657,7 @@ def at_a_terminal(folder: Path, typed: str) -> tuple[int, str, str]:
     ]
     ours, theirs = pty.openpty()
     try:
-        process = subprocess.Popen(command, cwd=folder, stdin=theirs, stderr=theirs, stdout=subprocess.PIPE, text=True)
+        process = ForkedProgram(command, cwd=folder, stdin=theirs, stderr=theirs, stdout=PIPE)
         os.close(theirs)
         os.write(ours, typed.encode())
         shown = b""
@@ -666,7 +665,7 @@ def at_a_terminal(folder: Path, typed: str) -> tuple[int, str, str]:
             while part := os.read(ours, 4096):
                 shown += part
         out, _ = process.communicate(timeout=60)
-        return process.returncode, out, shown.decode()
+        return process.wait(), out, shown.decode()
     finally:
         os.close(ours)
 
@@ -688,7 +687,6 @@ def test_the_command_line_asks_at_a_terminal(tmp_path: Path, typed: str, code: i
 def test_without_a_terminal_the_command_line_refuses_and_says_why(tmp_path: Path) -> None:
     plugin(tmp_path)
     command = [
-        sys.executable,
         "-m",
         "tavern_core",
         "--home",
@@ -698,7 +696,7 @@ def test_without_a_terminal_the_command_line_refuses_and_says_why(tmp_path: Path
         "desk:wipe",
         "place=a",
     ]
-    done = subprocess.run(command, cwd=tmp_path, input="yes\n", capture_output=True, text=True, timeout=60, check=False)
+    done = run_forked(command, cwd=tmp_path, given="yes\n")
     assert done.returncode == 3
     assert "APPROVAL_REQUIRED" in done.stderr
     assert "no approver is reachable" in done.stderr

@@ -6,11 +6,11 @@ import json
 import re
 import signal
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from subprocess import PIPE
 
 import httpx2
 import pytest
@@ -22,20 +22,18 @@ from tavern_core.__main__ import main
 from tavern_core.errors import UsageError
 from tavern_core.kernel.log.audit import AuditLog
 from tavern_core.server import app
+from tests.forked_programs import ForkedProgram
 from tests.state.processes import ENVIRONMENT
 
 
 def command(folder: Path, *words: str) -> list[str]:
-    return [sys.executable, "-m", "tavern_core", *words, "--home", str(folder / "home")]
+    return ["-m", "tavern_core", *words, "--home", str(folder / "home")]
 
 
 @contextmanager
-def serving(folder: Path, *words: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def serving(folder: Path, *words: str) -> Iterator[tuple[ForkedProgram, str]]:
     """A process that serves, and its address."""
-    with subprocess.Popen(
-        command(folder, "serve", *words), cwd=folder, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stderr is not None
+    with ForkedProgram(command(folder, "serve", *words), cwd=folder, env=ENVIRONMENT, stderr=PIPE) as process:
         try:
             line = next(line for line in process.stderr if "serving" in line)
             found = re.search(r"http://[^ ;]+", line)
@@ -129,7 +127,7 @@ def test_it_serves_other_machines_if_the_operator_says_so_and_closes_the_host_wh
         assert httpx2.get(f"http://127.0.0.1:{port}/healthz", headers={"host": f"0.0.0.0:{port}"}).status_code == 421
         called = httpx2.post(f"http://127.0.0.1:{port}/api/tools/stops:ping/invoke", json={}, headers=shown, timeout=30)
         assert called.json()["value"] == "pong"
-        process.terminate()
+        process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 128 + signal.SIGTERM
     assert (tmp_path / "stopped").exists()
 

@@ -1,24 +1,21 @@
-"""Runs a piece of Python in a process of its own, with the package importable."""
+"""Runs a piece of Python in a process of its own."""
 
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
+from subprocess import PIPE
 
 import tavern_core
+from tests.forked_programs import ForkedProgram
 
 ROOT = str(Path(tavern_core.__file__).parents[1])
 ENVIRONMENT = {**os.environ, "PYTHONPATH": ROOT}
 
 
-def start(code: str, *arguments: object) -> subprocess.Popen[str]:
+def start(code: str, *arguments: object) -> ForkedProgram:
     """A running process; `arguments` are its ``sys.argv[1:]``."""
-    command = [sys.executable, "-c", code, *map(str, arguments)]
-    return subprocess.Popen(
-        command, env=ENVIRONMENT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+    return ForkedProgram(["-c", code, *arguments], env=ENVIRONMENT, stdin=PIPE, stdout=PIPE, stderr=PIPE)
 
 
 def run(code: str, *arguments: object, seconds: float = 60.0) -> str:

@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.forked_programs import run_forked
+
 pytest_plugins = ["pytester"]
 pytestmark = pytest.mark.slow
 
@@ -88,9 +90,16 @@ def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Proje
         if conftest:
             (folder / "conftest.py").write_text(textwrap.dedent(conftest), "utf-8")
         command = ["-W", "error", "-p", "no:cacheprovider", "--rootdir", str(folder), *flags, str(folder)]
-        return pytester.runpytest_subprocess(*command)
+        return forked_pytest(pytester, *command)
 
     return make
+
+
+def forked_pytest(pytester: pytest.Pytester, *words: str) -> pytest.RunResult:
+    """A run of pytest in a process that has imported it and tavern_core already, which pytest is not to mind."""
+    command = ["-m", "pytest", *words, "-W", "ignore::pytest.PytestAssertRewriteWarning"]
+    done = run_forked(command, cwd=pytester.path, imports=("pytest", "tavern_core.testing.plugin"))
+    return pytest.RunResult(done.returncode, done.stdout.splitlines(), done.stderr.splitlines(), 0.0)
 
 
 def test_a_project_needs_no_configuration(project: Project) -> None:
@@ -324,9 +333,9 @@ def test_a_folder_plugin_is_found_by_its_manifest(pytester: pytest.Pytester) -> 
         "utf-8",
     )
     command = ["-W", "error", "--import-mode=importlib", "--rootdir", str(pytester.path), str(folder / "checks")]
-    pytester.runpytest_subprocess(*command).assert_outcomes(passed=1)
+    forked_pytest(pytester, *command).assert_outcomes(passed=1)
     elsewhere = pytester.makepyfile("def test_it(call_tool):\n    assert call_tool('shout', {'text': 'a'}).ok\n")
-    pytester.runpytest_subprocess("--tavern-core-plugin=./words", str(elsewhere)).assert_outcomes(passed=1)
+    forked_pytest(pytester, "--tavern-core-plugin=./words", str(elsewhere)).assert_outcomes(passed=1)
 
 
 def test_other_peoples_tests_do_not_notice(pytester: pytest.Pytester) -> None:
@@ -371,7 +380,7 @@ def test_a_test_without_a_plugin_has_a_host_with_what_it_brings(pytester: pytest
             assert open_tavern(Plugin([hello], name="greeter")).tools.get("greeter:hello")
         """
     )
-    pytester.runpytest_subprocess().assert_outcomes(passed=3)
+    forked_pytest(pytester).assert_outcomes(passed=3)
 
 
 def test_without_a_project_the_plugin_under_test_says_what_to_do(pytester: pytest.Pytester) -> None:
@@ -387,16 +396,16 @@ def test_without_a_project_the_plugin_under_test_says_what_to_do(pytester: pytes
             pass
         """
     )
-    done = pytester.runpytest_subprocess()
+    done = forked_pytest(pytester)
     done.assert_outcomes(errors=2)
     done.stdout.fnmatch_lines(["*no plugin is under test*", "*--tavern-core-plugin=name*", "*whose setting 'most'*"])
 
 
 def test_options_and_fixtures_are_described(pytester: pytest.Pytester) -> None:
-    reported = pytester.runpytest_subprocess("--help").stdout.str()
+    reported = forked_pytest(pytester, "--help").stdout.str()
     for option in ("--tavern-core-plugin", "--tavern-core-grants", "tavern_core_plugin", "tavern_core_grants"):
         assert option in reported
-    fixtures = pytester.runpytest_subprocess("--fixtures").stdout.str()
+    fixtures = forked_pytest(pytester, "--fixtures").stdout.str()
     for name in (
         "tavern",
         "call_tool",

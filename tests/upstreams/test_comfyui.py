@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ from comfy_api_proxy.app import make_app
 
 from tavern_core import CallContext, Tavern
 from tavern_core.builtin.adapters.comfyui.watch import Watch
+from tests.forked_programs import ForkedProgram
 from tests.upstreams.comfyui_stub import JPEG, RECORDED, TRANSCRIPTS, ComfyStub, preview
 from tests.upstreams.opening import failure, opened
 
@@ -195,12 +195,12 @@ async def test_a_key_finds_the_run_of_a_process_that_was_killed(tmp_path: Path, 
     async with ComfyStub() as comfy, served(tmp_path, comfy, api) as host:
         comfy.hold.clear()
         await host.upstreams.refresh("comfy")
-        killed = await asyncio.create_subprocess_exec(sys.executable, "-c", CALLER, str(tmp_path))
+        killed = ForkedProgram(["-c", CALLER, tmp_path])
         try:
             await asyncio.wait_for(comfy.begun.wait(), 60)
         finally:
             killed.kill()
-            await killed.wait()
+            killed.wait()
         if is_forgotten:
             await comfy.crash()
         calling = asyncio.create_task(host.invoke("comfy:invert", ARGUMENTS, idempotency_key="k"))
@@ -224,12 +224,12 @@ async def test_a_run_of_a_process_that_was_killed_is_not_queued_anew_where_the_s
             entry = {"kind": "comfyui", "url": url, "settings": {"templates": "comfyui", "api": "v2"}}
             async with opened(tmp_path, {"comfy": entry}) as host:
                 await host.upstreams.refresh("comfy")
-                killed = await asyncio.create_subprocess_exec(sys.executable, "-c", CALLER, str(tmp_path))
+                killed = ForkedProgram(["-c", CALLER, tmp_path])
                 try:
                     await asyncio.wait_for(comfy.begun.wait(), 60)
                 finally:
                     killed.kill()
-                    await killed.wait()
+                    killed.wait()
         comfy.hold.set()
         async with proxied(comfy, int(url.rpartition(":")[2])), opened(tmp_path, {"comfy": entry}) as host:
             result = await host.invoke("comfy:invert", ARGUMENTS, idempotency_key="k")
@@ -245,12 +245,12 @@ async def test_a_job_with_a_key_is_resumed_after_its_process_was_killed(tmp_path
         await host.upstreams.refresh("comfy")
         code = CALLER.replace('key="k"', 'key="k", job=True').replace("host.invoke", "job = host.invoke")
         code += "    host.wait(host.jobs.wait(job.job, 60))\n"
-        killed = await asyncio.create_subprocess_exec(sys.executable, "-c", code, str(tmp_path))
+        killed = ForkedProgram(["-c", code, tmp_path])
         try:
             await asyncio.wait_for(comfy.begun.wait(), 60)
         finally:
             killed.kill()
-            await killed.wait()
+            killed.wait()
         [job] = host.jobs.list(tool="comfy:invert")
         await host.jobs.resume(job.id)
         comfy.hold.set()

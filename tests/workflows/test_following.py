@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-import subprocess
-import sys
+from subprocess import PIPE
 from typing import Any
 
 import pytest
 
 from tavern_core import Out, Plugin, Stream, hookimpl, node
 from tavern_core.errors import RunNotFound
+from tests.forked_programs import ForkedProgram
 from tests.workflows.folder import Flows
 
 pytestmark = pytest.mark.anyio
@@ -72,22 +72,18 @@ class Elsewhere:
         flows.write("flow", {"a": "k:First", "b": "k:Last"}, "a.y>b.x")
         path = flows.root / "program.py"
         path.write_text(PROGRAM, "utf-8")
-        self._process = subprocess.Popen(
-            [sys.executable, str(path), str(flows.root), what], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        assert self._process.stdout is not None
+        self._process = ForkedProgram([path, flows.root, what], stdin=PIPE, stdout=PIPE)
         assert self._process.stdout.readline() == "ready\n"
 
     def let_go(self) -> None:
         """Let it go on; returns at once."""
-        assert self._process.stdin is not None
         self._process.stdin.write("go\n")
         self._process.stdin.flush()
 
     def end(self) -> int:
         """Wait for its end; its exit code."""
         self._process.communicate(timeout=60)
-        return self._process.returncode
+        return self._process.wait()
 
 
 BEFORE = ["run:running", "queued a", "running a", "progress a", "complete a", "queued b", "running b"]
@@ -132,7 +128,6 @@ async def test_a_run_of_another_process_is_followed_to_its_end_whatever_that_is(
 def test_the_command_line_follows_a_run_of_another_process(flows: Flows, what: str, code: int, as_json: bool) -> None:
     other = Elsewhere(flows, what)
     command = [
-        sys.executable,
         "-m",
         "tavern_core",
         "--home",
@@ -142,8 +137,7 @@ def test_the_command_line_follows_a_run_of_another_process(flows: Flows, what: s
         "one",
         *(["--json"] if as_json else []),
     ]
-    follower = subprocess.Popen(command, cwd=flows.root, stdout=subprocess.PIPE, text=True)
-    assert follower.stdout is not None
+    follower = ForkedProgram(command, cwd=flows.root, stdout=PIPE)
     lines = [follower.stdout.readline() for _ in BEFORE]
     other.let_go()
     rest, _ = follower.communicate(timeout=60)

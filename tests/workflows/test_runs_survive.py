@@ -7,7 +7,6 @@ import json
 import signal
 import sqlite3
 import subprocess
-import sys
 import textwrap
 import threading
 from pathlib import Path
@@ -18,6 +17,7 @@ import pytest
 from tavern_core import Out, Plugin, hookimpl, node
 from tavern_core.errors import InputInvalid, RunNotFound, StateDamaged, UsageError
 from tests.engine.workbench import group
+from tests.forked_programs import run_forked
 from tests.workflows.folder import CALLS, Flows
 
 pytestmark = pytest.mark.anyio
@@ -66,9 +66,7 @@ asyncio.run(main())
 def program(root: Path, what: str) -> subprocess.CompletedProcess[str]:
     path = root / "program.py"
     path.write_text(textwrap.dedent(PROGRAM), "utf-8")
-    return subprocess.run(
-        [sys.executable, str(path), str(root), what], capture_output=True, text=True, timeout=60, check=False
-    )
+    return run_forked([path, root, what])
 
 
 @pytest.mark.slow

@@ -6,18 +6,18 @@ import asyncio
 import json
 import signal
 import sqlite3
-import subprocess
-import sys
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import pytest
 
 from tavern_core import Budget, CallContext, NodeContext, Out, Plugin, Tavern, hookimpl, node, tool
 from tavern_core.errors import PolicyDenied, StateDamaged, TavernError, UsageError
+from tests.forked_programs import ForkedProgram
 from tests.workflows.folder import CALLS, Flows
 
 pytestmark = pytest.mark.anyio
@@ -476,22 +476,15 @@ class Program:
     def __init__(self, root: Path, what: str) -> None:
         path = root / f"program-{what}.py"  # each its own: a file that is being written may be read empty
         path.write_text(PROGRAM, "utf-8")
-        self._process = subprocess.Popen(
-            [sys.executable, str(path), str(root), what],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        self._process = ForkedProgram([path, root, what], stdin=PIPE, stdout=PIPE, stderr=PIPE)
 
     def wait_until_ready(self) -> None:
-        assert self._process.stdout is not None
         assert self._process.stdout.readline() == "ready\n", self.end()
 
     def end(self) -> tuple[int, str]:
         """Let it go on to its end: (exit code, what it said)."""
         said, wrong = self._process.communicate("go\n", timeout=60)
-        return self._process.returncode, said.strip() + wrong
+        return self._process.wait(), said.strip() + wrong
 
 
 @pytest.mark.slow
@@ -510,7 +503,6 @@ def test_of_processes_that_take_a_run_up_one_does_and_one_that_dies_is_succeeded
         each.wait_until_ready()
     threads = [each._process.stdin for each in both]
     for stdin in threads:
-        assert stdin is not None
         stdin.write("go\n")
         stdin.flush()
     said = sorted(each.end() for each in both)
