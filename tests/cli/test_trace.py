@@ -18,6 +18,7 @@ import pytest
 
 from tavern_core.review.plugin_check import check_plugin
 from tests import programs
+from tests.forked_programs import run_forked
 
 pytestmark = pytest.mark.slow
 
@@ -304,7 +305,7 @@ def test_pasting_what_it_proposes_leaves_nothing_to_say(tmp_path: Path) -> None:
     assert found["trace"]["permissions"] == block
 
 
-SHELVED = """
+SHELVES = """
     from tavern_core import Plugin, Service, Tavern, hookimpl, read_only
 
     class Shelf:
@@ -318,7 +319,7 @@ SHELVED = """
     class Shelves:
         @hookimpl
         def tavern_register_services(self):
-            return [Service("shelf", Shelf())]
+            return [Service(name, Shelf()) for name in NAMES]
 
     def test_it(tmp_path):
         with Tavern.open({"plugins": {"entryPoints": False, "roots": ["ROOT"]}}, plugins=[Plugin(Shelves(), name="shelves")], home=tmp_path) as host:
@@ -332,35 +333,38 @@ USING = (
 def tavern_register_tools(ctx):
     @tool
     def use() -> int:
-        """Use the shelf."""
-        return ctx.service("shelf").METHOD()
+        """Use the shelves."""
+        return sum(getattr(ctx.service(name), method)() for name, method in CALLS)
 
     return [use]
 '''
 )
-USED = "tools: [{id: use, implementation: {type: python}}]\npermissions: {services: ASKED}\n"
-TOLD_OF_SHELF = "it changes the service shelf, and plugin.yaml does not request 'service:write:shelf'"
-SHELF: dict[str, tuple[str, str, list[str], str]] = {
-    # what is called: (method, what is asked for, what is told, what is proposed)
-    "what only looks": ("look", "{use: [shelf]}", [], 'use: ["shelf"]'),
-    "what nobody marked, with the right to look": ("put", "{use: [shelf]}", [TOLD_OF_SHELF], 'write: ["shelf"]'),
-    "what nobody marked, with the right to write": ("put", "{write: [shelf]}", [], 'write: ["shelf"]'),
+SHELF: dict[str, tuple[str, str, str]] = {
+    # service: (what is called, what is asked for, what is proposed)
+    "looked": ("look", "use", "use"),
+    "written": ("put", "write", "write"),  # nobody marked `put`
+    "changed": ("put", "use", "write"),  # the last: this call is refused
 }
 
 
-@pytest.mark.parametrize("what", SHELF)
-def test_calling_what_is_not_marked_as_looking_needs_the_right_to_write(tmp_path: Path, what: str) -> None:
-    method, asked, reported, proposed = SHELF[what]
-    folder = tmp_path / "plugins" / "words"
-    plugin(
-        folder,
-        USING.replace("METHOD", method),
-        USED.replace("ASKED", asked),
-        SHELVED.replace("ROOT", str(folder.parent)),
+def test_calling_what_is_not_marked_as_looking_needs_the_right_to_write(tmp_path: Path) -> None:
+    def names(at: int, kind: str) -> str:
+        return json.dumps(sorted(name for name, row in SHELF.items() if row[at] == kind))
+
+    asked = f"permissions: {{services: {{use: {names(1, 'use')}, write: {names(1, 'write')}}}}}"
+    folder = plugin(
+        tmp_path / "plugins" / "words",
+        USING.replace("CALLS", repr([(name, method) for name, (method, _, _) in SHELF.items()])),
+        f"tools: [{{id: use, implementation: {{type: python}}}}]\n{asked}\n",
+        SHELVES.replace("ROOT", str(tmp_path / "plugins")).replace("NAMES", repr(list(SHELF))),
     )
     found = json.loads(run(folder, tmp_path / "home", "--trace", "--json").stdout)
-    assert [f["message"] for f in found["findings"] if f["code"] == "USE_UNDECLARED"] == reported, found
-    assert found["trace"]["permissions"] == f"permissions:\n  services:\n    {proposed}\n"
+    assert [f["message"] for f in found["findings"] if f["code"] == "USE_UNDECLARED"] == [
+        "it changes the service changed, and plugin.yaml does not request 'service:write:changed'"
+    ], found
+    assert found["trace"]["permissions"] == (
+        f"permissions:\n  services:\n    use: {names(2, 'use')}\n    write: {names(2, 'write')}\n"
+    )
 
 
 QUIET = '''\
@@ -391,7 +395,6 @@ RUNS: dict[str, tuple[str, str | None, tuple[str, ...], int, str]] = {
         0,
         "'process:spawn', and its tests never used it",
     ),
-    "there are no tests": ("{capabilities: ['read:fs']}", None, (), 0, "no tests were found"),
     "there are no tests, strictly": ("{capabilities: ['read:fs']}", None, ("--strict",), 4, "no tests were found"),
     "a test fails": ("{capabilities: ['read:fs']}", PASSING.replace("2", "3"), (), 4, "1 of its 1 tests failed"),
     "tests that cannot be read": ("{capabilities: ['read:fs']}", "def (:", (), 4, "pytest could not run them"),
@@ -454,7 +457,7 @@ def test_a_plugin_for_a_worker_is_traced_in_the_process_of_its_tests(tmp_path: P
     assert [u["target"] for u in json.loads(done.stdout)["trace"]["uses"]] == ["/etc/hostname"]
 
 
-@pytest.mark.parametrize("processes", [[], ["-n2"]], ids=["alone", "xdist"])
+@pytest.mark.parametrize("processes", [[], ["-n1"]], ids=["alone", "xdist"])
 def test_pytest_itself_tells_what_was_used(tmp_path: Path, processes: list[str]) -> None:
     folder = plugin(tmp_path / "plugins" / "words", READING, ONE, READS)
     line = [
@@ -481,7 +484,7 @@ def test_pytest_itself_tells_what_was_used(tmp_path: Path, processes: list[str])
 
 
 def test_pytest_says_which_plugin_it_lacks(tmp_path: Path) -> None:
-    line = [sys.executable, "-m", "pytest", "--tavern-trace", "-p", "no:cacheprovider", f"--rootdir={tmp_path}"]
-    done = subprocess.run(line, capture_output=True, text=True, cwd=tmp_path)
+    line = ["-m", "pytest", "--tavern-trace", "-p", "no:cacheprovider", f"--rootdir={tmp_path}"]
+    done = run_forked(line, cwd=tmp_path, imports=("pytest",))
     assert done.returncode == 4
     assert "no plugin is under test" in done.stderr
