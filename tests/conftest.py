@@ -49,7 +49,7 @@ def pytest_collection() -> Iterator[None]:
     with collector_paused():
         collected = yield
     gc.freeze()
-    gc.set_threshold(50_000)
+    gc.set_threshold(10_000)
     return collected
 
 

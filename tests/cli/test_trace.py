@@ -339,32 +339,24 @@ def tavern_register_tools(ctx):
     return [use]
 '''
 )
-SHELF: dict[str, tuple[str, str, str]] = {
-    # service: (what is called, what is asked for, what is proposed)
-    "looked": ("look", "use", "use"),
-    "written": ("put", "write", "write"),  # nobody marked `put`
-    "changed": ("put", "use", "write"),  # the last: this call is refused
-}
+CALLS = [("looked", "look"), ("written", "put"), ("changed", "put")]
+"""Service and method; nobody marked `put`. The last call is refused: plugin.yaml asks only to use that service."""
 
 
 def test_calling_what_is_not_marked_as_looking_needs_the_right_to_write(tmp_path: Path) -> None:
-    def names(at: int, kind: str) -> str:
-        return json.dumps(sorted(name for name, row in SHELF.items() if row[at] == kind))
-
-    asked = f"permissions: {{services: {{use: {names(1, 'use')}, write: {names(1, 'write')}}}}}"
     folder = plugin(
         tmp_path / "plugins" / "words",
-        USING.replace("CALLS", repr([(name, method) for name, (method, _, _) in SHELF.items()])),
-        f"tools: [{{id: use, implementation: {{type: python}}}}]\n{asked}\n",
-        SHELVES.replace("ROOT", str(tmp_path / "plugins")).replace("NAMES", repr(list(SHELF))),
+        USING.replace("CALLS", repr(CALLS)),
+        "tools: [{id: use, implementation: {type: python}}]\n"
+        "permissions: {services: {use: [looked, changed], write: [written]}}\n",
+        SHELVES.replace("ROOT", str(tmp_path / "plugins")).replace("NAMES", repr([name for name, _ in CALLS])),
     )
     found = json.loads(run(folder, tmp_path / "home", "--trace", "--json").stdout)
     assert [f["message"] for f in found["findings"] if f["code"] == "USE_UNDECLARED"] == [
         "it changes the service changed, and plugin.yaml does not request 'service:write:changed'"
     ], found
-    assert found["trace"]["permissions"] == (
-        f"permissions:\n  services:\n    use: {names(2, 'use')}\n    write: {names(2, 'write')}\n"
-    )
+    block = 'permissions:\n  services:\n    use: ["looked"]\n    write: ["written", "changed"]\n'
+    assert found["trace"]["permissions"] == block
 
 
 QUIET = '''\
