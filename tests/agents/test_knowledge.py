@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
+from subprocess import PIPE
 
 import pytest
 from hypothesis import given
@@ -21,6 +20,7 @@ from tavern_core.kernel.knowledge.chunking import LONGEST_PART, read_document
 from tavern_core.kernel.knowledge.knowledge import Knowledge
 from tavern_core.model.config import KnowledgeConfig
 from tests.agents.shop import LATE, LATE_ZH, shop, write
+from tests.forked_programs import ForkedProgram
 
 
 @pytest.fixture
@@ -184,9 +184,7 @@ def test_threads_and_processes_share_one_index(open_base, tmp_path):
         "k = Knowledge({'box': KnowledgeConfig(path=sys.argv[1])}, Path(sys.argv[2]))\n"
         "print(k.list()[0].passages)"
     )
-    other = subprocess.Popen(
-        [sys.executable, "-c", program, tmp_path / "box", tmp_path / "cache"], stdout=subprocess.PIPE, text=True
-    )
+    other = ForkedProgram(["-c", program, tmp_path / "box", tmp_path / "cache"], stdout=PIPE)
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(lambda number: knowledge.search(f"word{number}", limit=1)[0].citation, range(0, 300, 30)))
     assert found == [f"kb:box/{number}.md#number-{number}" for number in range(0, 300, 30)]

@@ -13,6 +13,7 @@ import skills_ref
 
 from tavern_core.kernel.manifest.skill_file import read_skill
 from tavern_core.kernel.manifest.skill_folder import check_skill
+from tests import programs
 
 VALID = {
     "plain": "name: demo\ndescription: Does it.",
@@ -148,12 +149,10 @@ def test_the_two_commands_agree(tmp_path: Path) -> None:
     for name, line in (("good", "description: Does it."), ("bad", "flow: [1]")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "SKILL.md").write_text(f"---\nname: {name}\n{line}\n---\n")
-        theirs = _ran("skills_ref.cli", "main", "validate", str(tmp_path / name))
-        ours = _ran("tavern_core.__main__", "main", "skills", "check", str(tmp_path / name / "SKILL.md"), "--json")
+        code = "import sys; from skills_ref.cli import main; sys.exit(main())"
+        theirs = subprocess.run(
+            [sys.executable, "-c", code, "validate", tmp_path / name], capture_output=True, check=False
+        )
+        ours = programs.tavern("skills", "check", f"{name}/SKILL.md", "--json", cwd=tmp_path, home=tmp_path / "home")
         assert (theirs.returncode == 0, ours.returncode == 0) == (name == "good", name == "good")
         assert json.loads(ours.stdout)["valid"] is (name == "good")
-
-
-def _ran(module: str, function: str, *words: str) -> subprocess.CompletedProcess[str]:
-    code = f"import sys; from {module} import {function}; sys.exit({function}())"
-    return subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)

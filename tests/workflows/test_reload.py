@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
@@ -16,6 +15,7 @@ import pytest
 from tavern_core import Plugin, Tavern, hookimpl, node
 from tavern_core.errors import PluginError, WorkflowInvalid
 from tavern_core.kernel.nodes.node_code import code_hash
+from tests.forked_programs import run_forked
 
 CODE = "from tavern_core import Out, node\n@node(cache=True)\ndef One(x: int = 0) -> Out(y=int):\n    return x + {}\n"
 
@@ -256,10 +256,9 @@ def test_a_zipped_plugin_with_a_file_that_is_too_large_says_so_and_is_never_cut(
             assert result.error is not None
             assert "model.bin has 50,000,001 bytes" in result.error.message, result.error
             assert "unpack the zip" in result.error.message + result.error.fix
-        command = [sys.executable, "-m", "tavern_core", "--home", tmp_path / "home", "plugins", "lock", "--json"]
-        done = subprocess.run(
-            command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(archive)}, stdout=subprocess.PIPE, check=True
-        )
+        command = ["-m", "tavern_core", "--home", tmp_path / "home", "plugins", "lock", "--json"]
+        done = run_forked(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(archive)})
+        assert done.returncode == 0, done.stderr
         return str(json.loads(done.stdout)["plugins"]["heavy"]["artifactHash"])
 
     monkeypatch.syspath_prepend(str(archive))
