@@ -7,6 +7,7 @@ before tavern_core is imported, needs a new process.
 from __future__ import annotations
 
 import atexit
+import builtins
 import contextlib
 import functools
 import gc
@@ -230,8 +231,9 @@ def _run(words: list[str]) -> None:
         case ["-c", code, *rest]:
             sys.argv, sys.path[0] = ["-c", *rest], ""
             names = vars(sys.modules["__main__"])
-            for name in [name for name in names if not name.startswith("__")]:
-                del names[name]
+            fresh = {"__name__": "__main__", "__builtins__": builtins, "__spec__": None}
+            names.clear()
+            names.update(fresh)
             exec(compile(code, "<string>", "exec"), names)
         case [file, *rest]:
             sys.argv, sys.path[0] = [file, *rest], str(Path(file).parent)
