@@ -235,7 +235,7 @@ def test_threads_wait_in_line_too(tmp_path: Path) -> None:
 def test_sync_work_that_outlives_its_deadline_keeps_its_place(tmp_path: Path) -> None:
     gate = threading.Event()
 
-    @tool(timeout_ms=20, limits={"concurrency": 1, "queue": 0})
+    @tool(timeout_ms=200, limits={"concurrency": 1, "queue": 0})
     def stuck() -> int:
         gate.wait(10)
         return 1
