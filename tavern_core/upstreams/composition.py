@@ -83,7 +83,7 @@ class UpstreamParts:
             from tavern_core.upstreams.upstreams import Upstreams
 
             def granted(plugin: str) -> Granted:
-                return Granted(lambda: lifecycle.records[plugin], secret, sandbox_of, rights)
+                return Granted(lambda: lifecycle.records[plugin], secret, sandbox_of, rights, self.base.known_secrets)
 
             catalogue = self.catalogue or Catalogue(self.base.home / CACHE)
             return Upstreams(self.entries, catalogue, lifecycle, grants, granted)

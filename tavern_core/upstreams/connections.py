@@ -349,7 +349,6 @@ class Connections:
             base.loaded.base_dir,
             base.home / "upstreams",
             self.secrets[entry.name],
-            base.known_secrets,
             lambda: self._changed(entry),
         )
         with _settings_read():

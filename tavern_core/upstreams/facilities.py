@@ -47,6 +47,8 @@ class Granted:
     """``secret(name, reference)`` → the text behind a reference; raises CallError."""
     sandbox: Callable[[Record], Sandbox]
     rights: Callable[[Record], Rights]
+    known: KnownSecrets
+    """The secrets of the whole host: what the adapter keeps, and can be nothing but a token, is added."""
 
 
 class UpstreamFacility:
@@ -57,7 +59,6 @@ class UpstreamFacility:
         base_dir: the folder of tavern.yaml.
         store: the private folder of what adapters keep.
         secrets: gets what is behind the references of the entry, and what the adapter keeps.
-        known: gets the latter for the whole host.
         changed: called when the upstream says that its list changed.
     """
 
@@ -69,11 +70,10 @@ class UpstreamFacility:
         base_dir: Path,
         store: Path,
         secrets: KnownSecrets,
-        known: KnownSecrets,
         changed: Callable[[], None],
     ) -> None:
         self.name = entry.name
-        self.log = MaskingFilter.put_on(logging.getLogger(f"tavern.upstream.{entry.name}"), known)
+        self.log = MaskingFilter.put_on(logging.getLogger(f"tavern.upstream.{entry.name}"), granted.known)
         self.settings: Mapping[str, Any] = {}
         self.headers: Mapping[str, str] = {}
         self.changed = changed
@@ -83,7 +83,7 @@ class UpstreamFacility:
         self._base_dir = base_dir
         self._store = store
         self._secrets = secrets
-        self._known = known
+        self._known = granted.known
         self._environment: Mapping[str, str] = {}
 
     @property
