@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from tavern_core.schema.redact import MASK, compile_redactor, named_secrets, redact_text
 from tavern_core.schema.secret_names import is_secret_name
+from tavern_core.schema.secret_scanning import redact_sentence
 
 # Made up of pieces, so that no scanner takes this file for a leak.
 SECRETS = {
@@ -488,6 +489,24 @@ def test_a_list_of_words_of_a_command_line_hides_what_follows_its_option() -> No
     }
     assert redact(["--password", "x1", "y"]) == ["--password", MASK, "y"]
     assert redact(["--max-tokens", "5", "-", "token", "x"]) == ["--max-tokens", "5", "-", "token", "x"]
+
+
+def test_an_option_hides_what_it_is_given_and_no_further_option() -> None:
+    assert redact_text("tool --password=-hunter2X --n 1") == f"tool --password={MASK} --n 1"
+    assert redact_text("tool --password --verbose") == "tool --password --verbose"
+
+
+def test_a_sentence_keeps_an_ordinary_word_outside_quotes() -> None:
+    sentence = "'please' is not a token, please look"
+    assert redact_sentence(sentence, (), ["please"]) == f"'{MASK}' is not a token, please look"
+
+
+def test_plain_values_stay_what_they_are() -> None:
+    redact = compile_redactor(known_secrets=["hunter2X"])
+    assert redact([True, False, None, 7, 1 << 80, float("inf")]) == [
+        True, False, None, 7, "<integer of 81 bits>", "Infinity",
+    ]  # fmt: skip
+    assert redact(True) is True
 
 
 def test_an_ordinary_word_under_a_secret_name_is_redacted_nowhere_else() -> None:

@@ -178,6 +178,12 @@ def test_whatever_the_record_says_nothing_is_usable_that_was_not_asked_granted_a
     assert (later.granted, later.undecided, later.refused) == (decision.granted, decision.undecided, decision.refused)
 
 
+def test_the_reviewed_definitions_are_carried_over_and_the_present_ones_only_where_there_are_none() -> None:
+    now = PluginFacts("p", "2", frozenset({READ}), tools=lambda: {"a": "present"})
+    assert carried_over(now, GrantRecord("p", "1", tools={"a": "reviewed"})).tools == {"a": "reviewed"}
+    assert carried_over(now, GrantRecord("p", "1")).tools == {"a": "present"}
+
+
 # Granting -----------------------------------------------------------------------------------------------------------------
 
 
@@ -367,6 +373,8 @@ BROKEN = [
     (GOOD + "  bad:\n    granted:\n    - gpu\n    - '*'\n", "is a pattern", 9),
     (GOOD + "  bad: {grnted: [gpu]}\n", "unknown key 'grnted' (did you mean 'granted'", 6),
     (GOOD + "  bad: {version: 1.0}\n", "must be text", 6),
+    (GOOD + "  bad: {tier: moon}\n", "'moon' is not a tier", 6),
+    (GOOD + "  bad: {version: '1'", "ends in the middle of a line", 6),
     (GOOD + "  bad: {scopes: {read:fs: []}}\n", "not empty", 6),
     (GOOD + "  Bad Name: {}\n", "is not a plugin name", 6),
     (GOOD + "  good: {granted: [danger:destructive]}\n", "is here twice", 6),
