@@ -23,7 +23,7 @@ from tavern_core.model.safe_text import printed, said, seen, with_type
 from tavern_core.model.tool import Example, ToolSpec
 from tavern_core.model.upstream import ToolOverride, UpstreamConfig
 from tavern_core.model.wildcard import matches
-from tavern_core.tam import neutralise, neutralise_json
+from tavern_core.tam.neutralise import VISIBLE, neutralise, neutralise_json
 from tavern_core.upstreams.catalogue import tool_json
 
 MAX_TOOLS: Final = 10_000
@@ -116,7 +116,7 @@ def sound(
             found[name] = replace(
                 tool,
                 description=_description(tool.description, mask),
-                display_name=neutralise(mask(tool.display_name)),
+                display_name=_prose(mask(tool.display_name)),
                 version=mask(tool.version),
                 tags=tuple(map(mask, tool.tags)),
                 examples=tuple(_example(example, mask) for example in tool.examples),
@@ -219,7 +219,12 @@ def _description(text: object, mask: Callable[[str], str]) -> str:
     if not isinstance(text, str):
         return ""
     text = mask(text)
-    return neutralise(text if len(text) <= MAX_DESCRIPTION else f"{text[:MAX_DESCRIPTION]}…")
+    return _prose(text if len(text) <= MAX_DESCRIPTION else f"{text[:MAX_DESCRIPTION]}…")
+
+
+def _prose(text: str) -> str:
+    """A text for people and models that cannot be read as a call. It is shown in quotes or lines of the host, so its edges need no guard."""
+    return neutralise(seen(text, lines=True), edges=False, guard=VISIBLE)
 
 
 def _harmless(schema: Any, mask: Callable[[str], str] | None, mask_own: Callable[[str], str] = str) -> Any:
@@ -239,7 +244,7 @@ def _harmless(schema: Any, mask: Callable[[str], str] | None, mask_own: Callable
             changed[key] = {mask_own(name): _harmless(inner, mask, mask_own) for name, inner in part.items()}
         elif key in _PROSE and isinstance(part, str):
             if mask is not None:
-                changed[key] = neutralise(mask(part))
+                changed[key] = _prose(mask(part))
         else:
             changed[key] = _masked(part, mask_own) if key in _DATA else _harmless(part, mask, mask_own)
     return changed
@@ -263,7 +268,7 @@ def withheld(tool: UpstreamTool) -> UpstreamTool:
     return replace(
         tool,
         description="In quarantine: its definition is not the one that was reviewed.",
-        display_name="",
+        display_name=local_name(tool.name),
         tags=(),
         examples=(),
         input_schema=_harmless(tool.input_schema, None),
@@ -285,9 +290,11 @@ def spec_of(tool: UpstreamTool, name: str, config: UpstreamConfig, needs: frozen
     if destructive and (override.capabilities is None or override.destructive):
         capabilities |= {"danger:destructive"}
     trusted = config.trust_annotations
+    local = local_name(tool.name)
+    shown = tool.display_name or ("" if local == tool.name else _prose(tool.name))
     return ToolSpec(
-        f"{plugin}:{local_name(tool.name)}",
-        description=_first(override.description, tool.description),
+        f"{plugin}:{local}",
+        description=_first(override.description, tool.description or shown),
         kind=config.kind,
         version=tool.version or "0",
         tags=tool.tags,
@@ -295,7 +302,8 @@ def spec_of(tool: UpstreamTool, name: str, config: UpstreamConfig, needs: frozen
         output_schema=tool.output_schema,
         capabilities=capabilities,
         endpoint=config.url,
-        display_name=tool.display_name,
+        resource_id=tool.name,
+        display_name=shown,
         plugin=plugin,
         examples=tool.examples,
         read_only=_first(override.read_only, trusted and bool(tool.read_only) and not destructive),

@@ -159,6 +159,22 @@ async def test_texts_are_filled_in_once_and_never_read_again(tmp_path: Path) -> 
         assert comfy.graphs[0]["4"]["inputs"] == {"text": "{{color}}\\1, 77 and {{color}}\\1", "prompt": "{a|b}"}
 
 
+async def test_marks_and_parameters_have_names_of_any_script(tmp_path: Path) -> None:
+    inputs = {"种子": {"node": "4", "input": "seed"}}
+    write(tmp_path, "人像", sampler(text="画 {{主题}}，风格 {{ style_2 }}", seed=1), inputs=inputs)
+    async with ComfyStub() as comfy, served(tmp_path, comfy) as host:
+        comfy.object_info["Sampler"] = SAMPLER
+        await host.upstreams.refresh("comfy")
+        tool = host.tools.get(host.tools.search("人像")[0].id)
+        assert tool is not None and (tool.display_name, tool.resource_id) == ("人像", "人像")
+        assert tool.id in host.manual() and "Description: 人像" in host.manual()
+        given = {"主题": "山水", "style_2": "水墨", "种子": 7}
+        result = await host.invoke(tool.id, {**ARGUMENTS, **given})
+        assert result.ok, result.error
+        assert comfy.graphs[0]["4"]["inputs"] == {"text": "画 山水，风格 水墨", "seed": 7}
+        assert failure(await host.invoke(tool.id, {**ARGUMENTS, "style_2": "水墨"}))[0] == "INPUT_SCHEMA_INVALID"
+
+
 UI = {"nodes": [], "links": [], "version": 0.4}
 LEFT_OUT: dict[str, tuple[Any, dict[str, Any], str]] = {
     "ui": (UI, {}, "Export (API)"),
@@ -173,6 +189,11 @@ LEFT_OUT: dict[str, tuple[Any, dict[str, Any], str]] = {
     "no-such-node": (GRAPH, {"inputs": {"x": {"node": "9", "input": "y"}}}, "no node has the id or title '9'"),
     "wired": (GRAPH, {"inputs": {"x": {"node": "2", "input": "image"}}}, "comes from another node"),
     "nested": (sampler(lora={"on": True, "name": ["{{lora}}"]}), {}, "{{lora}} stands within a list or an object"),
+    "phrase": (sampler(text="a {{big cat}}"), {}, "node 4, text: {{big cat}} holds no name of a parameter"),
+    "blank": (sampler(text="{{}}"), {}, "node 4, text: {{}} holds no name of a parameter"),
+    "digit": (sampler(text="{{1st}}"), {}, "node 4, text: {{1st}} holds no name of a parameter"),
+    "long": (sampler(text=f"{{{{{'n' * 65}}}}}"), {}, "holds no name of a parameter"),
+    "input-name": (sampler(), {"inputs": {"a b": {"node": "4"}}}, "input-name.tool.json/inputs: 'a b' is no name"),
     "outputs": (GRAPH, {"outputs": ["nothing"]}, "no node has the id or title 'nothing'"),
 }
 

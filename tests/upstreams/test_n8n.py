@@ -74,6 +74,21 @@ async def test_the_example_of_the_design_runs(tmp_path: Path) -> None:
             assert n8n.asked == ["POST /webhook/slack"]
 
 
+async def test_a_workflow_is_shown_and_found_by_its_own_name(tmp_path: Path) -> None:
+    async with N8nStub() as n8n:
+        n8n.webhooks["POST report"] = answers({"sent": True})
+        n8n.workflows = [workflow("发送报告 每周", webhook_node("report")), workflow("plain", webhook_node("plain"))]
+        async with opened(tmp_path, {"n8n": entry(n8n, api=True)}, secrets={"n8n": KEY}) as host:
+            await host.upstreams.refresh("n8n")
+            (found,) = host.tools.search("发送报告")
+            tool = host.tools.get(found.id)
+            assert tool is not None and (tool.display_name, tool.resource_id) == ("发送报告 每周", "发送报告 每周")
+            assert (host.tools["n8n:plain"].display_name, host.tools["n8n:plain"].resource_id) == ("", "plain")
+            assert f"- Tool ID: {tool.id}\n" in host.manual()
+            assert "  - Description: 发送报告 每周\n  - Parameters: any object" in host.manual()
+            assert (await host.invoke(tool.id, {"any": 1})).value == {"sent": True}
+
+
 async def gone(request: web.Request) -> web.StreamResponse:
     assert request.transport is not None
     request.transport.abort()

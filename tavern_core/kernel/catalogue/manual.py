@@ -41,6 +41,7 @@ _LABELS: Final[Mapping[str, Row]] = {
     "description": ("Description", "描述"),
     "parameters": ("Parameters", "参数"),
     "nothing": ("none", "无"),
+    "anything": ("any object", "任意对象"),
     "refused": ("Not permitted, calls are refused", "无权限，调用会被拒绝"),
     "destructive": ("Destructive: it cannot be undone", "破坏性操作：不可撤销"),
     "asks": ("Runs only after a person has approved it", "须经人工批准后才会执行"),
@@ -153,7 +154,8 @@ def _entry(tool: ToolSpec, language: Language, detail: _Detail, obstacles: Obsta
     if description := fold_lines(tool.description, _SHORT if detail == "short" else 2_000):
         yield harmless(f"  - {labels['description']}: {description}")
     lines = parameter_lines(tool.input_schema, language, described=detail == "full")
-    nothing = "" if lines else f" {labels['nothing']}"
+    takes_any = tool.input_schema.get("additionalProperties") not in (None, False)
+    nothing = "" if lines else f" {labels['anything' if takes_any else 'nothing']}"
     yield f"  - {labels['parameters']}:{nothing}"
     yield from (f"    {line}" for line in lines)
 

@@ -173,7 +173,7 @@ def document_of(tool: ToolSpec) -> dict[str, list[str]]:
     """The words of a tool, column by column (`fulltext.COLUMNS`), bounded in size."""
     texts = {
         "id": tool.id,
-        "name": f"{tool.display_name} {tool.local_name} {' '.join(tool.aliases)}",
+        "name": " ".join((tool.display_name, tool.local_name, *_own_name(tool), *tool.aliases)),
         "tags": " ".join(tool.tags),
         "parameters": " ".join(_parameter_texts(tool.input_schema)),
         "description": tool.description,
@@ -184,8 +184,14 @@ def document_of(tool: ToolSpec) -> dict[str, list[str]]:
 
 
 def _names_of(tool: ToolSpec) -> set[str]:
-    names = {fold(name[:_LONGEST_NAME]) for name in (tool.id, tool.local_name, tool.display_name, *tool.aliases)}
-    return names - {""}
+    names = (tool.id, tool.local_name, tool.display_name, *_own_name(tool), *tool.aliases)
+    return {fold(name[:_LONGEST_NAME]) for name in names} - {""}
+
+
+def _own_name(tool: ToolSpec) -> tuple[str, ...]:
+    """Its name in the system behind it, where that is another one."""
+    own = tool.resource_id
+    return () if not own or own in (tool.local_name, tool.display_name) else (own,)
 
 
 def _parameter_texts(schema: Mapping[str, Any]) -> Iterator[str]:

@@ -87,7 +87,7 @@ def read_skill(content: bytes, folder: str, file: str) -> SkillFile:
     metadata = data.get("metadata")
     return SkillFile(
         seen(_said(data, "name")) or folder,
-        neutralise(seen(_said(data, "description"), lines=True), guard=VISIBLE),
+        neutralise(seen(_said(data, "description"), lines=True), edges=False, guard=VISIBLE),
         {k: seen(v) for k, v in metadata.items() if isinstance(v, str)} if isinstance(metadata, dict) else {},
         tuple(found),
     )

@@ -82,7 +82,7 @@ def prose(text: str) -> str:
 
 
 def _harmless(text: str) -> str:
-    return neutralise(text, guard=VISIBLE)
+    return neutralise(seen(text, lines=True), edges=False, guard=VISIBLE)
 
 
 def inferred_schema(found: Inferred) -> dict[str, Any]:

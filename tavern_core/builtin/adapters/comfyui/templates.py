@@ -22,7 +22,8 @@ from tavern_core.schema.json_reader import NotJson, read_json
 from tavern_core.schema.validate import compile_validator
 
 Graph = dict[str, Any]
-_MARK: Final = re.compile(r"\{\{\s*([A-Za-z_][A-Za-z0-9_]{0,63})\s*\}\}")
+_MARK: Final = re.compile(r"\{\{\s*([^{}]*?)\s*\}\}")
+_LONGEST_NAME: Final = 64
 _SIDECAR: Final = ".tool.json"
 _MOST_BYTES: Final = 1_000_000
 _MOST_FILES: Final = 1_000
@@ -39,7 +40,6 @@ SIDECAR: Final[Mapping[str, Any]] = {
         "outputs": {"type": "array", "items": {"type": "string"}},
         "inputs": {
             "type": "object",
-            "propertyNames": {"pattern": "^[A-Za-z_][A-Za-z0-9_]{0,63}$"},
             "additionalProperties": {
                 "type": "object",
                 "additionalProperties": False,
@@ -131,6 +131,9 @@ def template(name: str, graph: Any, sidecar: Any) -> Template:
     _check(graph)
     if problems := compile_validator(SIDECAR, name=f"{name}{_SIDECAR}").problems(sidecar):
         raise BadTemplate(f"{name}{_SIDECAR}{problems[0].path}: {problems[0].message}")
+    for parameter in sidecar.get("inputs", {}):
+        if not _is_name(parameter):
+            raise BadTemplate(f"{name}{_SIDECAR}/inputs: {parameter!r:.80} is no {_NAME}")
     about = {key: value for key, value in sidecar.items() if key != "inputs"}
     for node in about.get("outputs", ()):
         _node(graph, node)
@@ -187,6 +190,8 @@ def _parameters(graph: Mapping[str, Any], listed: Mapping[str, Any]) -> Iterator
                     f"node {node}, {slot}: {within[0]} stands within a list or an object; mark whole inputs or texts"
                 )
             for name in _MARK.findall(value) if isinstance(value, str) else ():
+                if not _is_name(name):
+                    raise BadTemplate(f"node {node}, {slot}: {{{{{name:.80}}}}} holds no {_NAME}")
                 marked.setdefault(name, []).append((node, slot))
                 if _MARK.fullmatch(value.strip()):
                     whole.add(name)
@@ -202,6 +207,13 @@ def _parameters(graph: Mapping[str, Any], listed: Mapping[str, Any]) -> Iterator
             raise BadTemplate(f"inputs.{name} names no node and input, and the workflow has no {{{{{name}}}}}")
         written = {key: row[key] for key in _WRITTEN if key in row}
         yield Parameter(name, tuple(places), name in whole or name not in marked, bool(row.get("file")), written)
+
+
+_NAME: Final = f"name of a parameter: letters, digits and _ of any script, at most {_LONGEST_NAME}, no digit first"
+
+
+def _is_name(text: str) -> bool:
+    return text.isidentifier() and len(text) <= _LONGEST_NAME
 
 
 def _node(graph: Mapping[str, Any], named: str) -> str:

@@ -85,7 +85,7 @@ class Reader:
 
     def _wrapped(self, tag: str, text: str) -> str:
         inner = neutralise(text).replace(f"</{tag}", f"<\u200b/{tag}")
-        return f'<{tag} name="{neutralise(self._name)}">\n{_NOTE}\n\n{inner}\n</{tag}>'
+        return f'<{tag} name="{neutralise(self._name, edges=False)}">\n{_NOTE}\n\n{inner}\n</{tag}>'
 
 
 def _files(folder: Folder, path: str, depth: int) -> Iterator[tuple[str, int]]:
