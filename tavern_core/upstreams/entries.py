@@ -72,7 +72,7 @@ class Entry:
     def specs(self) -> tuple[ToolSpec, ...]:
         needs, held = self.config.capabilities(self.permissions), self.quarantined()
         tools = (withheld(tool) if name in held else tool for name, tool in self.tools().items())
-        return tuple(spec_of(tool, self.name, self.config, needs) for tool in tools)
+        return tuple(spec_of(tool, self.name, self.config, needs, self.definitions.version) for tool in tools)
 
     def _declared(self, names: Sequence[str]) -> DeclaredTools:
         """Its tools; those whose definition was lost are no failure, but listed again."""

@@ -240,13 +240,15 @@ class Listings:
     def _registered(
         self, entry: Entry, listed: Listed, kept: Definitions, before: Mapping[str, UpstreamTool]
     ) -> ToolsDiff:
+        is_same_version = entry.definitions.version == kept.version
         self._catalogue.store(entry.name, listed, kept)
         self._quarantine.first_seen(entry)
         tools = kept.tools
         self._warn_of_unknown(entry, tools)
         diff = _diff(before, tools)
-        if diff:
+        if diff or not is_same_version:
             self._lifecycle.tools_changed(entry.plugin, entry.candidate())
+        if diff:
             ids = {key: [f"{entry.plugin}:{local_name(n)}" for n in names] for key, names in diff.to_json().items()}
             self._base.recorder.note(TOOLS_CHANGED, {"upstream": entry.name, **ids}, plugin=entry.plugin)
         return diff

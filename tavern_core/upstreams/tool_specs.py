@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from tavern_core.contract.adapters import Listing, UpstreamTool
 from tavern_core.errors import UpstreamError
+from tavern_core.kernel.plugins.tool_rules import VERSION
 from tavern_core.model.capability import is_dangerous
 from tavern_core.model.limits import NO_LIMITS, ToolLimits
 from tavern_core.model.naming_rules import is_local_name
@@ -276,11 +277,12 @@ def withheld(tool: UpstreamTool) -> UpstreamTool:
     )
 
 
-def spec_of(tool: UpstreamTool, name: str, config: UpstreamConfig, needs: frozenset[str]) -> ToolSpec:
+def spec_of(tool: UpstreamTool, name: str, config: UpstreamConfig, needs: frozenset[str], stated: str = "") -> ToolSpec:
     """The tool as this host offers it.
 
     Args:
         name: of the upstream.
+        stated: the version that the upstream states of itself.
     """
     plugin = config.plugin_name(name)
     override = config.tools.get(tool.name) or _NOTHING
@@ -296,7 +298,7 @@ def spec_of(tool: UpstreamTool, name: str, config: UpstreamConfig, needs: frozen
         f"{plugin}:{local}",
         description=_first(override.description, tool.description or shown),
         kind=config.kind,
-        version=tool.version or "0",
+        version=next(filter(VERSION.fullmatch, (tool.version, stated)), "0"),
         tags=tool.tags,
         input_schema={"type": "object", **tool.input_schema},
         output_schema=tool.output_schema,

@@ -54,7 +54,6 @@ class Upstreams(Mapping[str, UpstreamStatus]):
         self._lifecycle = lifecycle
         self._wait = base.portal.run
         self._mask = base.known_secrets.mask_text
-        self._changed = base.signals.tools.emit
         self._quarantine = Quarantine(grants, catalogue)
         for entry in self._entries.values():
             entry.quarantined = partial(self._quarantine.quarantined, entry)
@@ -182,7 +181,6 @@ class Upstreams(Mapping[str, UpstreamStatus]):
                 raise UsageError(f"{name} has no tool {tool!r:.80}", hint=did_you_mean(tool, known))
         self._quarantine.accept(entry, chosen or None)
         self._lifecycle.tools_changed(entry.plugin, entry.candidate())
-        self._changed()
         return self._status(entry)
 
     def invoke(

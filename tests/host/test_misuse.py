@@ -127,6 +127,10 @@ MISUSED: dict[str, tuple[Callable[[Tavern], Any], str]] = {
     "inputs": (lambda host: host.workflows.run_sync(EMPTY, "x"), "inputs= takes a mapping, got str"),
     "the caller of a run": (lambda host: host.workflows.run_sync(EMPTY, context="x"), "context= takes a CallContext, got str"),
     "the id of a run": (lambda host: host.workflows.run_sync(EMPTY, run_id=5), "5 cannot be the id of a new run"),
+    "a key of its costs": (
+        lambda host: host.tools.register({"name": "a", "impl": len, "costHints": {"latencyMsP50": 5, "typo": 1}}),
+        "costHints: unknown key 'typo'",
+    ),
     "a key of a tool": (lambda host: host.tools.register({"name": "a", "impl": len, "descripton": ""}), "unknown key 'descripton'"),
 }  # fmt: skip
 

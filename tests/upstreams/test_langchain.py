@@ -201,6 +201,7 @@ def test_the_tools_of_an_installed_package_are_tools_of_the_host(site: Path, tmp
         status = host.upstreams.connect_sync("lc")
         assert status.tools == ("lc:add", "lc:draw", "lc:fail", "lc:shape", "lc:where_it_runs")
         assert status.latency_ms is not None
+        assert host.tools["lc:add"].version == "1.5" and host.tools["lc:add"].resource_id == "add"
         assert host.tools.get("lc:add").input_schema["required"] == ["a"]
         assert host.invoke_sync("lc:add", {"a": 1}).value == "3"
         assert host.invoke_sync("lc:shape", {"n": 1}).value == {"given": {"n": 1}}

@@ -38,7 +38,7 @@ def mini(era: str, tmp_path: Path, log: Path) -> Iterator[Tavern]:
 def test_all_pages_of_the_list_are_read(mini: Tavern) -> None:
     tools = mini.upstreams["mini"].tools
     assert len(tools) == 16 and "mini:echo" in tools and "mini:wait" in tools
-    assert mini.upstreams["mini"].version == "7"
+    assert mini.upstreams["mini"].version == mini.tools["mini:echo"].version == "7"
     assert mini.upstreams["mini"].description == "Be brief."
 
 

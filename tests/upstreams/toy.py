@@ -33,6 +33,7 @@ class System:
     answer: Callable[[UpstreamTool, Mapping[str, Any], UpstreamCall], Any] = lambda tool, arguments, call: dict(
         arguments
     )
+    version: str = ""
     refuses: CallError | None = None
     """Raised when it is connected to."""
     connected: int = 0
@@ -71,7 +72,9 @@ class ToyConnection:
         self.system.listed += 1
         if etag and etag == self.system.etag:
             return None
-        return Listing(self.system.tools, etag=self.system.etag, left_out=self.system.left_out)
+        return Listing(
+            self.system.tools, etag=self.system.etag, left_out=self.system.left_out, version=self.system.version
+        )
 
     async def invoke(self, tool: UpstreamTool, arguments: Mapping[str, Any], call: UpstreamCall) -> Any:
         answer = self.system.answer(tool, arguments, call)

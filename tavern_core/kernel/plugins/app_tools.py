@@ -141,10 +141,12 @@ def _written_out(data: Mapping[str, Any]) -> ToolSpec:
         raise ToolFileInvalid(f"tool {name!r:.200}: {wrong[0]} cannot be {type(data[wrong[0]]).__name__}")
     if data.get("kind", "python") == "python" and not callable(data.get("impl")) and not data.get("implementation"):
         raise ToolFileInvalid(f"tool {name!r:.200} has nothing to run", hint='add "impl": a function, or a "kind"')
-    if unknown := [key for key in data if key not in _KEYS]:
-        raise ToolFileInvalid(
-            f"tool {name!r:.200}: unknown key {unknown[0]!r:.80}", hint=known_instead(str(unknown[0]), sorted(_KEYS))
-        )
+    for part, known, where in ((data, _KEYS, ""), (data.get("costHints") or {}, _COST_HINTS, "costHints: ")):
+        if unknown := [key for key in part if key not in known]:
+            raise ToolFileInvalid(
+                f"tool {name!r:.200}: {where}unknown key {unknown[0]!r:.80}",
+                hint=known_instead(str(unknown[0]), sorted(known)),
+            )
     given = {key: value for key, value in data.items() if value is not None}
     try:
         return replace(ToolSpec.from_json({**given, "id": name}), impl=data.get("impl"), source="")
@@ -162,3 +164,4 @@ _KINDS: Mapping[str, type | tuple[type, ...]] = {
 
 _KEYS = frozenset({*ToolSpec("").to_json(), "endpoint", "resourceId", "implementation", "impl"})
 """The keys of a written-out tool."""
+_COST_HINTS = frozenset(ToolSpec("").to_json()["costHints"])

@@ -158,6 +158,7 @@ class Lifecycle:
                 record.provides["tools"] = tuple(entry.id for entry in entries)
         if not record.active:
             self.list_declared()
+        self.tables.base.signals.tools.emit()  # the ids may be the same
 
     def _declare_settings(self, record: Record, *, has_values: bool) -> None:
         """Make the settings of a plugin known that is not active, so that they can be seen and changed.

@@ -15,7 +15,7 @@ from tavern_core.model.limits import ToolLimits
 from tavern_core.model.tool import CostHints, Example, ToolSpec
 
 LONGEST_TIMEOUT_MS: Final = 86_400_000
-_VERSION: Final = re.compile(r"v?[0-9][0-9A-Za-z.+!_-]{0,99}")
+VERSION: Final = re.compile(r"v?[0-9][0-9A-Za-z.+!_-]{0,99}")
 """What PEP 440 and Semantic Versioning have in common."""
 
 _OF: Final[Mapping[str, tuple[type | tuple[type, ...], str, str]]] = {
@@ -67,7 +67,7 @@ def _mistakes(spec: ToolSpec) -> Iterator[tuple[str, str]]:
                 f"the arguments of an example are named, got {example.arguments!r:.80}",
                 'write {"arguments": {"name": value}}',
             )
-    if not isinstance(spec.version, str) or _VERSION.fullmatch(spec.version) is None:
+    if not isinstance(spec.version, str) or VERSION.fullmatch(spec.version) is None:
         yield f"{spec.version!r:.80} is not a version", 'write version="1.0.0"'
     for field in ("latency_ms_p50", "latency_ms_p95"):
         if not _is_duration(value := getattr(spec.cost_hints, field)):
