@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,7 +24,9 @@ from tavern_core.model.tool import ToolSpec
 
 if TYPE_CHECKING:
     from tavern_core.upstreams.catalogue import Catalogue
+    from tavern_core.upstreams.connections import Connections
     from tavern_core.upstreams.entries import Entry
+    from tavern_core.upstreams.review import Quarantine
     from tavern_core.upstreams.upstreams import Upstreams
 
 OWNER: Final = "core-upstreams"
@@ -76,22 +78,40 @@ class UpstreamParts:
             scopes, places = tuple(reach.scopes(record).items()), tuple(reach.places(record).items())
             return replace(own, scopes=scopes, places=places)
 
-        @cache
         def connected() -> Upstreams:
+            return parts()[0]
+
+        @cache
+        def parts() -> tuple[Upstreams, Connections, Quarantine]:
             from tavern_core.upstreams.catalogue import Catalogue
+            from tavern_core.upstreams.connections import Connections
             from tavern_core.upstreams.facilities import Granted
+            from tavern_core.upstreams.review import Quarantine
             from tavern_core.upstreams.upstreams import Upstreams
 
             def granted(plugin: str) -> Granted:
                 return Granted(lambda: lifecycle.records[plugin], secret, sandbox_of, rights, self.base.known_secrets)
 
             catalogue = self.catalogue or Catalogue(self.base.home / CACHE)
-            return Upstreams(self.entries, catalogue, lifecycle, grants, granted)
+            quarantine = Quarantine(grants, catalogue)
+            for entry in self.entries.values():
+                entry.quarantined = partial(quarantine.quarantined, entry)
+            connections = Connections(self.entries, lifecycle, granted)
+            upstreams = Upstreams(
+                self.entries,
+                catalogue,
+                lifecycle,
+                quarantine,
+                connections,
+                lambda plugin: rights(lifecycle.records[plugin]),
+            )
+            return upstreams, connections, quarantine
 
         if self.entries:
             from tavern_core.upstreams.executor import UpstreamExecutor
 
-            executor = UpstreamExecutor(connected(), self.base.tool_threads)
+            _, connections, quarantine = parts()
+            executor = UpstreamExecutor(self.entries, connections, quarantine, self.base.tool_threads)
             kinds = {entry.config.kind for entry in self.entries.values()}
             tables.contributions.add_all(OWNER, {"executors": dict.fromkeys(kinds, executor)}, source="builtin")
             tables.engines.listed = connected().find

@@ -49,7 +49,6 @@ class Connections:
 
     Args:
         granted: makes what an upstream may use, by the name of its plugin.
-        changed: called with an upstream that says that its list of tools changed.
     """
 
     def __init__(
@@ -57,7 +56,6 @@ class Connections:
         entries: Mapping[str, Entry],
         lifecycle: Lifecycle,
         granted: Callable[[str], Granted],
-        changed: Callable[[Entry], None],
     ) -> None:
         self.secrets: defaultdict[str, KnownSecrets] = defaultdict(KnownSecrets)
         """Upstream → what is behind the references of its entry."""
@@ -65,7 +63,8 @@ class Connections:
         self._lifecycle = lifecycle
         self._base = lifecycle.tables.base
         self._granted = granted
-        self._changed = changed
+        self.changed: Callable[[Entry], None] = lambda entry: None
+        """Called with an upstream that says that its list of tools changed."""
         self._sessions: dict[str, dict[str, Session]] = {}
         self._in_process: dict[str, dict[str, Connection]] = {}
         """Upstream → credential → connection of an adapter that runs in this process."""
@@ -117,7 +116,13 @@ class Connections:
             return await work(await self._local(entry, adapter, credential_of(entry, context)))
         return await self.on_loop(self.session(entry, context).use(work))
 
-    async def ask(self, entry: Entry, work: Callable[[Connection], Awaitable[T]], seconds: float) -> T:
+    async def ask(
+        self,
+        entry: Entry,
+        work: Callable[[Connection], Awaitable[T]],
+        seconds: float,
+        context: CallContext | None = None,
+    ) -> T:
         """Ask an upstream something that is not a call; whatever its adapter raises is an error of the upstream.
 
         Raises:
@@ -139,7 +144,7 @@ class Connections:
                 raise _failed(entry, error) from error
 
         try:
-            return await self.use(entry, None, timed)
+            return await self.use(entry, context, timed)
         except TavernError as error:
             self.without_secrets(entry, error)
             raise
@@ -349,7 +354,7 @@ class Connections:
             base.loaded.base_dir,
             base.home / "upstreams",
             self.secrets[entry.name],
-            lambda: self._changed(entry),
+            lambda: self.changed(entry),
         )
         with _settings_read():
             facility.resolve(adapter.settings)

@@ -6,12 +6,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 
 from tavern_core.contract.adapters import UpstreamTool
-from tavern_core.errors import Finding
+from tavern_core.errors import Finding, UpstreamNotFound
 from tavern_core.kernel.config.configuration import LoadedConfig
 from tavern_core.kernel.discovery.plugin_facts import Facts
 from tavern_core.kernel.manifest.declared_tools import DeclaredTools
 from tavern_core.kernel.plugins.candidate import Candidate
 from tavern_core.model.manifest import Manifest, Permissions
+from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.safe_text import seen
 from tavern_core.model.tool import ToolSpec
 from tavern_core.model.upstream import UpstreamConfig
@@ -124,6 +125,18 @@ class Entry:
             target=config.target,
             tool_hashes=lambda: lock_form(self.hashes()) if self.is_listed else {},
         )
+
+
+def entry_of(entries: Mapping[str, Entry], name: str) -> Entry:
+    """The upstream of that name.
+
+    Raises:
+        UpstreamNotFound: there is none; names the nearest (UPSTREAM_NOT_FOUND).
+    """
+    if (entry := entries.get(name)) is None:
+        hint = did_you_mean(name, entries) or "`tavern upstreams list` shows them"
+        raise UpstreamNotFound(f"there is no upstream {name!r:.80}", hint=hint)
+    return entry
 
 
 def read_entries(loaded: LoadedConfig, catalogue: Catalogue) -> dict[str, Entry]:

@@ -2,39 +2,79 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Awaitable, Mapping
 from typing import Any
 
+from tavern_core.contract.adapters import Connection, UpstreamCall, UpstreamTool
 from tavern_core.contract.protocols import BoundTool, ToolHome
-from tavern_core.errors import ToolNotFound
+from tavern_core.errors import CallError, ToolNotFound, UpstreamError
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.execution.threads import ThreadPool
+from tavern_core.kernel.settings.result_redaction import redact_result, strike
 from tavern_core.model.call import ToolCall
+from tavern_core.model.result import ToolResult
+from tavern_core.model.safe_text import with_type
 from tavern_core.model.tool import ToolSpec
+from tavern_core.upstreams.connections import Connections
+from tavern_core.upstreams.entries import Entry, entry_of
 from tavern_core.upstreams.facilities import CallFacility
-from tavern_core.upstreams.upstreams import Upstreams
+from tavern_core.upstreams.review import Quarantine
 
 
 @dataclass(frozen=True, slots=True)
 class UpstreamExecutor:
     """The executor of one kind of upstream."""
 
-    upstreams: Upstreams
+    entries: Mapping[str, Entry]
+    connections: Connections
+    quarantine: Quarantine
     threads: ThreadPool
     """For blocking code of adapters."""
 
     def bind(self, tool: ToolSpec, home: ToolHome, /) -> BoundTool:
         upstream, name = str(tool.implementation["upstream"]), str(tool.implementation["tool"])
-        if (known := self.upstreams.tool(upstream, name)) is None:
+        entry = entry_of(self.entries, upstream)
+        if (known := entry.tools().get(name)) is None:
             raise ToolNotFound(
                 f"{tool.id} is no longer a tool of {upstream}", hint=f"tavern upstreams refresh {upstream}"
             )
-        upstreams, threads, owner = self.upstreams, self.threads, (tool.plugin, tool.id)
+        self.quarantine.check(entry, known)
+        connections, threads, owner = self.connections, self.threads, (tool.plugin, tool.id)
 
         def run(arguments: Mapping[str, Any], call: ToolCall | None) -> Awaitable[Any]:
             assert call is not None  # wants_call
-            return upstreams.invoke(upstream, known, arguments, CallFacility(call, threads, owner))
+            return _invoked(connections, entry, known, arguments, CallFacility(call, threads, owner))
 
-        return BoundTool(
-            run, is_async=True, wants_call=True, stoppable=upstreams.is_stoppable(upstream), wants_control=True
-        )
+        # Cancelling a call ends its work, but for what runs in this process: that may go on in a thread.
+        stoppable = entry.config.package is None
+        return BoundTool(run, is_async=True, wants_call=True, stoppable=stoppable, wants_control=True)
+
+
+def _invoked(
+    connections: Connections, entry: Entry, tool: UpstreamTool, arguments: Mapping[str, Any], call: UpstreamCall
+) -> Awaitable[Any]:
+    """Make one call that the pipeline has let through; see `contract.adapters.Connection.invoke`."""
+    own = connections.secrets[entry.name]
+
+    async def invoked(connection: Connection) -> Any:
+        try:
+            answer = await connection.invoke(tool, arguments, call)
+        except CallError as error:
+            if own.renewed:
+                connections.without_secrets(entry, error)
+            raise
+        except KeyboardInterrupt as error:
+            if threading.current_thread() is threading.main_thread():  # no other thread ever sees Ctrl-C
+                raise
+            raise UpstreamError(f"{tool.name} failed: {with_type(error)}", outcome="unknown") from error
+        return _without(answer, own.renewed) if own.renewed else answer
+
+    return connections.use(entry, call.call.context, invoked)
+
+
+def _without(answer: Any, secrets: frozenset[str]) -> Any:
+    """An answer without what the adapter keeps; other secrets are taken out where those of every tool are."""
+    if isinstance(answer, ToolResult):
+        return redact_result(answer, secrets)
+    return strike(answer, secrets) if isinstance(answer, str | dict | list) else answer

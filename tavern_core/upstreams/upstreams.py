@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from functools import partial
+from dataclasses import replace
 from typing import Any, Final, TypeVar
 
-from tavern_core.contract.adapters import Connection, Documents, UpstreamCall, UpstreamTool
-from tavern_core.errors import CallError, TavernError, ToolFailed, UpstreamError, UpstreamNotFound, UsageError
+from tavern_core.contract.adapters import Connection, Documents
+from tavern_core.errors import PolicyDenied, TavernError, ToolFailed, UpstreamError, UsageError
 from tavern_core.kernel.access.tool_pins import Difference
 from tavern_core.kernel.catalogue.tools import ToolsDiff
-from tavern_core.kernel.grants.grant_store import GrantStore
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
-from tavern_core.kernel.settings.result_redaction import redact_result, strike
+from tavern_core.model.call import CallContext, Rights, shortfall
 from tavern_core.model.nearest import did_you_mean
-from tavern_core.model.result import ToolResult
-from tavern_core.model.safe_text import with_type
 from tavern_core.upstreams.catalogue import Catalogue
 from tavern_core.upstreams.connections import Connections
-from tavern_core.upstreams.entries import Entry
-from tavern_core.upstreams.facilities import Granted
+from tavern_core.upstreams.entries import Entry, entry_of
 from tavern_core.upstreams.listings import Listings
 from tavern_core.upstreams.review import Quarantine
 from tavern_core.upstreams.status import UpstreamStatus
@@ -37,7 +32,7 @@ class Upstreams(Mapping[str, UpstreamStatus]):
 
     Args:
         entries: what is configured.
-        granted: makes what an upstream may use, by the name of its plugin.
+        rights: what the tools of an upstream may do, by the name of its plugin.
     """
 
     def __init__(
@@ -45,8 +40,9 @@ class Upstreams(Mapping[str, UpstreamStatus]):
         entries: Mapping[str, Entry],
         catalogue: Catalogue,
         lifecycle: Lifecycle,
-        grants: GrantStore,
-        granted: Callable[[str], Granted],
+        quarantine: Quarantine,
+        connections: Connections,
+        rights: Callable[[str], Rights],
     ) -> None:
         base = lifecycle.tables.base
         self._entries = dict(entries)
@@ -54,11 +50,11 @@ class Upstreams(Mapping[str, UpstreamStatus]):
         self._lifecycle = lifecycle
         self._wait = base.portal.run
         self._mask = base.known_secrets.mask_text
-        self._quarantine = Quarantine(grants, catalogue)
-        for entry in self._entries.values():
-            entry.quarantined = partial(self._quarantine.quarantined, entry)
-        self._connections = Connections(self._entries, lifecycle, granted, lambda entry: self._listings.changed(entry))
+        self._rights = rights
+        self._quarantine = quarantine
+        self._connections = connections
         self._listings = Listings(self._entries, catalogue, lifecycle, self._connections, self._quarantine)
+        connections.changed = self._listings.changed
         self.find = self._listings.find
         """Lists an upstream whose tools are not known yet because one of them is wanted."""
         if entries:
@@ -84,21 +80,6 @@ class Upstreams(Mapping[str, UpstreamStatus]):
             UpstreamNotFound: there is none; names the nearest (UPSTREAM_NOT_FOUND).
         """
         return self._status(self._entry(name))
-
-    def tool(self, upstream: str, name: str) -> UpstreamTool | None:
-        """A tool as it was listed last; None: there is none.
-
-        Raises:
-            ToolQuarantined: it is not as it was reviewed (TOOL_QUARANTINED).
-        """
-        entry = self._entry(upstream)
-        if (tool := entry.tools().get(name)) is not None:
-            self._quarantine.check(entry, tool)
-        return tool
-
-    def is_stoppable(self, upstream: str) -> bool:
-        """Whether cancelling a call ends its work; what runs in this process may go on in a thread."""
-        return self._entry(upstream).config.package is None
 
     def differences(self, name: str) -> dict[str, tuple[Difference, ...]]:
         """Tool → where it is not as it was when it was reviewed. Raises UpstreamNotFound (UPSTREAM_NOT_FOUND)."""
@@ -183,29 +164,6 @@ class Upstreams(Mapping[str, UpstreamStatus]):
         self._lifecycle.tools_changed(entry.plugin, entry.candidate())
         return self._status(entry)
 
-    def invoke(
-        self, upstream: str, tool: UpstreamTool, arguments: Mapping[str, Any], call: UpstreamCall
-    ) -> Awaitable[Any]:
-        """Make one call that the pipeline has let through; see `contract.adapters.Connection.invoke`."""
-
-        entry = self._entry(upstream)
-        own = self._connections.secrets[upstream]
-
-        async def invoked(connection: Connection) -> Any:
-            try:
-                answer = await connection.invoke(tool, arguments, call)
-            except CallError as error:
-                if own.renewed:
-                    self._connections.without_secrets(entry, error)
-                raise
-            except KeyboardInterrupt as error:
-                if threading.current_thread() is threading.main_thread():  # no other thread ever sees Ctrl-C
-                    raise
-                raise UpstreamError(f"{tool.name} failed: {with_type(error)}", outcome="unknown") from error
-            return _without(answer, own.renewed) if own.renewed else answer
-
-        return self._connections.use(entry, call.call.context, invoked)
-
     async def close(self) -> None:
         """Close every connection."""
         if self._listings.is_busy:
@@ -218,18 +176,32 @@ class Upstreams(Mapping[str, UpstreamStatus]):
         """What an upstream has to read (MCP). Raises as `refresh`; ToolFailed: its kind knows no such thing (TOOL_ERROR)."""
         return list(await self._ask(self._entry(name), lambda one: _documents(name, one).list_resources()))
 
-    async def read_resource(self, name: str, uri: str) -> Mapping[str, Any]:
-        """One of them. Raises as `resources`."""
-        return await self._ask(self._entry(name), lambda one: _documents(name, one).read_resource(uri))
+    async def read_resource(self, name: str, uri: str, *, context: CallContext | None = None) -> Mapping[str, Any]:
+        """One of them.
+
+        Args:
+            context: the caller, who needs the permissions that a call needs; its credentials are used. None: the host itself.
+
+        Raises:
+            PolicyDenied: the caller may not (POLICY_DENIED); else as `resources`.
+        """
+        return await self._ask(self._entry(name), lambda one: _documents(name, one).read_resource(uri), context)
 
     async def prompts(self, name: str) -> list[Mapping[str, Any]]:
         """The prompts that an upstream offers (MCP). Raises as `resources`."""
         return list(await self._ask(self._entry(name), lambda one: _documents(name, one).list_prompts()))
 
-    async def get_prompt(self, name: str, prompt: str, arguments: Mapping[str, str] | None = None) -> Mapping[str, Any]:
-        """One of them, filled in. Raises as `resources`."""
+    async def get_prompt(
+        self,
+        name: str,
+        prompt: str,
+        arguments: Mapping[str, str] | None = None,
+        *,
+        context: CallContext | None = None,
+    ) -> Mapping[str, Any]:
+        """One of them, filled in. Args and raises as `read_resource`."""
         given = arguments or {}
-        return await self._ask(self._entry(name), lambda one: _documents(name, one).get_prompt(prompt, given))
+        return await self._ask(self._entry(name), lambda one: _documents(name, one).get_prompt(prompt, given), context)
 
     # The same for sync code -------------------------------------------------------------------------------------------
 
@@ -249,14 +221,18 @@ class Upstreams(Mapping[str, UpstreamStatus]):
         self._connections.session(entry).try_at_once()
         return await self._listings.refresh(entry)
 
-    async def _ask(self, entry: Entry, work: Callable[[Connection], Awaitable[T]]) -> T:
-        return await self._connections.ask(entry, work, ANSWER_S)
+    async def _ask(
+        self, entry: Entry, work: Callable[[Connection], Awaitable[T]], context: CallContext | None = None
+    ) -> T:
+        if context is not None and entry.plugin in self._lifecycle.records:
+            rights = replace(self._rights(entry.plugin), caller=context.permissions)
+            needs = entry.config.capabilities(entry.permissions)
+            if (lacks := shortfall(entry.plugin, needs, rights, context)) is not None:
+                raise PolicyDenied(lacks.reason, hint=lacks.fix, missing=list(lacks.missing), side=lacks.side)
+        return await self._connections.ask(entry, work, ANSWER_S, context)
 
     def _entry(self, name: str) -> Entry:
-        if (entry := self._entries.get(name)) is None:
-            hint = did_you_mean(name, self._entries) or "`tavern upstreams list` shows them"
-            raise UpstreamNotFound(f"there is no upstream {name!r:.80}", hint=hint)
-        return entry
+        return entry_of(self._entries, name)
 
     def _status(self, entry: Entry) -> UpstreamStatus:
         record, listed = self._lifecycle.records.get(entry.plugin), self._catalogue.listed(entry.name)
@@ -296,13 +272,6 @@ class Upstreams(Mapping[str, UpstreamStatus]):
             known.description,
             known.version,
         )
-
-
-def _without(answer: Any, secrets: frozenset[str]) -> Any:
-    """An answer without what the adapter keeps; other secrets are taken out where those of every tool are."""
-    if isinstance(answer, ToolResult):
-        return redact_result(answer, secrets)
-    return strike(answer, secrets) if isinstance(answer, str | dict | list) else answer
 
 
 def _documents(name: str, connection: Connection) -> Documents:

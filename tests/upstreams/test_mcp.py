@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tavern_core import CallContext, Tavern, ToolResult
+from tavern_core.errors import TavernError
 from tests.upstreams.mcp_hosts import ERAS, host, program
 
 pytestmark = pytest.mark.slow
@@ -165,6 +166,23 @@ def test_resources_and_prompts_can_be_read(mini: Tavern) -> None:
             await upstreams.get_prompt("mini", "greet", {"who": "Ada"}),
         )
 
+    def refused(permissions: set[str]) -> set[str]:
+        async def ask() -> set[str]:
+            caller = CallContext(principal="user:ann", permissions=frozenset(permissions))
+            found: set[str] = set()
+            for asked in (
+                mini.upstreams.read_resource("mini", "mini://note", context=caller),
+                mini.upstreams.get_prompt("mini", "greet", {"who": "Ada"}, context=caller),
+            ):
+                try:
+                    await asked
+                except TavernError as error:
+                    found.add(error.code)
+            return found
+
+        return asyncio.run(ask())
+
+    assert refused(set()) == {"POLICY_DENIED"} and refused({"process:host"}) == set()
     resources, note, prompts, prompt = asyncio.run(read())
     assert [one.get("uri") or one["uriTemplate"] for one in resources] == ["mini://note", "mini://{id}"]
     assert note["contents"][0]["text"] == "a note"
