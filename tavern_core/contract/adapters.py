@@ -123,6 +123,23 @@ class UpstreamCall(Protocol):
         """Whether a call with this key was begun before, by a process that has ended: it may have taken effect."""
         ...
 
+    @property
+    def resume_point(self) -> str:
+        """What `keep_resume_point` stored, where this call is a job that is resumed after its process ended; empty: nothing."""
+        ...
+
+    @property
+    def will_be_resumed(self) -> bool:
+        """Whether the call is cancelled because the host closes, and can be resumed: what it started goes on."""
+        ...
+
+    async def keep_resume_point(self, text: str) -> None:
+        """Store what finds the work that this call started, such as its number at the upstream. Without effect where the call is no job.
+
+        A job that has one can be resumed: the adapter then follows that work and does not start it again.
+        """
+        ...
+
     async def ask(self, message: str, schema: Mapping[str, Any], name: str = "answer") -> Mapping[str, Any] | None:
         """Ask the caller's user a question of the upstream.
 

@@ -17,6 +17,7 @@ from tavern_core.contract.protocols import Sandbox
 from tavern_core.contract.tool_context import RUNNING, ToolContext
 from tavern_core.errors import PolicyDenied, SettingsInvalid, ToolFailed
 from tavern_core.frozen_dataclass import dataclass
+from tavern_core.kernel.calls.background import resume_point
 from tavern_core.kernel.execution.modes import in_thread
 from tavern_core.kernel.execution.threads import Owner, ThreadPool
 from tavern_core.kernel.files.atomic_file import make_private_folder, write_atomic
@@ -280,7 +281,7 @@ class CallFacility:
         owner: plugin and id of the tool: whose threads it takes.
     """
 
-    __slots__ = ("_loop", "_owner", "_threads", "call", "context")
+    __slots__ = ("_loop", "_owner", "_point", "_threads", "call", "context")
 
     def __init__(self, call: ToolCall, threads: ThreadPool, owner: Owner) -> None:
         self.call = call
@@ -289,6 +290,7 @@ class CallFacility:
         self._loop = asyncio.get_running_loop()
         """The caller's: who answers questions waits there, and not on the loop of the connection."""
         self.context = ToolContext(call.id)
+        self._point = None if call.parent else resume_point.get()  # that of the job is not that of a call within it
 
     @property
     def key(self) -> str | None:
@@ -298,6 +300,18 @@ class CallFacility:
     def is_again(self) -> bool:
         control = RUNNING.get(self.call.id)
         return control is not None and control.is_again
+
+    @property
+    def resume_point(self) -> str:
+        return "" if self._point is None else self._point.text
+
+    @property
+    def will_be_resumed(self) -> bool:
+        return self._point is not None and self._point.is_left
+
+    async def keep_resume_point(self, text: str) -> None:
+        if self._point is not None:
+            await self._point.keep(text)
 
     async def ask(self, message: str, schema: Mapping[str, Any], name: str = "answer") -> Mapping[str, Any] | None:
         asked = self.context.ask(message, schema, key=name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -176,7 +177,7 @@ async def nothing(request: web.Request) -> web.StreamResponse:
     [
         (answers([{"a": 1}, {"a": 2}]), [{"a": 1}, {"a": 2}]),
         (answers({"message": "Workflow was started"}), {"message": "Workflow was started"}),
-        (answers({"jobId": "7"}, 202), {"jobId": "7"}),
+        (answers({"jobId": "7"}), {"jobId": "7"}),
         (answers({"jobId": "../workflows"}, 202), {"jobId": "../workflows"}),
         (text, "straße"),
         (nothing, None),
@@ -416,6 +417,59 @@ async def test_a_run_that_is_followed_is_stopped_with_its_call_where_n8n_can(tmp
             assert done.status == "cancelled"
             assert n8n.asked.count("POST /api/v1/executions/7/stop") == 1
             assert n8n.executions["7"][0]["status"] == ("canceled" if stops else "running")
+
+
+async def test_a_run_that_cannot_be_followed_without_a_key_is_no_success(tmp_path: Path) -> None:
+    async with N8nStub() as n8n:
+        n8n.webhooks["POST slack"] = answers({"jobId": 106}, 202)
+        result = await call(tmp_path, n8n, "slack", {})
+        assert failure(result) == ("UPSTREAM_ERROR", "unknown", "no key")
+        assert result.error is not None and result.error.details["execution"] == "106"
+        assert "settings.apiKey" in (result.error.fix or "")
+
+
+POLLING = """
+import os, signal, sys
+from pathlib import Path
+from tavern_core import Tavern
+home = Path(sys.argv[1])
+with Tavern.open(home / "tavern.yaml", home=home / "home") as host:
+    def end(event):
+        if sys.argv[3] == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        polling.set()
+    import threading
+    polling = threading.Event()
+    host.events.subscribe(end, "TOOL_PROGRESS")
+    host.invoke_sync("n8n:slack", {}, idempotency_key=sys.argv[2] or None)
+    polling.wait(60)
+"""
+
+
+@pytest.mark.parametrize("end", ["killed", "closed"])
+@pytest.mark.parametrize("key", ["", "k"])
+@pytest.mark.parametrize("header", [True, False])
+async def test_a_job_is_followed_on_after_its_process_ended_and_not_started_again(
+    tmp_path: Path, end: str, key: str, header: bool
+) -> None:
+    async with N8nStub() as n8n:
+        n8n.stops = True
+        n8n.webhooks["POST slack"] = answers({"jobId": "103"}, 202)
+        n8n.executions["103"] = [execution("running")]
+        upstream = entry(n8n, api=True, slack={"path": "slack", "job": True})
+        if not header:
+            del upstream["idempotencyHeader"]
+        async with opened(tmp_path, {"n8n": upstream}, secrets={"n8n": KEY}) as host:
+            await host.upstreams.refresh("n8n")
+            ended = await asyncio.create_subprocess_exec(sys.executable, "-c", POLLING, str(tmp_path), key, end)
+            await asyncio.wait_for(ended.wait(), 60)
+            [job] = host.jobs.list(tool="n8n:slack")
+            await host.jobs.resume(job.id)
+            n8n.executions["103"] = [execution("success", [{"done": True}])]
+            assert (await host.jobs.wait(job.id, 60)).status == "completed"
+            done = host.jobs.result(job.id)
+            assert done is not None and done.value == {"done": True}
+        assert n8n.asked.count("POST /webhook/slack") == 1 and not any(asked.endswith("/stop") for asked in n8n.asked)
 
 
 async def listed(host: Tavern) -> str:

@@ -87,9 +87,13 @@ def _call(tool: Mapping[str, Any], arguments: Mapping[str, Any], facts: Mapping[
     async def ask(message: str, schema: Mapping[str, Any], name: str = "answer") -> Any:
         return await context.ask(message, schema, key=name)
 
+    async def keep_resume_point(text: str) -> None:
+        pass  # only adapters in the host have resume points
+
     return SimpleNamespace(
-        call=call, context=context, key=facts["key"], is_again=facts["again"] is True, ask=ask, in_thread=in_thread
-    )
+        call=call, context=context, key=facts["key"], is_again=facts["again"] is True, ask=ask, in_thread=in_thread,
+        resume_point="", will_be_resumed=False, keep_resume_point=keep_resume_point,
+    )  # fmt: skip
 
 
 def tool_json(tool: UpstreamTool) -> dict[str, Any]:

@@ -22,6 +22,26 @@ has_asked: Final[ContextVar[str]] = ContextVar("tavern_has_asked", default="")
 """The key of a job that waited for an answer when its process ended, so its call is made again from its beginning; empty: none."""
 
 
+class ResumePoint(Protocol):
+    """What finds the work of a job at another system again, once the process of the job has ended."""
+
+    @property
+    def text(self) -> str:
+        """What a process that has ended kept; empty: nothing."""
+        ...
+
+    @property
+    def is_left(self) -> bool:
+        """Whether the host closes, and leaves the job to be resumed from what was kept."""
+        ...
+
+    async def keep(self, text: str) -> None: ...
+
+
+resume_point: Final[ContextVar[ResumePoint | None]] = ContextVar("tavern_resume_point", default=None)
+"""That of the job that this code belongs to; the runner of a job sets it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """A call to be made in the background."""

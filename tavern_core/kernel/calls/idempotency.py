@@ -28,7 +28,7 @@ from pydantic_core import from_json, to_json
 from tavern_core.contract.stores import Record, RecordStore
 from tavern_core.errors import CallError, CallMisused, ConnectionLost, IdempotencyConflict, StateDamaged
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.kernel.calls.background import has_asked
+from tavern_core.kernel.calls.background import has_asked, resume_point
 from tavern_core.kernel.calls.retrying import is_harmless_again
 from tavern_core.kernel.calls.running_call import RunningCall
 from tavern_core.kernel.calls.stored_results import result_of, result_text
@@ -239,9 +239,12 @@ class Idempotency:
             return wanted
 
     async def finish(self, claim: Claim, plan: Plan, call: RunningCall, result: ToolResult, mode: Mode) -> None:
-        """Record the outcome of the call and notify its waiters. A failure without an effect releases the key."""
+        """Record the outcome of the call and notify its waiters. A failure without an effect releases the key, and so does
+        the close of the host where the job of the call is resumed from what was kept."""
         record, error = claim.record, result.error
-        is_free = error is not None and is_harmless_again(error, plan.spec, has_key=True)
+        point = resume_point.get()
+        is_left = error is not None and error.kind == "CANCELLED" and point is not None and point.is_left
+        is_free = is_left or (error is not None and is_harmless_again(error, plan.spec, has_key=True))
         left = done = None
         if call.deadline is not None and not self._records.is_quick:  # its caller gets the answer in time in any case
             left = max(call.deadline - time.perf_counter(), _LEAST_WRITE_S)

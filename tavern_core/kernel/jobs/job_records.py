@@ -42,7 +42,8 @@ class KeptJob:
     job: Job
     record: Record
     facts: Mapping[str, Any]
-    """`process`, `caller` (a context as JSON; None: the host), `arguments` (None: not stored), `key`, `door`, `user`, `approval`."""
+    """`process`, `caller` (a context as JSON; None: the host), `arguments` (None: not stored), `key`, `door`, `user`, `approval`,
+    `point` (what finds its work at another system)."""
     is_lost: bool = False
     """Its process has ended before it did."""
 

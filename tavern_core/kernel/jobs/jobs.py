@@ -282,7 +282,8 @@ class Jobs(Mapping[str, Job]):
         return self._engines.runs is not None and self._engines.runs.answer(id, name, value)
 
     async def resume(self, id: str, *, context: CallContext | None = None) -> Job:  # noqa: A002 - the job's
-        """Start a job again whose process ended, as its own caller: one that had not begun, or whose tool may do the same twice.
+        """Start a job again whose process ended, as its own caller: one that had not begun, or whose tool may do the same twice or
+        finds its work again.
 
         Raises:
             JobNotFound: it does not exist, or is another caller's (JOB_NOT_FOUND).
@@ -303,7 +304,7 @@ class Jobs(Mapping[str, Job]):
             raise UsageError(f"{id} is {job.status}: there is nothing to resume", hint="start it again")
         # Its key is stored before its tool runs, so while it holds, it gives the answer that there is, or says that it is unknown.
         is_keyed = kept.facts.get("key") is not None and time.time() < job.created + self._new.key_s
-        is_safe = is_keyed or bool(kept.facts.get("again"))
+        is_safe = is_keyed or bool(kept.facts.get("again") or kept.facts.get("point"))
         if not is_waiting and job.error is not None and job.error.outcome != "none" and not is_safe:
             raise UsageError(
                 f"{id} had started, and it is unknown whether it happened", hint="look, then start it again"
@@ -322,6 +323,7 @@ class Jobs(Mapping[str, Job]):
         await self._running.aside(self._running.enter)
         running = RunningJob(id, kept.record.owner, request, request.arguments, request.context, job.trace)
         running.has_asked = is_waiting and not kept.facts.get("approval")
+        running.point = str(kept.facts.get("point") or "")
         running.known = [(str(name), value) for name, value in kept.facts.get("answers") or ()]
         changed = await self._running.aside(self._taken_up, running, kept)
         if changed is None:

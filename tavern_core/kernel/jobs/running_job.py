@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, Final
@@ -47,6 +47,8 @@ class RunningJob:
     """For an approval: its tool does not run."""
     has_asked = False
     """It waited for an answer when the process ended that ran it before."""
+    point = ""
+    """What finds its work at another system again; see `background.ResumePoint`."""
     is_left = False
     """Its host closes: what has not ended by itself stays as it is stored, to be resumed."""
     call_id = ""
@@ -89,6 +91,17 @@ class RunningJob:
         """The answers that its tool has got: another process gives them again."""
         self.storing = threading.Lock()
         """Held while questions and answers change or are stored: the newest are stored last."""
+
+
+class JobPoint:
+    """The resume point of a job, stored with it; see `background.ResumePoint`."""
+
+    def __init__(self, keep: Callable[[str], Coroutine[Any, Any, None]], running: RunningJob) -> None:
+        self.keep, self.text, self._running = keep, running.point, running
+
+    @property
+    def is_left(self) -> bool:
+        return self._running.is_left and bool(self._running.point)
 
 
 class JobConversation:

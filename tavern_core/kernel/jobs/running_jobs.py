@@ -29,7 +29,7 @@ from tavern_core.errors import (
     TavernError,
     UsageError,
 )
-from tavern_core.kernel.calls.background import has_asked, job_id
+from tavern_core.kernel.calls.background import has_asked, job_id, resume_point
 from tavern_core.kernel.calls.call_control import Progress, on_left_behind, on_progress
 from tavern_core.kernel.calls.elicitation import conversation
 from tavern_core.kernel.calls.running_call import current
@@ -38,7 +38,14 @@ from tavern_core.kernel.calls.untrusted_content import Starter
 from tavern_core.kernel.execution.modes import Mode
 from tavern_core.kernel.execution.portal import Portal
 from tavern_core.kernel.jobs.job_records import LOST, JobChanges, KeptJob, ended
-from tavern_core.kernel.jobs.running_job import AGAIN_S, JobConversation, RunningJob, give_answer, show_questions
+from tavern_core.kernel.jobs.running_job import (
+    AGAIN_S,
+    JobConversation,
+    JobPoint,
+    RunningJob,
+    give_answer,
+    show_questions,
+)
 from tavern_core.kernel.limits.slots import Full, Slots
 from tavern_core.kernel.settings.result_redaction import ForDisk
 from tavern_core.kernel.stores.end_requests import asked_to_end
@@ -241,7 +248,8 @@ class RunningJobs:
     async def _called(self, running: RunningJob) -> ToolResult:
         """The call, repeated until no approval is missing."""
         job_id.set(running.id)
-        has_asked.set((running.has_asked and running.request.key) or "")
+        has_asked.set(((running.has_asked or running.point) and running.request.key) or "")
+        resume_point.set(JobPoint(partial(self._keep_point, running), running))
         on_progress.set(lambda progress: self._moved(running, progress))
         on_left_behind.set(running.left.append)
         conversation.set(JobConversation(self.changes, running, self.mode))
@@ -275,6 +283,11 @@ class RunningJobs:
         calls, request = self.engines.calls, running.request
         assert calls is not None
         return await calls(request.tool, running.arguments, running.context, request.purpose, request.key, request.door)
+
+    async def _keep_point(self, running: RunningJob, text: str) -> None:
+        running.point = text
+        with suppress(StateDamaged):  # the call goes on; after a kill, it is unknown what came of it
+            await self.aside(self._records.change, running.id, lambda job: job, self._is_ours, point=text)
 
     async def _decided(self, running: RunningJob, approval: str) -> None:
         wake = running.wake = asyncio.Event()

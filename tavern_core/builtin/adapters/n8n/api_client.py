@@ -62,7 +62,7 @@ class Api:
         return found
 
     async def follow(self, execution: str, call: UpstreamCall) -> ToolResult:
-        """Wait for the end of a run; where the wait is cancelled, n8n is asked to stop it.
+        """Wait for the end of a run; where the wait is cancelled for good, n8n is asked to stop it.
 
         Raises:
             UpstreamError: ``details.reason`` is ``failed``, ``canceled`` or ``lost`` (UPSTREAM_ERROR).
@@ -70,7 +70,8 @@ class Api:
         try:
             return await self._followed(execution, call)
         except asyncio.CancelledError:
-            await self._stop(execution)
+            if not call.will_be_resumed:
+                await self._stop(execution)
             raise
 
     async def _followed(self, execution: str, call: UpstreamCall) -> ToolResult:

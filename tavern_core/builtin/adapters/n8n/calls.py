@@ -37,9 +37,12 @@ async def call_webhook(
         key: the header with the idempotency key, or none.
 
     Raises:
-        UpstreamError: ``details.reason`` is ``unreachable``, ``inactive``, ``unauthorized``, ``busy`` or ``failed`` (UPSTREAM_ERROR).
+        UpstreamError: ``details.reason`` is ``unreachable``, ``inactive``, ``unauthorized``, ``busy``, ``failed`` or ``no key``
+            (UPSTREAM_ERROR).
         ToolFailed: an argument cannot stand in the path (TOOL_ERROR).
     """
+    if api is not None and _JOB_ID.match(call.resume_point):
+        return await api.follow(call.resume_point, call)
     method = str(tool.data["method"])
     path, left = _path(str(tool.data["path"]), arguments)
     sent: dict[str, Any] = {"params": _query(left)} if method in _IN_QUERY else {"json": left}
@@ -48,7 +51,16 @@ async def call_webhook(
     )
     if not 200 <= answer.status < 300:
         raise _failure(tool, answer)
-    if answer.status == 202 and api is not None and (job := _job(answer)):
+    if answer.status == 202 and (job := _job(answer)):
+        if api is None:
+            raise UpstreamError(
+                f"n8n execution {job} was started, and what comes of it cannot be seen without an API key",
+                hint="write settings.apiKey; without one, let the workflow answer when it has ended, or not with a jobId",
+                outcome="unknown",
+                reason="no key",
+                execution=job,
+            )
+        await call.keep_resume_point(job)
         return await api.follow(job, call)
     return await _answered(answer, tool, call)
 
