@@ -695,7 +695,7 @@ class Tavern:
         await self._host.events.user_logged_in(user)
 
     async def refresh(self) -> ToolsDiff:
-        """Find plugins again: new ones appear, changed ones are reloaded, removed ones stop."""
+        """Find plugins again: new ones appear, changed ones are reloaded, removed ones stop. Upstreams in use are listed again."""
         return await self.tools.look_again()
 
     def wait(self, coroutine: Coroutine[Any, Any, Any]) -> Any:

@@ -115,4 +115,5 @@ class UpstreamParts:
             kinds = {entry.config.kind for entry in self.entries.values()}
             tables.contributions.add_all(OWNER, {"executors": dict.fromkeys(kinds, executor)}, source="builtin")
             tables.engines.listed = connected().find
+            tables.engines.relisted = connected().refresh_used
         return connected

@@ -99,6 +99,11 @@ class Connections:
         """That of the connection for calls of the host itself."""
         return "open" if "" in self._in_process.get(entry.name, ()) else self.session(entry).state
 
+    def was_used(self, entry: Entry) -> bool:
+        """Whether this process has connected to it, or tried to."""
+        sessions = self._sessions.get(entry.name, {})
+        return entry.name in self._in_process or any(session.was_used for session in list(sessions.values()))
+
     async def use(self, entry: Entry, context: CallContext | None, work: Callable[[Connection], Awaitable[T]]) -> T:
         """Do something with the connection of a caller.
 

@@ -42,6 +42,8 @@ AGAIN_S: Final = 60.0
 CLOSING_S: Final = 5.0
 """How long the end of the host waits for upstreams that answered the last time."""
 
+_LATE: Final = "it had not listed its tools when the host was closed"
+
 
 class Listings:
     """Keeps the catalogues of a host's upstreams as they are said to be."""
@@ -138,12 +140,17 @@ class Listings:
         if awaited:
             await asyncio.wait([one for _, one in awaited], timeout=CLOSING_S)
         for name in {name for name, one in awaited if not one.done()}:
-            late = UpstreamError("it had not listed its tools when the host was closed")
-            await self.note_health(self._entries[name], late)
+            await self.note_health(self._entries[name], UpstreamError(_LATE))
         for _, one in running:
             one.cancel()
         if running:
             await asyncio.wait([one for _, one in running])
+
+    def forget_lateness(self, entry: Entry) -> None:
+        """The operator has taken the list that is known: that a later one was not finished is no error of the upstream."""
+        health = self._catalogue.health(entry.name)
+        if health is not None and health.error == _LATE:
+            self._catalogue.note_health(entry.name, replace(health, error=""))
 
     def _was_ill(self, name: str) -> bool:
         health = self._catalogue.health(name)

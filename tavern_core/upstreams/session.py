@@ -142,6 +142,11 @@ class Session:
             if self._owner is not None:
                 await asyncio.wait([self._owner], timeout=CLOSE_S + 1)
 
+    @property
+    def was_used(self) -> bool:
+        """Whether it was opened, or tried to be."""
+        return self.state != "idle" or self._used > 0
+
     async def _own(self, opened: asyncio.Future[Connection]) -> None:
         """The task that the connection belongs to."""
         self._end = end = asyncio.Event()

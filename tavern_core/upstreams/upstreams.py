@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
@@ -105,7 +105,14 @@ class Upstreams(Mapping[str, UpstreamStatus]):
         if name is not None:
             entry = self._entry(name)
             return {name: await self._connections.on_loop(self._by_name(entry))}
-        entries = [entry for entry in self._entries.values() if not self._connections.missing(entry)]
+        return await self._refresh(self._entries.values())
+
+    async def refresh_used(self) -> dict[str, ToolsDiff]:
+        """`refresh` of all upstreams that this process has used or asked."""
+        return await self._refresh(filter(self._connections.was_used, self._entries.values()))
+
+    async def _refresh(self, wanted: Iterable[Entry]) -> dict[str, ToolsDiff]:
+        entries = [entry for entry in wanted if not self._connections.missing(entry)]
         listed = (self._connections.on_loop(self._by_name(entry)) for entry in entries)
         found = await asyncio.gather(*listed, return_exceptions=True)
         for result in found:
@@ -161,6 +168,7 @@ class Upstreams(Mapping[str, UpstreamStatus]):
             if tool not in known:
                 raise UsageError(f"{name} has no tool {tool!r:.80}", hint=did_you_mean(tool, known))
         self._quarantine.accept(entry, chosen or None)
+        self._listings.forget_lateness(entry)
         self._lifecycle.tools_changed(entry.plugin, entry.candidate())
         return self._status(entry)
 

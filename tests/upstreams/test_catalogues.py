@@ -224,8 +224,13 @@ def test_a_list_that_is_under_way_when_the_host_ends_is_finished_or_noted_as_lat
         assert "UPSTREAM_FAILED" not in caplog.text
         with opened(slow, tmp_path, refreshMs=1) as host:
             assert "when the host was closed" in host.upstreams["toy"].last_error
-    slow.release.set()
     with opened(slow, tmp_path, refreshMs=1) as host:
+        host.upstreams.accept("toy")
+        assert host.upstreams["toy"].last_error == ""
+        host.tools.list()
+    with opened(slow, tmp_path, refreshMs=1) as host:
+        assert "when the host was closed" in host.upstreams["toy"].last_error
+        slow.release.set()
         host.upstreams.refresh_sync("toy")
         assert host.upstreams["toy"].last_error == ""
 
@@ -440,6 +445,23 @@ def test_a_list_of_a_time_that_has_not_come_is_out_of_date(tmp_path: Path) -> No
     with opened(system, tmp_path) as host:
         host.tools.list()
     assert system.listed == 2
+
+
+@pytest.mark.parametrize("refresh", [lambda host: host.tools.refresh(), lambda host: host.wait(host.refresh())])
+def test_a_refresh_of_the_host_lists_the_upstreams_again_that_are_in_use(
+    refresh: Callable[[Tavern], Any], tmp_path: Path
+) -> None:
+    system = System()
+    with opened(system, tmp_path, refreshMs=3_600_000) as host:
+        host.upstreams.connect_sync("toy")
+    system.tools = (ECHO, replace(ECHO, name="more"))
+    with opened(system, tmp_path, refreshMs=3_600_000) as host:
+        assert not refresh(host) and system.listed == 1
+        assert host.invoke_sync("toy:echo", {"x": 1}).ok
+        assert refresh(host).added == ("toy:more",)
+        system.refuses = lost()
+        host.wait(host.upstreams.disconnect("toy"))
+        assert not refresh(host)  # what cannot be reached keeps its tools
 
 
 def many(change: str = "") -> tuple[UpstreamTool, ...]:

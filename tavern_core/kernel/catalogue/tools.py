@@ -261,7 +261,7 @@ class Tools:
         return self.register(*offers, plugin=plugin)
 
     def refresh(self) -> ToolsDiff:
-        """Look for plugins again: new ones appear, changed ones are read again, removed ones stop.
+        """Look for plugins again: new ones appear, changed ones are read again, removed ones stop. Upstreams in use are listed again.
 
         Returns:
             What changed, by tool id. It may be awaited too; `await tavern.refresh()` does not hold up an event loop.
@@ -273,6 +273,8 @@ class Tools:
         self._specs.base.portal.check()
         before = {s.id: s for s in self.snapshot()}
         await self._reconciler.look_again()
+        if (relisted := self._specs.lifecycle.tables.engines.relisted) is not None:
+            await relisted()
         self._specs.changed()
         after = {s.id: s for s in self.snapshot()}
         diff = ToolsDiff(

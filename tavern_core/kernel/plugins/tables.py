@@ -66,6 +66,9 @@ class Engines:
         self.listed: Callable[[str], Awaitable[bool]] | None = None
         """``listed(plugin)`` requests the tools of an upstream for the first time; True: there may be more tools now."""
 
+        self.relisted: Callable[[], Awaitable[Any]] | None = None
+        """``relisted()`` requests the tools again of all upstreams that are in use."""
+
     def enter(self, flow: FlowEngine, runs: RunJobs, calls: Calls, inner: Mapping[str, ToolSpec]) -> None:
         """From now on tools may be bound to them."""
         self.flow, self.runs, self.calls = flow, runs, calls
