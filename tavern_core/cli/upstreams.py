@@ -164,10 +164,10 @@ def import_(session: Session, file: str) -> None:
 
     FILE is its configuration (`mcpServers`). No secret is copied, and nothing is granted.
     """
-    from tavern_core.upstreams.config_entries import entries_of_json, read_servers, written_names
+    from tavern_core.upstreams.config_entries import entries_of_json, read_servers, written_entries
 
     written = _file(session)
-    entries, left_out = entries_of_json(read_servers(Path(file)), file, written_names(written))
+    entries, left_out = entries_of_json(read_servers(Path(file)), file, written_entries(written))
     _write(session, written, entries, left_out)
     if left_out:
         raise ReportedExit(FAILED)

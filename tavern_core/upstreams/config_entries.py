@@ -8,9 +8,10 @@ Nothing is granted by that. No secret is copied: an environment variable or head
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -90,12 +91,14 @@ def read_servers(file: Path) -> str:
         raise ConfigInvalid(f"{file} cannot be read: {error}", hint="name a file with `mcpServers` in JSON") from None
 
 
-def entries_of_json(text: str, file: str, known: Collection[str] = ()) -> tuple[list[NewEntry], dict[str, str]]:
+def entries_of_json(
+    text: str, file: str, known: Mapping[str, Any] | None = None
+) -> tuple[list[NewEntry], dict[str, str]]:
     """The entries for a file of another MCP host; and of its servers that cannot be one, name → why.
 
     Args:
         file: its name, for messages.
-        known: names of upstreams that there are already.
+        known: the upstreams that there are already, as they are written.
 
     Raises:
         ConfigInvalid: it is no such file, or no server in it can be an entry (CONFIG_INVALID).
@@ -114,16 +117,18 @@ def entries_of_json(text: str, file: str, known: Collection[str] = ()) -> tuple[
         raise ConfigInvalid(f"{file} holds no servers", hint='expected {"mcpServers": {"name": {"command": …}}}')
     found: dict[str, NewEntry] = {}
     left_out: dict[str, str] = {}
-    for name, server in servers.items():
+    taken = dict(known or {})
+    for name, server in sorted(servers.items(), key=lambda item: not _is_name(item[0])):  # the others get what is free
         try:
-            new = _checked(_entry_of(str(name), server))
+            new = _checked(_entry_of(str(name), server, taken))
         except ConfigInvalid as error:
             left_out[str(name)] = error.message
             continue
-        if new.name in known or new.name in found:
+        if new.name in taken:
             left_out[str(name)] = f"there is an upstream {new.name!r} already"
         else:
             found[new.name] = new
+            taken[new.name] = new.entry
     if not found:
         name, why = next(iter(left_out.items()))
         raise ConfigInvalid(f"{file}: the server {name!r:.80} is not imported: {why}")
@@ -136,7 +141,7 @@ def write_entries(file: Path, entries: Sequence[NewEntry]) -> None:
     Raises:
         ConfigInvalid: an upstream of this name is there already, or the file cannot be edited (CONFIG_INVALID).
     """
-    known = written_names(file)
+    known = written_entries(file)
     for new in entries:
         if new.name in known:
             raise ConfigInvalid(
@@ -145,22 +150,22 @@ def write_entries(file: Path, entries: Sequence[NewEntry]) -> None:
     set_members(file, "upstreams", {new.name: new.entry for new in entries})
 
 
-def written_names(file: Path) -> set[str]:
-    """The upstreams that tavern.yaml has. Raises ConfigInvalid: it cannot be read (CONFIG_INVALID)."""
+def written_entries(file: Path) -> dict[str, Any]:
+    """The upstreams that tavern.yaml has, by name. Raises ConfigInvalid: it cannot be read (CONFIG_INVALID)."""
     from tavern_core.kernel.text.document_limits import LARGEST_FILE
     from tavern_core.kernel.text.yaml_reader import read_yaml
 
     text = read_text(file, LARGEST_FILE) if file.is_file() else None
     data = read_yaml(text or "", str(file), code=ConfigInvalid.code).data
     found = data.get("upstreams") if isinstance(data, dict) else None
-    return set(found) if isinstance(found, dict) else set()
+    return found if isinstance(found, dict) else {}
 
 
-def _entry_of(name: str, server: Any) -> NewEntry:
+def _entry_of(name: str, server: Any, taken: Mapping[str, Any]) -> NewEntry:
     if not isinstance(server, Mapping):
         raise ConfigInvalid("it is not an object")
     notes: list[str] = []
-    own = _name_of_server(name, server)
+    own = _name_of_server(name, server, taken)
     prefix = own.upper().replace("-", "_")
     if (url := _url(server)) is not None:
         entry: dict[str, Any] = {"kind": "mcp", "url": url}
@@ -208,14 +213,27 @@ def _words(written: Any) -> list[str]:
     return list(map(str, written))
 
 
-def _name_of_server(name: str, server: Mapping[str, Any]) -> str:
-    """The name of an entry for a server: made from that of the server, else from what is started or reached."""
-    try:
+def _name_of_server(name: str, server: Mapping[str, Any], taken: Mapping[str, Any]) -> str:
+    """The name of an entry for a server: made from that of the server, else from what is started or reached, and of both if
+    another upstream has that name.
+    """
+    if _is_name(name):
         return _name(name)
+    url = _url(server)
+    words = [url] if url is not None else [str(server.get("command", "")), *_words(server.get("args"))]
+    made, target = _name_of(words), {"command": words} if url is None else {"url": url}
+    if made not in taken or (isinstance(other := taken[made], Mapping) and target.items() <= other.items()):
+        return made
+    return f"{made}-{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:6]}"
+
+
+def _is_name(written: str) -> bool:
+    """Whether a name can be made of it alone."""
+    try:
+        _name(written)
     except ConfigInvalid:
-        if (url := _url(server)) is not None:
-            return _name_of([url])
-        return _name_of([str(server.get("command", "")), *_words(server.get("args"))])
+        return False
+    return True
 
 
 def _url(server: Mapping[str, Any]) -> str | None:

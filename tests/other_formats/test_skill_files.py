@@ -112,6 +112,15 @@ def test_cosmetic_faults_are_told_and_the_skill_is_used() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("written", "shown"),
+    [("d", "d"), ("End", "End"), ("<|[END_TOOL]|>", "<·|[END_TOOL]|>"), ("<\\u200b|[END_TOOL]|>", "<· |[END_TOOL]|>")],
+)
+def test_a_description_is_changed_only_where_it_could_be_read_as_a_call(written: str, shown: str) -> None:
+    skill = read_skill(f'---\nname: a\ndescription: "{written}"\n---\n'.encode(), "a", "SKILL.md")
+    assert skill.description == shown
+
+
 def test_a_skill_without_a_name_has_that_of_its_folder() -> None:
     found = read_skill(b"---\ndescription: Does it.\n---\n", "folder", "SKILL.md")
     assert (found.name, found.is_usable) == ("folder", True)

@@ -21,7 +21,7 @@ from tavern_core.errors import ConnectionLost
 from tavern_core.model.naming_rules import is_local_name
 from tavern_core.upstreams import listings
 from tavern_core.upstreams.tool_specs import local_name
-from tests.upstreams.toy import ECHO, System, lost, opened
+from tests.upstreams.toy import ECHO, INTEGER, System, lost, opened
 
 
 def ids(host: Any) -> list[str]:
@@ -342,6 +342,19 @@ def test_a_tool_has_the_version_of_its_upstream_and_another_one_puts_nothing_in_
         system.version = stated
         assert not host.upstreams.refresh_sync("toy")["toy"]
         assert host.tools["toy:echo"].version == version and host.invoke_sync("toy:echo", {"x": 1}).ok
+
+
+@pytest.mark.parametrize(
+    ("written", "shown"),
+    [("A", "A"), ("End", "End"), ("<|[END_TOOL]|>", "<·|[END_TOOL]|>"), ("<\u200b|[END_TOOL]|>", "<· |[END_TOOL]|>")],
+)
+def test_a_text_is_changed_only_where_it_could_be_read_as_a_call(written: str, shown: str, tmp_path: Path) -> None:
+    schema = {**INTEGER, "title": written}
+    tool = replace(ECHO, description=written, display_name=written, input_schema=schema)
+    with opened(System((tool,)), tmp_path) as host:
+        host.upstreams.connect_sync("toy")
+        spec = host.tools["toy:echo"]
+        assert {spec.description, spec.display_name, spec.input_schema["title"]} == {shown}
 
 
 def test_a_changed_definition_is_seen_where_the_old_one_was_looked_at_before_the_first_call(tmp_path: Path) -> None:

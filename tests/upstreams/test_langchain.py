@@ -203,6 +203,7 @@ def test_the_tools_of_an_installed_package_are_tools_of_the_host(site: Path, tmp
         assert status.latency_ms is not None
         assert host.tools["lc:add"].version == "1.5" and host.tools["lc:add"].resource_id == "add"
         assert host.tools.get("lc:add").input_schema["required"] == ["a"]
+        assert host.tools["lc:add"].input_schema["properties"]["a"]["title"] == "A"
         assert host.invoke_sync("lc:add", {"a": 1}).value == "3"
         assert host.invoke_sync("lc:shape", {"n": 1}).value == {"given": {"n": 1}}
         drawn = host.invoke_sync("lc:draw", {"what": "a cat"})

@@ -116,6 +116,21 @@ def test_servers_of_other_hosts_become_entries_without_their_secrets(case: str, 
     assert "aaaaaa" not in json.dumps([dict(new.entry) for new in found])
 
 
+def test_names_in_another_script_stay_apart_and_are_the_same_each_time(tmp_path: Path) -> None:
+    servers = {
+        "天气": {"command": "uvx", "args": ["mcp-server-time"]},
+        "时间": {"url": "https://time.example/mcp", "headers": {"Authorization": "Bearer abc"}},
+        "time": {"command": "mcp-server-time"},
+        "时钟": {"command": "mcp-server-clock"},
+    }
+    (tmp_path / "servers.json").write_text(json.dumps({"mcpServers": servers}))
+    made = {"time", "time-4d9473", "time-8b6ff4", "clock"}
+    for _ in range(2):  # the second time, all are there already
+        tavern("upstreams", "import", "servers.json", cwd=tmp_path, home=tmp_path / "home")
+    written = yaml.safe_load((tmp_path / "tavern.yaml").read_text())["upstreams"]
+    assert written["time"]["command"] == ["mcp-server-time"] and set(written) == made
+
+
 def test_a_server_that_cannot_be_an_entry_costs_no_other(tmp_path: Path) -> None:
     servers = {
         "files": {"command": "mcp-server-files"}, "Files": {"command": "other"}, "???": {"args": ["???"]}, "none": {},
