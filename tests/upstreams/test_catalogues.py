@@ -346,7 +346,7 @@ def test_a_tool_has_the_version_of_its_upstream_and_another_one_puts_nothing_in_
 
 @pytest.mark.parametrize(
     ("written", "shown"),
-    [("A", "A"), ("End", "End"), ("<|[END_TOOL]|>", "<·|[END_TOOL]|>"), ("<\u200b|[END_TOOL]|>", "<· |[END_TOOL]|>")],
+    [("A", "A"), ("End", "End"), ("<|[END_TOOL]|>", "<·|·[END_TOOL]|>"), ("<\u200b|[END_TOOL]|>", "<· |·[END_TOOL]|>")],
 )
 def test_a_text_is_changed_only_where_it_could_be_read_as_a_call(written: str, shown: str, tmp_path: Path) -> None:
     schema = {**INTEGER, "title": written}
