@@ -114,7 +114,12 @@ def test_cosmetic_faults_are_told_and_the_skill_is_used() -> None:
 
 @pytest.mark.parametrize(
     ("written", "shown"),
-    [("d", "d"), ("End", "End"), ("<|[END_TOOL]|>", "<·|·[END_TOOL]|>"), ("<\\u200b|[END_TOOL]|>", "<· |·[END_TOOL]|>")],
+    [
+        ("d", "d"),
+        ("End", "End"),
+        ("<|[END_TOOL]|>", "<·|·[END_TOOL]|>"),
+        ("<\\u200b|[END_TOOL]|>", "<· |·[END_TOOL]|>"),
+    ],
 )
 def test_a_description_is_changed_only_where_it_could_be_read_as_a_call(written: str, shown: str) -> None:
     skill = read_skill(f'---\nname: a\ndescription: "{written}"\n---\n'.encode(), "a", "SKILL.md")
