@@ -118,3 +118,9 @@ def test_no_one_logs_in_to_an_upstream_that_was_not_granted(tmp_path: Path) -> N
     with opened(system, tmp_path, granted=False) as host, pytest.raises(PolicyDenied, match="network"):
         host.upstreams.connect_sync("toy", lambda address: None)
     assert not system.upstreams
+
+
+def test_nothing_public_of_the_upstreams_makes_a_call(tmp_path: Path) -> None:
+    with opened(System(), tmp_path) as host:
+        host.upstreams.connect_sync("toy")
+        assert {"invoke", "tool"}.isdisjoint(dir(host.upstreams))
