@@ -21,6 +21,8 @@ _PIECE: Final = 4_096
 _STREAM_FACTOR: Final = 16
 _SOME_CERTIFICATE: Final = "write `certificate: {cert: {$file: …}, key: {$file: …}}` into the upstream"
 _OTHER_CERTIFICATE: Final = "use one that is valid and that the server's certification authority has issued"
+_OF_CERTIFICATES: Final = "CERTIFICATE", "UNKNOWN_CA", "ACCESS_DENIED", "DECRYPT_ERROR", "HANDSHAKE_FAILURE"
+"""Alerts with these in their names refuse a client; the last one is what TLS 1.2 has for one that shows no certificate."""
 _OF_PACKING: Final = "content-encoding", "content-length"
 """Headers of an answer that do not hold any more once it is unpacked."""
 
@@ -134,7 +136,7 @@ class OriginTransport(httpx2.AsyncBaseTransport):
                 reason="certificate",
             )
         _, is_alert, said = reason.partition("_ALERT_")
-        if is_alert:
+        if any(part in said for part in _OF_CERTIFICATES):
             what = "the client certificate" if self._has_certificate else "a connection without a client certificate"
             return UpstreamError(
                 f"{self._target} does not accept {what}: {said.replace('_', ' ').lower()}",
@@ -144,7 +146,8 @@ class OriginTransport(httpx2.AsyncBaseTransport):
             )
         kind = type(error) if isinstance(error, httpx2.TransportError) else httpx2.ReadError
         text = str(error) or "the connection ended"
-        if not self._was_answered and (known is not None or not isinstance(error, httpx2.ConnectError)):
+        may_want_another = known is not None or not isinstance(error, httpx2.ConnectError)
+        if not self._was_answered and not is_alert and may_want_another:
             text += " (a server that wants another client certificate may do that: see `certificate` of the upstream)"
         return kind(text)
 

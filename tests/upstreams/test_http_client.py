@@ -337,6 +337,23 @@ async def test_a_client_certificate_is_shown_and_one_that_is_refused_is_one_clea
                 assert "a server that wants another client certificate may do that" in text
 
 
+@pytest.mark.parametrize(("alert", "says"), [(70, "protocol version"), (80, "internal error")])
+async def test_an_alert_that_is_not_about_certificates_is_not_said_to_be(alert: int, says: str) -> None:
+    def serve() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(65536)
+            connection.sendall(b"\x15\x03\x03\x00\x02\x02" + bytes([alert]))
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=serve, daemon=True).start()
+        async with reaching(f"https://127.0.0.1:{listener.getsockname()[1]}", certificate={"ca": PEM}) as http_client:
+            with pytest.raises(UpstreamError, match="cannot be reached") as error:
+                await exchange(http_client, "POST", "/")
+    text = f"{error.value.message} {error.value.hint}"
+    assert says in text.lower().replace("_", " ") and "certificate" not in text
+
+
 async def test_a_server_that_is_not_there_is_not_said_to_want_a_certificate() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
