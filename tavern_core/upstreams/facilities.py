@@ -181,7 +181,7 @@ class UpstreamFacility:
             text = self._kept(name).read_text("utf-8")
         except (OSError, UnicodeDecodeError):
             return None
-        self._remember(text)
+        self._remember(name, text)
         return text
 
     def save(self, name: str, text: str | None) -> None:
@@ -190,16 +190,16 @@ class UpstreamFacility:
         if text is None:
             path.unlink(missing_ok=True)
         else:
-            self._remember(text)
+            self._remember(name, text)
             write_atomic(path, text)
 
-    def _remember(self, text: str) -> None:
+    def _remember(self, name: str, text: str) -> None:
         """What an adapter keeps is taken out of all that comes from its upstream, which may repeat it.
 
         Only what can be no ordinary text is hidden in the whole host: its server chose it, and would choose what no one may see.
         """
         found = list(islice((one for one in _secrets_of(text) if len(one) <= _LONGEST_SECRET), _MOST_SECRETS))
-        owner = f"{self.name}\n{self._credential}"
+        owner = f"{self.name}\n{self._credential}\n{name}"
         self._secrets.renew(owner, *found)
         self._known.renew(owner, *filter(_TOKEN.fullmatch, found))
 
@@ -233,12 +233,13 @@ class UpstreamFacility:
 def _secrets_of(text: str) -> Iterator[str]:
     """What is secret of a text that an adapter keeps: the values of a JSON object whose names say so; else all of it."""
     try:
-        waiting = [json.loads(text)]
+        kept = json.loads(text)
     except (ValueError, RecursionError):
-        waiting = []
-    if not (waiting and isinstance(waiting[0], dict | list)):
-        yield text
+        kept = text
+    if not isinstance(kept, dict | list):
+        yield kept if isinstance(kept, str) else text
         return
+    waiting = [kept]
     while waiting:
         value = waiting.pop()
         if isinstance(value, dict):

@@ -296,6 +296,7 @@ KEPT: dict[str, tuple[str, str, bool]] = {
         "opaque-text-of-ann",
         False,
     ),
+    "a text in JSON": ('"opaque-text-of-ann"', "opaque-text-of-ann", False),
     "a number": ("471199", "471199", False),
     "what can be a token alone": ('{"refresh_token": "1//0abcDEF-ghi_jkl.mno~p"}', "1//0abcDEF-ghi_jkl.mno~p", True),
 }
@@ -324,6 +325,17 @@ def test_what_an_adapter_keeps_is_masked_in_all_that_comes_from_its_upstream(cas
             assert secret not in repr(host.invoke_sync("toy:echo", {"x": 2}))
             assert secret not in repr(host.tools.get("toy:echo"))
             assert (secret in repr(host.invoke_sync("other", {}))) is not is_everywhere
+
+
+def test_what_an_adapter_keeps_by_one_name_stays_masked_while_another_is_renewed(tmp_path: Path) -> None:
+    system = System(answer=lambda called, arguments, call: "well: secret-of-the-client")
+    with opened(system, tmp_path) as host:
+        host.upstreams.connect_sync("toy")
+        own = system.upstreams[-1]
+        own.save("client", "secret-of-the-client")
+        for number in range(10):
+            own.save("token", f"token-number-{number}")
+        assert host.invoke_sync("toy:echo", {"x": 1}).value == "well: ***"
 
 
 def test_values_of_a_schema_are_changed_only_where_they_hold_the_secret_of_this_upstream(
