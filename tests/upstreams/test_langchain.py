@@ -150,13 +150,17 @@ def plain(number: int) -> int:
 def interrupts() -> str:
     raise KeyboardInterrupt
 
+class Interrupted(llm.Toolbox):
+    def prepare(self):
+        raise KeyboardInterrupt
+
 class Evil:
     def __getattr__(self, name):
         raise SystemExit(3)
 
 @llm.hookimpl
 def register_tools(register):
-    for thing in (Exits, Evil(), HalfWay, Notes, Needs, interrupts, plain):
+    for thing in (Exits, Interrupted, Evil(), HalfWay, Notes, Needs, interrupts, plain):
         register(thing)
     raise SystemExit(3)
 ''',
@@ -358,6 +362,18 @@ def test_our_tools_serve_the_agents_of_langchain(tmp_path: Path) -> None:
         assert mine.invoke({"number": 8}) == "4.0"
 
 
+def test_of_two_tools_with_one_name_the_one_that_is_described_is_called(site: Path, tmp_path: Path) -> None:
+    (site / "toolkit_of_tests" / "again.py").write_text(
+        "from langchain_core.tools import tool\n\n"
+        "@tool('add')\ndef add_again(c: int) -> str:\n    'Another.'\n    return 'another'\n"
+    )
+    settings = {"objects": ["toolkit_of_tests:add", "toolkit_of_tests.again:add_again"]}
+    with opened(tmp_path / "home", package="toolkit-of-tests", settings=settings) as host:
+        host.upstreams.connect_sync("lc")
+        assert "b" in host.tools.get("lc:add").input_schema["properties"]
+        assert host.invoke_sync("lc:add", {"a": 1}).value == "3"
+
+
 def test_a_tool_that_cannot_be_looked_at_costs_no_other(site: Path, tmp_path: Path) -> None:
     with opened(tmp_path / "home", package="toolkit-of-tests") as host:
         status = host.upstreams.connect_sync("lc")
@@ -397,6 +413,7 @@ def test_a_toolbox_is_prepared_and_costs_no_other_where_it_fails(site: Path, tmp
         assert status.tools == tuple(f"box:{name}" for name in names)
         why = {
             "Exits": "SystemExit",
+            "Interrupted": "KeyboardInterrupt",
             "HalfWay": "SystemExit",
             "Needs": "'url'",
             "Note": "correct settings.toolboxes",

@@ -127,7 +127,7 @@ def _scanned(package: str, objects: Iterable[str] | None) -> Tools:
             continue
         if name not in tools:
             found.append(described)
-        tools[name] = thing
+            tools[name] = thing
     return Tools(package, tools, Listing(found, left_out=left_out, version=_version(package)))
 
 
