@@ -187,6 +187,32 @@ def test_a_package_that_now_hides_the_old_one_is_noticed(places: Places) -> None
 
 
 @pytest.mark.usefixtures("later")
+@pytest.mark.parametrize("link", ["current", "current/plugins", "current/plugins/text", "current/site"])
+def test_a_link_that_leads_to_another_release_is_noticed(link: str, places: Places) -> None:
+    """The release that it led to before is still there, as it was."""
+    place = places.root / link
+    place.parent.mkdir(parents=True, exist_ok=True)
+
+    def version(release: str) -> str:
+        below = place.relative_to(places.root / "current")
+        place.unlink(missing_ok=True)
+        place.symlink_to(places.root / release / below)
+        options = {"roots": [places.root / "current/plugins"], "paths": [places.root / "current/site"]}
+        [plugin] = places.discover(index=True, **options).plugins
+        return plugin.version
+
+    for number in (1, 2):
+        manifest = f'name: text\nversion: "{number}.0"\n'
+        if link.endswith("site"):
+            places.write(f"{number}/site/tavern_plugin_text/__init__.py")
+            places.write(f"{number}/site/tavern_plugin_text/plugin.yaml", manifest)
+            places.distribution("text", "text = tavern_plugin_text\n", site=f"{number}/site")
+        else:
+            places.write(f"{number}/plugins/text/plugin.yaml", manifest)
+    assert [version(release) for release in ("1", "2", "1")] == ["1.0", "2.0", "1.0"]
+
+
+@pytest.mark.usefixtures("later")
 def test_tool_files_are_looked_at_again_when_the_plugin_is_used(places: Places) -> None:
     fill(places)
     places.discover(index=True)

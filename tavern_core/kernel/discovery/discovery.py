@@ -188,9 +188,9 @@ class _Looking:
     def folders(self, roots: Sequence[Root]) -> None:
         for number, root in enumerate(roots):
             for candidate in self._in_root(number, root):
-                row = self._index.rows.get(candidate.key)
-                if row is None or not row.is_current():
-                    row = self._read(candidate, os.path.realpath(candidate.folder), "")
+                row, folder = self._index.rows.get(candidate.key), self._real(candidate.folder)
+                if row is None or row.folder != folder or not row.is_current():  # a link may lead elsewhere now
+                    row = self._read(candidate, folder, "")
                 self._add(candidate, row)
 
     def _in_root(self, number: int, root: Root) -> Iterator[Candidate]:
