@@ -17,6 +17,7 @@ from tavern_core.errors import (
     ConnectionLost,
     Finding,
     Location,
+    Outcome,
     PluginError,
     PolicyDenied,
     TavernError,
@@ -27,9 +28,11 @@ from tavern_core.kernel.execution.modes import TimeLimit, bounded
 from tavern_core.kernel.plugins.candidate import Candidate
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.kernel.plugins.record import Record, Standing
+from tavern_core.kernel.settings.result_redaction import redact_result, strike
 from tavern_core.kernel.settings.secret_masking import KnownSecrets
 from tavern_core.model.call import HOST_PRINCIPAL, CallContext
 from tavern_core.model.nearest import did_you_mean
+from tavern_core.model.result import ToolResult
 from tavern_core.model.safe_text import with_type
 from tavern_core.schema.secret_encodings import secret_redactor
 from tavern_core.upstreams.entries import Entry
@@ -148,20 +151,33 @@ class Connections:
             except BaseException as error:
                 raise _failed(entry, error) from error
 
-        try:
+        with self.errors_masked(entry):
             return await self.use(entry, context, timed)
+
+    @contextmanager
+    def errors_masked(self, entry: Entry, outcome: Outcome = "none") -> Iterator[None]:
+        """Takes the secrets of the host, and those that the adapter keeps, out of errors: an upstream may repeat them.
+
+        Args:
+            outcome: of an error that is not of this host and holds a secret, which becomes an UpstreamError.
+        """
+        try:
+            yield
         except TavernError as error:
-            self.without_secrets(entry, error)
+            mask = self._mask(entry)
+            error.message, error.hint = mask(error.message), mask(error.hint)
+            error.args = (error.message,)
+            error.__notes__ = [mask(note) for note in getattr(error, "__notes__", ())]
+            error.details = {k: mask(v) if isinstance(v, str) else v for k, v in error.details.items()}
+            raise
+        except Exception as error:
+            text = with_type(error)
+            if (masked := self._mask(entry)(text)) != text:
+                raise UpstreamError(f"{entry.name} failed: {masked}", outcome=outcome) from None
             raise
 
-    def without_secrets(self, entry: Entry, error: TavernError) -> None:
-        """Take the secrets of the host, and those that the adapter keeps, out of an error: an upstream may repeat them."""
-        values = self._base.known_secrets.values | self.secrets[entry.name].renewed
-        mask = secret_redactor(values)
-        error.message, error.hint = mask(error.message), mask(error.hint)
-        error.args = (error.message,)
-        error.__notes__ = [mask(note) for note in getattr(error, "__notes__", ())]
-        error.details = {key: mask(value) if isinstance(value, str) else value for key, value in error.details.items()}
+    def _mask(self, entry: Entry) -> Callable[[str], str]:
+        return secret_redactor(self._base.known_secrets.values | self.secrets[entry.name].renewed)
 
     async def on_loop(self, work: Coroutine[Any, Any, T]) -> T:
         """Run in a task of the host's loop, from whichever loop the caller is on; cancelling the caller cancels the work."""
@@ -231,11 +247,8 @@ class Connections:
         self._need(entry)
         adapter = await self.adapter(entry)
         if isinstance(adapter, LogsIn):
-            try:
+            with self.errors_masked(entry):
                 await self.on_loop(adapter.log_in(self._facility(entry, "", adapter), show))
-            except TavernError as error:
-                self.without_secrets(entry, error)
-                raise
             await self.close(entry.name)
 
     async def close(self, *names: str) -> None:
@@ -377,7 +390,7 @@ class Connections:
         return connection
 
     async def _opened(self, entry: Entry, credential: str, adapter: Adapter) -> Connection:
-        with _settings_read():
+        with self.errors_masked(entry), _settings_read():
             connection = await adapter.connect(self._facility(entry, credential, adapter))
         if lacking := [name for name in _METHODS if not callable(getattr(connection, name, None))]:
             raise _failed(entry, f"what it opened has no method {lacking[0]}")
@@ -410,3 +423,10 @@ def _failed(entry: Entry, why: BaseException | str) -> UpstreamError:
 
 async def _closed(sessions: list[Session]) -> None:
     await asyncio.gather(*(session.close() for session in sessions))
+
+
+def without_secrets(answer: Any, secrets: frozenset[str]) -> Any:
+    """What came from an upstream, without these secrets."""
+    if isinstance(answer, ToolResult):
+        return redact_result(answer, secrets)
+    return strike(answer, secrets) if isinstance(answer, str | dict | list) else answer

@@ -8,15 +8,13 @@ from typing import Any
 
 from tavern_core.contract.adapters import Connection, UpstreamCall, UpstreamTool
 from tavern_core.contract.protocols import BoundTool, ToolHome
-from tavern_core.errors import CallError, ToolNotFound, UpstreamError
+from tavern_core.errors import ToolNotFound, UpstreamError
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.execution.threads import ThreadPool
-from tavern_core.kernel.settings.result_redaction import redact_result, strike
 from tavern_core.model.call import ToolCall
-from tavern_core.model.result import ToolResult
 from tavern_core.model.safe_text import with_type
 from tavern_core.model.tool import ToolSpec
-from tavern_core.upstreams.connections import Connections
+from tavern_core.upstreams.connections import Connections, without_secrets
 from tavern_core.upstreams.entries import Entry, entry_of
 from tavern_core.upstreams.facilities import CallFacility
 from tavern_core.upstreams.review import Quarantine
@@ -59,22 +57,12 @@ def _invoked(
 
     async def invoked(connection: Connection) -> Any:
         try:
-            answer = await connection.invoke(tool, arguments, call)
-        except CallError as error:
-            if own.renewed:
-                connections.without_secrets(entry, error)
-            raise
+            with connections.errors_masked(entry, "unknown"):
+                answer = await connection.invoke(tool, arguments, call)
         except KeyboardInterrupt as error:
             if threading.current_thread() is threading.main_thread():  # no other thread ever sees Ctrl-C
                 raise
             raise UpstreamError(f"{tool.name} failed: {with_type(error)}", outcome="unknown") from error
-        return _without(answer, own.renewed) if own.renewed else answer
+        return without_secrets(answer, own.renewed) if own.renewed else answer
 
     return connections.use(entry, call.call.context, invoked)
-
-
-def _without(answer: Any, secrets: frozenset[str]) -> Any:
-    """An answer without what the adapter keeps; other secrets are taken out where those of every tool are."""
-    if isinstance(answer, ToolResult):
-        return redact_result(answer, secrets)
-    return strike(answer, secrets) if isinstance(answer, str | dict | list) else answer

@@ -74,7 +74,9 @@ class UpstreamFacility:
         changed: Callable[[], None],
     ) -> None:
         self.name = entry.name
-        self.log = MaskingFilter.put_on(logging.getLogger(f"tavern.upstream.{entry.name}"), granted.known)
+        self.log = logging.getLogger(f"tavern.upstream.{entry.name}")
+        for hidden in (granted.known, secrets):
+            MaskingFilter.put_on(self.log, hidden)
         self.settings: Mapping[str, Any] = {}
         self.headers: Mapping[str, str] = {}
         self.changed = changed

@@ -15,7 +15,7 @@ from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.model.call import CallContext, Rights, shortfall
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.upstreams.catalogue import Catalogue
-from tavern_core.upstreams.connections import Connections
+from tavern_core.upstreams.connections import Connections, without_secrets
 from tavern_core.upstreams.entries import Entry, entry_of
 from tavern_core.upstreams.listings import Listings
 from tavern_core.upstreams.review import Quarantine
@@ -49,7 +49,7 @@ class Upstreams(Mapping[str, UpstreamStatus]):
         self._catalogue = catalogue
         self._lifecycle = lifecycle
         self._wait = base.portal.run
-        self._mask = base.known_secrets.mask_text
+        self._known = base.known_secrets
         self._rights = rights
         self._quarantine = quarantine
         self._connections = connections
@@ -237,7 +237,9 @@ class Upstreams(Mapping[str, UpstreamStatus]):
             needs = entry.config.capabilities(entry.permissions)
             if (lacks := shortfall(entry.plugin, needs, rights, context)) is not None:
                 raise PolicyDenied(lacks.reason, hint=lacks.fix, missing=list(lacks.missing), side=lacks.side)
-        return await self._connections.ask(entry, work, ANSWER_S, context)
+        answer = await self._connections.ask(entry, work, ANSWER_S, context)
+        found: T = without_secrets(answer, self._known.values | self._connections.secrets[entry.name].renewed)
+        return found
 
     def _entry(self, name: str) -> Entry:
         return entry_of(self._entries, name)
@@ -250,7 +252,7 @@ class Upstreams(Mapping[str, UpstreamStatus]):
         if health is not None and health.fingerprint != entry.fingerprint:
             health = None
         was_used = error is not None or session.latency_ms is not None  # by this process, which knows better
-        latency_ms, last_error = session.latency_ms, self._mask(error.message) if error is not None else ""
+        latency_ms, last_error = session.latency_ms, self._known.mask_text(error.message) if error is not None else ""
         if health is not None and not was_used:
             latency_ms, last_error = health.latency_ms, health.error
         is_ours = record is not None and entry.is_plugin(record.candidate)

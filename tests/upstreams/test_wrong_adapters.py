@@ -327,6 +327,56 @@ def test_what_an_adapter_keeps_is_masked_in_all_that_comes_from_its_upstream(cas
             assert (secret in repr(host.invoke_sync("other", {}))) is not is_everywhere
 
 
+def test_what_an_adapter_keeps_is_masked_in_errors_of_connecting_exceptions_documents_and_logs(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    secret = "opaque-text-of-ann"
+    said: Any = {"text": f"well: {secret}"}
+
+    async def document(*_: Any) -> Any:
+        return said
+
+    async def documents(*_: Any) -> Any:
+        return [said]
+
+    def wrong(*_: Any) -> Any:
+        raise ValueError(secret)
+
+    system = System(answer=wrong)
+    reading = {
+        "read_resource": document,
+        "get_prompt": document,
+        "list_resources": documents,
+        "list_prompts": documents,
+    }
+
+    async def connect(upstream: Any) -> Any:
+        opened = await system.open(upstream)
+        upstream.save("own", secret)
+        methods = {name: getattr(opened, name) for name in ("list_tools", "invoke", "check", "close")}
+        return SimpleNamespace(**methods, **reading)
+
+    with host_with(adapter(connect=connect), tmp_path) as host:
+        failed = host.invoke_sync("toy:echo", {"x": 1})
+        assert failed.error is not None and "ValueError" in failed.error.message and failed.error.outcome == "unknown"
+        found = [
+            asyncio.run(host.upstreams.resources("toy")),
+            asyncio.run(host.upstreams.read_resource("toy", "a:b")),
+            asyncio.run(host.upstreams.prompts("toy")),
+            asyncio.run(host.upstreams.get_prompt("toy", "p")),
+        ]
+        assert found == [[{"text": "well: ***"}], {"text": "well: ***"}] * 2
+        system.upstreams[-1].log.warning("well: %s", secret)
+        refused = []
+        for error in (UpstreamError(secret, hint=secret, outcome="none"), ValueError(secret)):
+            asyncio.run(host.upstreams.disconnect("toy"))
+            system.refuses = error  # type: ignore[assignment]
+            refused.append(host.invoke_sync("toy:echo", {"x": 1}))
+            refused.append(host.upstreams["toy"])
+    assert all(text in repr(refused) for text in ("UPSTREAM_ERROR", "***", "ValueError"))
+    assert secret not in repr((failed, refused)) + caplog.text
+
+
 def test_what_an_adapter_keeps_by_one_name_stays_masked_while_another_is_renewed(tmp_path: Path) -> None:
     system = System(answer=lambda called, arguments, call: "well: secret-of-the-client")
     with opened(system, tmp_path) as host:
