@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from tavern_core.errors import ConfigInvalid
-from tavern_core.upstreams.config_entries import entries_of_json, entry_of_words
+from tavern_core.upstreams.config_entries import entries_of_json, entry_of_words, write_entries
 from tests.programs import tavern
 
 COMMANDS: dict[str, tuple[list[str], str, dict[str, Any]]] = {
@@ -145,6 +145,13 @@ def test_a_server_that_cannot_be_an_entry_costs_no_other(tmp_path: Path) -> None
     assert "already" in printed["leftOut"]["clock"] and "list of texts" in printed["leftOut"]["odd"]
     text = (tmp_path / "tavern.yaml").read_text()
     assert "# ours" in text and "mcp-server-files" in text and "other" not in text
+
+
+def test_entries_go_into_a_section_in_braces_with_a_comma_at_its_end(tmp_path: Path) -> None:
+    file = tmp_path / "tavern.yaml"
+    file.write_text("upstreams: {\n  x: {kind: mcp},\n}\n")
+    write_entries(file, [entry_of_words("mcp", ["mcp-server-git"]), entry_of_words("mcp", ["mcp-server-time"])])
+    assert list(yaml.safe_load(file.read_text())["upstreams"]) == ["x", "git", "time"]
 
 
 def test_a_server_that_is_left_out_shows_no_secret() -> None:

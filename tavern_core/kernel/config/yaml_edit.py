@@ -219,8 +219,9 @@ def _with_node(text: str, node: yaml.MappingNode, path: Keys, written: str) -> s
 def _appended(text: str, node: yaml.MappingNode, path: Keys, written: str) -> str:
     end = _end(node)
     if node.flow_style:
-        comma = ", " if node.value else ""
-        return text[: end - 1].rstrip() + comma + _flow_path(path, written) + text[end - 1 :]
+        before = text[: end - 1].rstrip()
+        comma = "" if not node.value else " " if before.endswith(",") else ", "
+        return before + comma + _flow_path(path, written) + text[end - 1 :]
     line_end = text.find("\n", end)
     line_end = len(text) if line_end < 0 else line_end
     indent = " " * node.value[0][0].start_mark.column
