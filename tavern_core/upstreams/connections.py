@@ -164,20 +164,24 @@ class Connections:
         try:
             yield
         except TavernError as error:
-            mask = self._mask(entry)
+            secrets = self._secrets_of(entry)
+            mask = secret_redactor(secrets)
             error.message, error.hint = mask(error.message), mask(error.hint)
             error.args = (error.message,)
             error.__notes__ = [mask(note) for note in getattr(error, "__notes__", ())]
-            error.details = {k: mask(v) if isinstance(v, str) else v for k, v in error.details.items()}
+            error.details = {
+                key: strike(value, secrets) if isinstance(value, str | dict | list) else value
+                for key, value in error.details.items()
+            }
             raise
         except Exception as error:
             text = with_type(error)
-            if (masked := self._mask(entry)(text)) != text:
+            if (masked := secret_redactor(self._secrets_of(entry))(text)) != text:
                 raise UpstreamError(f"{entry.name} failed: {masked}", outcome=outcome) from None
             raise
 
-    def _mask(self, entry: Entry) -> Callable[[str], str]:
-        return secret_redactor(self._base.known_secrets.values | self.secrets[entry.name].renewed)
+    def _secrets_of(self, entry: Entry) -> frozenset[str]:
+        return self._base.known_secrets.values | self.secrets[entry.name].renewed
 
     async def on_loop(self, work: Coroutine[Any, Any, T]) -> T:
         """Run in a task of the host's loop, from whichever loop the caller is on; cancelling the caller cancels the work."""

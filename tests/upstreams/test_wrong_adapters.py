@@ -309,7 +309,7 @@ def test_what_an_adapter_keeps_is_masked_in_all_that_comes_from_its_upstream(cas
 
     def answer(called: UpstreamTool, arguments: Mapping[str, Any], call: Any) -> Any:
         if arguments["x"] == 2:
-            raise UpstreamError(f"well: {secret}", hint=secret, said=secret)
+            raise UpstreamError(f"well: {secret}", hint=secret, said=[{"text": secret}])
         return [f"well: {secret}", {"scope": ToolResult(True, "well").value}]
 
     system = System(answer=answer, tools=(replace(ECHO, description=f"of {secret}"),))
