@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -9,6 +10,7 @@ from typing import Any, Final
 
 from tavern_core.errors import TavernError
 
+_log: Final = logging.getLogger("tavern.stores")
 _AGAIN_S: Final = 0.25
 """How often they are tried again."""
 _MOST: Final = 10_000
@@ -60,8 +62,13 @@ class OwedChanges:
 
     def _make_good(self) -> None:
         for name, change in list(self._changes.items()):
-            if change() is False:
-                continue
+            try:
+                if change() is False:
+                    continue
+            except TavernError:
+                raise
+            except Exception:  # a fault in the change itself: it is given up, and the others are made
+                _log.exception("a change of the store cannot be made: %s", name)
             with self._lock:
                 if self._changes.get(name) is change:
                     del self._changes[name]
