@@ -39,10 +39,11 @@ from tavern_core.contract.llm import Price, price_of
 from tavern_core.errors import Finding, InputInvalid, UsageError
 from tavern_core.flow.passed_models import ModelLike
 from tavern_core.flow.run_caller import restored, stored, taken_up_as
-from tavern_core.kernel.access.profiles import Profile, ProfileLike
+from tavern_core.kernel.access.profiles import Profile, ProfileLike, usable_wire_names
 from tavern_core.kernel.calls.approvals import waiting
 from tavern_core.kernel.calls.elicitation import conversation, misfit
 from tavern_core.kernel.calls.untrusted_content import running_call_has_read
+from tavern_core.kernel.catalogue.namespaces import canonical
 from tavern_core.kernel.settings.result_redaction import masking
 from tavern_core.model.agent_profile import AgentBudget, AgentProfile
 from tavern_core.model.agent_run import RESUMABLE, AgentOutcome, AgentRecord
@@ -221,11 +222,12 @@ class Agents:
         """
         parts = self._parts
         written, odd = parts.written.get(name)
-        profile = Profile(written.name, written.tool_ids_inventory, written=written)
+        tools = tuple(canonical(item.strip()) for item in written.tool_ids_inventory)
+        profile = Profile(written.name, tools, written=written)
         fields = read_fields(profile, parts.known_inactive(), parts.prompts.knowledge)
         by_code = {field for field, section in _BY_CODE.items() if parts.sections.inactive(section)}
         found = (f for f in fields.findings if f.where is None or f.where.pointer not in by_code)
-        return (*odd, *found)
+        return (*odd, *usable_wire_names(written, tools)[1], *found)
 
     def runs(self, *, context: CallContext | None = None, most: int = 100) -> builtins.list[AgentRecord]:
         """Runs without their events, newest first; with a context, that caller's alone."""

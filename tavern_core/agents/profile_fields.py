@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Final
 
 from tavern_core.contract.guards.folder import Folder
 from tavern_core.errors import Finding, Location, ProfileInvalid, ToolFailed, UsageError
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.kernel.access.profiles import CODE, MOST_TOOLS, Profile
+from tavern_core.kernel.access.profiles import CODE, Profile
 from tavern_core.kernel.catalogue.manual import AVAILABLE_TOOLS, placeholders_of
 from tavern_core.kernel.knowledge.knowledge import Knowledge, KnowledgeBase
 from tavern_core.model.knowledge import KB
@@ -166,9 +165,6 @@ def _names(profile: Profile, known: Known) -> Iterator[_Problem]:
                 f"only the first {MOST_NAMES} of {len(names):,} are used",
                 "an agent cannot choose among so many",
             )
-    for tool in islice(written.wire_names, MOST_TOOLS):
-        if not profile.allows(tool):
-            yield f"wire_names.{tool[:200]}", "the inventory has no such tool", did_you_mean(tool[:200], profile.tools)
 
 
 def _budget(profile: Profile) -> Iterator[_Problem]:

@@ -197,9 +197,11 @@ class ToolCalls:
         """The result, or its beginning and the address of the whole."""
         if not result.ok:
             return result
-        text = result.value if isinstance(result.value, str) else text_of(ToolResult(True, result.value))
+        text = (
+            result.value if isinstance(result.value, str) else text_of(ToolResult(True, result.value), self._language)
+        )
         if result._content:
-            text = text_of(result)
+            text = text_of(result, self._language)
         if len(text) <= RESULT_CHARS:
             return result
         whole = self.keep(text, f"{tool.replace(':', '-')}.txt")
@@ -245,7 +247,8 @@ class ToolCalls:
         ]
 
     def _answer(self, result: ToolResult) -> str:
-        return text_of(result) if result.error is None else failure_text(result.error, self._language)
+        language = self._language
+        return text_of(result, language) if result.error is None else failure_text(result.error, language)
 
     def refusals(self, calls: Sequence[ModelCall], why: str, **values: Any) -> list[dict[str, Any]]:
         """The messages that answer native calls of which none is made."""

@@ -26,7 +26,8 @@ async def run_native_calls(
     if api is None:
         return NativeOutcome(None)
     results = [await _made(call, context, descriptions, invoke) for call in calls]
-    return NativeOutcome(api, tuple(results), write_results(api, calls, results))
+    language = descriptions.language(None, context) if any(result.job for result in results) else "en"
+    return NativeOutcome(api, tuple(results), write_results(api, calls, results, language))
 
 
 async def _made(

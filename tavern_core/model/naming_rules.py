@@ -30,6 +30,12 @@ RESERVED_NAMESPACES: Final = frozenset({"core", "system", "kb", "workflow", "job
 
 SEARCH_TOOLS: Final = "system:search_tools"
 """The tool that finds others. Every caller may search its own inventory, so only deny lists apply to this tool."""
+JOB_RESULT: Final = "jobs:getResult"
+JOB_ANSWER: Final = "jobs:answer"
+JOB_TOOLS: Final = ("jobs:getStatus", JOB_RESULT, "jobs:cancel", JOB_ANSWER)
+"""The tools that take the id of a job. A caller that has got such an id can use it, so only deny lists apply to them."""
+UNLISTED_TOOLS: Final = (SEARCH_TOOLS, *JOB_TOOLS, "jobs:list")
+"""Tools of the host that are called by name and that no list of tools contains."""
 _RESERVED: Final = frozenset(fold(name) for name in RESERVED_NAMESPACES)
 
 RESERVED_COMMANDS: Final = frozenset(

@@ -79,7 +79,10 @@ def test_the_feedback_is_chinese_unless_asked_otherwise():
             ToolResult(True, {"greeted": "World"}, content=({"type": "text", "text": "Hello, World!"},)),
             ['Text: "Hello, World!"', 'Result: {"greeted":"World"}'],
         ),
-        (ToolResult(True, status="job", job="j-7"), ["running in the background, job j-7"]),
+        (
+            ToolResult(True, status="job", job="j-7"),
+            ["running in the background, job j-7", "Next: call jobs:getResult with jobId j-7 later"],
+        ),
         (
             ToolResult(False, error=ToolError("APPROVAL_REQUIRED", "ask Bob"), status="input_required"),
             ["waiting for approval APPROVAL_REQUIRED", "Cause: ask Bob"],

@@ -343,3 +343,10 @@ def test_the_rules_show_a_block_that_is_well_formed(language):
     document = tam.parse(tam_rules(language))
     assert len(document.blocks) == 1
     assert document.blocks[0].fields[0].key == "command"
+
+
+@pytest.mark.parametrize(("language", "line"), [("zh", "在后台运行：先返回 jobId"), ("en", "Runs in the background")])
+def test_a_tool_that_runs_in_the_background_says_how_to_get_its_result(language, line):
+    manual = render_manual([dataclasses.replace(COUNT, job=True), TIME], language=language)
+    (found,) = (each for each in manual.splitlines() if line in each)
+    assert "jobs:getResult" in found

@@ -301,3 +301,43 @@ def test_of_profiles_that_programs_give_only_so_many_are_kept(monkeypatch: pytes
     assert [profiles.get(name)[0].name for name in names[2:]] == ["p2", "p3", "p4"]
     with pytest.raises(ProfileInvalid):
         profiles.get(names[0])
+
+
+@pytest.mark.parametrize(
+    ("wire_names", "fields", "used", "messages"),
+    [
+        ({"text:count": "words"}, {}, {"text:count": "words"}, {}),
+        ({"text:count": "a b"}, {}, {}, {"text:count": "'a b' is not a name"}),
+        ({"text:count": "数"}, {}, {}, {"text:count": "'数' is not a name"}),
+        ({"text:count": ""}, {}, {}, {"text:count": "'' is not a name"}),
+        ({"text:count": "x" * 129}, {}, {}, {"text:count": "is not a name"}),
+        ({"text:cuont": "words"}, {}, {}, {"text:cuont": "no such tool"}),
+        (
+            {"text:count": "same", "kb:Query": "same"},
+            {},
+            {"text:count": "same"},
+            {"kb:Query": "'same' is the name of text:count"},
+        ),
+        ({"text:count": "kb__Query"}, {}, {}, {"text:count": "'kb__Query' is the name of kb:Query"}),
+        (
+            {"text:count": "kb__Query", "kb:Query": "text__count"},
+            {},
+            {"text:count": "kb__Query", "kb:Query": "text__count"},
+            {},
+        ),
+        (
+            {"text:count": "kb__Query", "kb:Query": "jobs__list"},
+            {},
+            {},
+            {"text:count": "the name of kb:Query", "kb:Query": "the name of jobs:list"},
+        ),
+        ({"text:count": "call_tool"}, {}, {"text:count": "call_tool"}, {}),
+        ({"text:count": "call_tool"}, {"listing": "search"}, {}, {"text:count": "'call_tool' is the name of"}),
+    ],
+)
+def test_names_for_clients_that_cannot_be_used_are_reported_and_the_others_stand(wire_names, fields, used, messages):
+    profile = resolve("text:count", "kb:Query", wire_names=wire_names, **fields)
+    assert dict(profile.wire_names) == used
+    assert {finding.where.pointer for finding in profile.findings} == {f"wire_names.{tool}" for tool in messages}
+    for finding in profile.findings:
+        assert messages[finding.where.pointer.removeprefix("wire_names.")] in finding.message

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -178,6 +179,73 @@ def test_a_client_without_tasks_waits_for_a_job_and_answers_what_it_asks(shop: A
             return text(await session.call_tool("shop__deliver", {"item": "tea"}))
 
     assert asyncio.run(main()) == "delivered 2 of tea"
+
+
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("inventory", [None, ["slow:brew"]])
+def test_a_client_gets_the_result_of_its_job_with_the_tool_that_the_answer_names(
+    tmp_path: Path, era: str, inventory: list[str] | None
+) -> None:
+    poured = threading.Event()
+
+    @tool(job=True)
+    def brew() -> str:
+        """Takes as long as tea does."""
+        return "tea" if poured.wait(20) else "water"
+
+    profiles = tmp_path / "profiles"
+    profiles.mkdir()
+    (profiles / "guest.json").write_text(json.dumps({"tool_ids_inventory": inventory or [], "language": "zh"}))
+    config = {"mcp": {"waitMs": 1}, "profiles": [str(profiles)], "language": "en"}
+    with open_shop(tmp_path, config, None, Plugin([brew], name="slow")) as (url, tavern, _):
+        profile = None if inventory is None else "guest"
+        mine = tavern.tokens.create("agent:mine", profile=profile)[1]
+        other = tavern.tokens.create("agent:other", profile=profile)[1]
+
+        async def main() -> None:
+            async with client(url, mine, era) as session:
+                begun = await session.call_tool("slow__brew", {})
+                job = begun.structured_content["jobId"]
+                wanted = (
+                    f"call jobs__getResult with jobId {job}"
+                    if profile is None
+                    else f"用 jobId {job} 调用 jobs__getResult"
+                )
+                assert wanted in begun.content[-1].text
+                state = await session.call_tool("jobs:getStatus", {"jobId": job})
+                assert (state.is_error, state.structured_content["tool"]) == (False, "slow:brew")
+                poured.set()
+                await tavern.jobs.wait(job, 10)
+                found = await session.call_tool("jobs__getResult", {"jobId": job})
+                assert found.structured_content["value"] == "tea"
+                assert (await session.call_tool("jobs__cancel", {"jobId": job})).content[0].text == "false"
+                assert not any("jobs" in each.name for each in (await session.list_tools()).tools)
+            async with client(url, other, era) as session:
+                assert "there is no job" in text(await session.call_tool("jobs__getResult", {"jobId": job}))
+
+        asyncio.run(main())
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_a_wrong_name_in_a_profile_does_not_cost_its_clients_the_other_tools(tmp_path: Path, era: str) -> None:
+    profiles = tmp_path / "profiles"
+    profiles.mkdir()
+    names = {"shop:price": "same", "shop:order": "same", "shop:report": "a b", "shop:wait": "shop__survey"}
+    inventory = [*names, "shop:survey"]
+    (profiles / "odd.json").write_text(json.dumps({"tool_ids_inventory": inventory, "wire_names": names}))
+    with open_shop(tmp_path, {"profiles": [str(profiles)]}) as (url, tavern, _):
+        token = tavern.tokens.create("agent:odd", profile="odd")[1]
+
+        async def main() -> None:
+            async with client(url, token, era) as session:
+                listed = sorted(each.name for each in (await session.list_tools()).tools)
+                assert listed == ["same", "shop__order", "shop__report", "shop__survey", "shop__wait"]
+                assert (await session.call_tool("same", {"item": "tea"})).structured_content["price"] == 3
+
+        asyncio.run(main())
+        wrong = [f"wire_names.{tool}" for tool in ("shop:report", "shop:order", "shop:wait")]
+        assert sorted(each.where.pointer for each in tavern.profile("odd").findings) == sorted(wrong)
+        assert sorted(each.where.pointer for each in tavern.agents.check("odd")) == sorted(wrong)
 
 
 @pytest.mark.slow

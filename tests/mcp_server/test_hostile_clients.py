@@ -269,14 +269,6 @@ def test_connections_that_are_cut_leave_the_server_well(shop: Any, token: str) -
 PROFILES: dict[str, tuple[str, str]] = {
     "not there any more": ("", "the profile 'work' cannot be used"),
     "no JSON": ("{", "the profile 'work' cannot be used"),
-    "a name that is none": (
-        '{"tool_ids_inventory": ["shop:price"], "wire_names": {"shop:price": "a b"}}',
-        "'a b' is not",
-    ),
-    "the name of the search": (
-        '{"tool_ids_inventory": ["shop:price"], "wire_names": {"shop:price": "call_tool"}, "listing": "search"}',
-        "shop:price are both 'call_tool'",
-    ),
 }
 
 

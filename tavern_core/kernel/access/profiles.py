@@ -9,7 +9,8 @@ one, the rest of the inventory stands. A profile grants nothing: it narrows what
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import field
 from itertools import islice
 from os import PathLike
@@ -27,17 +28,21 @@ from tavern_core.model.agent_profile import AgentBudget, AgentProfile
 from tavern_core.model.capability import is_capability, known_capability
 from tavern_core.model.knowledge import KB
 from tavern_core.model.language import Language
-from tavern_core.model.naming_rules import RESERVED_NAMESPACES, split_id
+from tavern_core.model.naming_rules import RESERVED_NAMESPACES, UNLISTED_TOOLS, split_id
 from tavern_core.model.nearest import did_you_mean, nearest
 from tavern_core.model.pydantic_errors import Refusal, as_written, explain
 from tavern_core.model.safe_text import printed
 from tavern_core.model.tool import ToolSpec
+from tavern_core.schema.dialects import wire_name
 
 CODE: Final = ProfileInvalid.code
 INVENTORY: Final = "tool_ids_inventory"
 MOST_TOOLS: Final = 10_000
 _MOST_KEYS: Final = 200
 _LONGEST_ID: Final = 300
+CALL_TOOL: Final = "call_tool"
+"""What MCP clients call to call a tool that the search has found, where only the search is listed."""
+_WIRE_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}", re.ASCII)
 _FIELDS: Final = tuple(AgentProfile.model_fields)
 _OTHER_SPELLINGS: Final = frozenset(to_camel(name) for name in _FIELDS if name != INVENTORY)
 
@@ -62,7 +67,7 @@ class Profile:
     language: Language | None = None
     """In which its manual and feedback are written; None: that of the host."""
     wire_names: Mapping[str, str] = field(default_factory=dict)
-    """Tool id → the name under which MCP clients see it."""
+    """Tool id → the name under which MCP clients see it; only names that can be used."""
     listing: Literal["all", "search"] = "all"
     """What MCP clients are listed: every tool, or one that finds them and one that calls them."""
     written: AgentProfile = AgentProfile()
@@ -178,6 +183,8 @@ def resolve_profile(
             tools[found] = None
     findings += _overlong(profile, search.file)
     findings += _unknown_capabilities(profile, search.file)
+    wire_names, unusable = usable_wire_names(profile, tools)
+    findings += unusable
     return Profile(
         profile.name,
         tuple(tools),
@@ -188,7 +195,7 @@ def resolve_profile(
         tuple(findings),
         search.is_partial,
         profile.language,
-        MappingProxyType(profile.wire_names),
+        MappingProxyType(wire_names),
         profile.listing,
         profile,
     )
@@ -303,6 +310,41 @@ def _unknown_capabilities(profile: AgentProfile, file: str) -> Iterator[Finding]
                 where,
                 "warning",
             )
+
+
+def usable_wire_names(profile: AgentProfile, tools: Collection[str]) -> tuple[dict[str, str], list[Finding]]:
+    """The entries of `wire_names` that can be used, and why the others cannot be.
+
+    Args:
+        tools: ids of the tools of the inventory.
+    """
+    used: dict[str, str] = {}
+    problems: list[Finding] = []
+
+    def leave_out(tool: str, message: str, hint: str) -> None:
+        where = Location(f"profile {profile.name}", pointer=f"wire_names.{tool[:_LONGEST_ID]}")
+        problems.append(Finding(CODE, message, hint, where, "warning"))
+
+    for tool, name in islice(profile.wire_names.items(), MOST_TOOLS):
+        if tool not in tools:
+            leave_out(tool, "the inventory has no such tool", did_you_mean(tool[:_LONGEST_ID], tools))
+        elif not _WIRE_NAME.fullmatch(name):
+            leave_out(tool, f"{name!r:.150} is not a name for MCP clients", "write 1 to 128 of A-Z a-z 0-9 _ . -")
+        else:
+            used[tool] = name
+    reserved = {wire_name(tool): tool for tool in UNLISTED_TOOLS}
+    if profile.listing == "search":
+        reserved[CALL_TOOL] = CALL_TOOL
+    is_settled = not used
+    while not is_settled:  # a tool without its entry has its own name again, which another entry may give
+        is_settled = True
+        taken = reserved | {wire_name(tool): tool for tool in tools if tool not in used}
+        for tool, name in list(used.items()):
+            if (other := taken.setdefault(name, tool)) != tool:
+                leave_out(tool, f"{name!r} is the name of {other:.{_LONGEST_ID}}", "give each tool a name of its own")
+                del used[tool]
+                is_settled = False
+    return used, problems
 
 
 def profile_schema() -> dict[str, Any]:

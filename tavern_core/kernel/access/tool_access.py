@@ -24,7 +24,7 @@ from tavern_core.kernel.access.list_review import ListReview
 from tavern_core.kernel.access.tool_selectors import GROUP, Known, ToolList, ToolNames, normalize_tool_name
 from tavern_core.model.call import HOST_PRINCIPAL, CallContext
 from tavern_core.model.config import HostConfig, LimitsConfig
-from tavern_core.model.naming_rules import SEARCH_TOOLS, split_id
+from tavern_core.model.naming_rules import JOB_TOOLS, SEARCH_TOOLS, split_id
 from tavern_core.model.tool import ToolSpec
 from tavern_core.model.untrusted import is_source
 
@@ -150,7 +150,7 @@ class AccessPolicy:
                 not_allowed[caller.key] = self._not_in(tool_id, caller.allow)
         named = frozenset(caller.key for caller in self._callers) - {UNKNOWN}
         found = ToolAccess(tool_id, self.host_verdict(tool), denied, not_allowed, named)
-        return _unless_denied(found) if tool_id == SEARCH_TOOLS else found
+        return _unless_denied(found) if tool_id in (SEARCH_TOOLS, *JOB_TOOLS) else found
 
     def for_inner(self, tool: ToolSpec) -> ToolAccess:
         """The same for an operation that runs like a tool but is none: a part of a workflow."""

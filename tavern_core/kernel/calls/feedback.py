@@ -20,15 +20,17 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from tavern_core.errors import ERROR_CODES
 from tavern_core.kernel.calls.feedback_texts import KINDS, LABELS
 from tavern_core.kernel.catalogue.parameter_text import fold_lines, harmless
 from tavern_core.model.language import Language, is_in, row_in, text_in, words_in
+from tavern_core.model.naming_rules import JOB_ANSWER, JOB_RESULT
 from tavern_core.model.result import ToolError, ToolResult
 from tavern_core.model.text_outcome import Step, TextProblem
+from tavern_core.schema.dialects import wire_name
 
 Labels = Mapping[str, str]
 MOST_CHARS: Final = 20_000
@@ -91,6 +93,19 @@ def failure_text(error: ToolError, language: Language) -> str:
     return tam.neutralise("\n".join(lines))
 
 
+def next_step(result: ToolResult, language: Language, name: Callable[[str], str] = wire_name) -> str:
+    """What a model can do with the job that a result stands for; empty if it stands for none.
+
+    Args:
+        name: how the model writes the id of a tool.
+    """
+    labels = words_in(LABELS, language)
+    if result.job is None or result.status not in ("job", "input_required"):
+        return ""
+    text, tool = ("get_result", JOB_RESULT) if result.status == "job" else ("give_answer", JOB_ANSWER)
+    return labels[text].format(name(tool), fold_lines(result.job, 100))
+
+
 def _step_lines(step: Step, in_chain: bool, labels: Labels, language: Language) -> list[str]:
     """The head of a step, then what is said about its failure."""
     where = labels["block"].format(step.call.block)
@@ -101,7 +116,9 @@ def _step_lines(step: Step, in_chain: bool, labels: Labels, language: Language) 
     if result is None:
         return [head + labels["not_run"]]
     if result.status == "job":
-        return [head + labels["job"].format(fold_lines(result.job or "?", 100))]
+        running = head + labels["job"].format(fold_lines(result.job or "?", 100))
+        then = next_step(result, language, str)
+        return [running, f"  {labels['next']}: {then}"] if then else [running]
     if result.ok:
         return [head + labels["ok"]]
     error = result.error or ToolError("INTERNAL", "the call failed without an error")

@@ -16,6 +16,12 @@ LABELS: Final[Mapping[str, Row]] = {
     "failed": ("failed", "失败"),
     "waiting": ("waiting for approval", "等待批准"),
     "job": ("running in the background, job {0}", "后台运行中，任务 {0}"),
+    "next": ("Next", "下一步"),
+    "get_result": ("call {0} with jobId {1} later to get the result", "稍后用 jobId {1} 调用 {0} 取得结果"),
+    "give_answer": (
+        "it waits for an answer or an approval: {0} with jobId {1} answers it",
+        "任务在等待回答或批准：用 jobId {1} 调用 {0} 作答",
+    ),
     "not_run": ("not run (a step of its chain failed)", "未执行（同一链中有步骤失败）"),
     "value": ("Result", "结果"),
     "text": ("Text", "文本"),

@@ -16,6 +16,8 @@ from typing import Any, Final, Literal
 
 from tavern_core.errors import InputInvalid, UsageError
 from tavern_core.frozen_dataclass import dataclass
+from tavern_core.kernel.calls.feedback import next_step
+from tavern_core.model.language import Language
 from tavern_core.model.result import ToolResult
 from tavern_core.tam import neutralise
 
@@ -75,40 +77,55 @@ def read_calls(response: Any) -> tuple[Api | None, tuple[NativeCall, ...]]:
 
 
 def write_results(
-    api: Api, calls: Sequence[NativeCall], results: Sequence[ToolResult]
+    api: Api, calls: Sequence[NativeCall], results: Sequence[ToolResult], language: Language
 ) -> tuple[Mapping[str, Any], ...]:
     """The messages that tell the model what came of its calls. Text in them cannot be read as a call."""
     pairs = list(zip(calls, results, strict=True))
     if api == "openai":
-        return tuple({"role": "tool", "tool_call_id": call.id, "content": text_of(result)} for call, result in pairs)
+        return tuple(
+            {"role": "tool", "tool_call_id": call.id, "content": text_of(result, language)} for call, result in pairs
+        )
     if api == "responses":
-        return tuple({"type": "function_call_output", "call_id": c.id, "output": text_of(r)} for c, r in pairs)
+        return tuple(
+            {"type": "function_call_output", "call_id": c.id, "output": text_of(r, language)} for c, r in pairs
+        )
     if api == "anthropic":
         blocks = [
-            {"type": "tool_result", "tool_use_id": call.id, "content": text_of(result), "is_error": not result.ok}
+            {
+                "type": "tool_result",
+                "tool_use_id": call.id,
+                "content": text_of(result, language),
+                "is_error": not result.ok,
+            }
             for call, result in pairs
         ]
         return ({"role": "user", "content": blocks},)
     parts = [
-        {"functionResponse": {**({"id": call.id} if call.id else {}), "name": call.name, "response": _response(result)}}
+        {
+            "functionResponse": {
+                **({"id": call.id} if call.id else {}),
+                "name": call.name,
+                "response": _response(result, language),
+            }
+        }
         for call, result in pairs
     ]
     return ({"role": "user", "parts": parts},)
 
 
-def text_of(result: ToolResult) -> str:
-    """A result as text for a model: the content, or the error with its repair."""
+def text_of(result: ToolResult, language: Language) -> str:
+    """A result as text for a model: the content and what to do with a job, or the error with its repair."""
     if result.error is not None:
         fix = f" {result.error.fix}" if result.error.fix else ""
         return neutralise(f"{result.error.kind}: {result.error.message}{fix}")
     texts = [
         str(b["text"]) if b.get("type") == "text" else json.dumps(dict(b), ensure_ascii=False) for b in result.content
     ]
-    return neutralise("\n".join(texts))
+    return neutralise("\n".join([*texts, *filter(None, (next_step(result, language),))]))
 
 
-def _response(result: ToolResult) -> dict[str, Any]:
-    return {"output": text_of(result)} if result.ok else {"error": text_of(result)}
+def _response(result: ToolResult, language: Language) -> dict[str, Any]:
+    return {"output" if result.ok else "error": text_of(result, language)}
 
 
 def _plain(response: Any) -> Any:

@@ -12,7 +12,7 @@ from tavern_core.kernel.catalogue.tool_specs import ToolSpecs
 from tavern_core.kernel.catalogue.tools import Tools
 from tavern_core.model.call import CallContext
 from tavern_core.model.language import Language, of_the_locale
-from tavern_core.model.naming_rules import SEARCH_TOOLS
+from tavern_core.model.naming_rules import SEARCH_TOOLS, UNLISTED_TOOLS
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.tool import ToolSpec
 
@@ -51,7 +51,7 @@ class Descriptions:
 
         if not isinstance(wire_name, str):
             raise ToolNotFound(f"a wire name is text, got {type(wire_name).__name__}")
-        names = WireNames(dict.fromkeys((*self._tools.known_ids(), *self._made)))
+        names = WireNames(dict.fromkeys((*self._tools.known_ids(), *UNLISTED_TOOLS, *self._made)))
         found = names.tool_id(wire_name)
         if found is None:
             raise ToolNotFound(

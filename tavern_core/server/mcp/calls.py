@@ -14,14 +14,16 @@ from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND, CallToolRequestParams
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from tavern_core.errors import TavernError
+from tavern_core.kernel.access.profiles import CALL_TOOL
 from tavern_core.kernel.access.tokens import Token
 from tavern_core.kernel.calls.call_control import on_progress
 from tavern_core.kernel.calls.elicitation import conversation
+from tavern_core.kernel.calls.feedback import next_step
 from tavern_core.model.question import Question
 from tavern_core.model.result import ToolResult
 from tavern_core.server.mcp.content import call_result, error_result
 from tavern_core.server.mcp.elicitation import Live, Notices, Replayed, answer_in, lacking, request_for
-from tavern_core.server.mcp.listing import CALL_TOOL, Listing, Listings
+from tavern_core.server.mcp.listing import Listing, Listings
 from tavern_core.server.mcp.request_state import RequestStates, Round, holder_of
 from tavern_core.server.mcp.tasks import TASKS, Tasks, knows_tasks, needs_tasks
 
@@ -99,7 +101,10 @@ class Calls:
             return self._needs_input(ctx, holder, talk, result)
         if shape is not None:
             return shape(result)
-        return call_result(result, is_structured="outputSchema" in listing.exports[tool])
+        answer = call_result(result, is_structured="outputSchema" in listing.exports[tool])
+        if then := next_step(result, listing.language):
+            answer["content"].append({"type": "text", "text": then})
+        return answer
 
     @asynccontextmanager
     async def talking(

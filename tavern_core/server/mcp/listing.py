@@ -10,17 +10,19 @@ import asyncio
 import base64
 import json
 import logging
-import re
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from mcp.shared.exceptions import MCPError
 from mcp_types import INTERNAL_ERROR, INVALID_PARAMS
 
-from tavern_core.errors import NameConflict, ProfileInvalid, ToolNotFound
+from tavern_core.errors import ProfileInvalid, ToolNotFound
 from tavern_core.frozen_dataclass import dataclass
+from tavern_core.kernel.access.profiles import CALL_TOOL
 from tavern_core.kernel.catalogue.descriptions import export_for_model
-from tavern_core.model.naming_rules import SEARCH_TOOLS
+from tavern_core.model.language import Language, of_the_locale
+from tavern_core.model.naming_rules import SEARCH_TOOLS, UNLISTED_TOOLS
 from tavern_core.model.tool import ToolSpec
 from tavern_core.schema.dialects import wire_name
 from tavern_core.server.request_access import tools_stamp
@@ -29,11 +31,9 @@ if TYPE_CHECKING:
     from tavern_core.host import Tavern
     from tavern_core.kernel.access.profiles import Profile
     from tavern_core.kernel.access.tokens import Token
+    from tavern_core.model.call import CallContext
 
 _log: Final = logging.getLogger("tavern.mcp")
-_WIRE: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}", re.ASCII)
-CALL_TOOL: Final = "call_tool"
-"""The tool that calls what the search found, where only the search is listed."""
 _CALL: Final[Mapping[str, Any]] = {
     "name": CALL_TOOL,
     "description": "Calls a tool that the search has found, by its id and with arguments that fit its parameters.",
@@ -62,6 +62,8 @@ class Listing:
     """Id → the tool as it is listed."""
     pages: tuple[bytes, ...]
     """JSON arrays of the tools that are listed: not those that stand behind a resource or prompt, nor those that this caller can never use."""
+    language: Language = "en"
+    """In which the caller is written sentences."""
     profile: Profile | None = None
 
     def tool_id(self, name: str) -> str | None:
@@ -106,15 +108,12 @@ class Listings:
             _log.error("%s", error)  # names files of this machine
             text = f"the list of tools cannot be made: the profile {holder.profile!r:.100} cannot be used"
             raise MCPError(INTERNAL_ERROR, text) from error
-        except NameConflict as error:
-            raise MCPError(INTERNAL_ERROR, f"the list of tools cannot be made: {error.message}") from error
 
     def make(self, holder: Token) -> Listing:
         """The list of a caller as things are now. Plugins of which only ids are known are activated: call it in a thread.
 
         Raises:
             ProfileInvalid: the caller's profile cannot be used (PROFILE_INVALID).
-            NameConflict: two tools have the same name on the wire (NAME_CONFLICT).
         """
         if (known := self.known(holder)) is not None:
             return known
@@ -125,21 +124,35 @@ class Listings:
         serving = {
             offered.tool for section in ("resources", "prompts") for offered in tavern.contributions(section).values()
         }
-        specs = {spec.id: spec for spec in found}
+        unlisted = self._unlisted(context)
+        specs = {spec.id: spec for spec in (*found, *unlisted.values())}
         is_search = profile is not None and profile.listing == "search"
         names = _names(specs, {} if profile is None else profile.wire_names, _OF_THE_SEARCH if is_search else {})
-        exports = {id_: {**self._exported(spec), "name": names[id_]} for id_, spec in specs.items()}
+        specs = {id_: specs[id_] for id_ in names}
+        exports = {id_: {**self._exported(specs[id_]), "name": name} for id_, name in names.items()}
         lacking = tavern.tools.lacking(found, context=context)
-        hidden = serving | {id_ for id_, need in lacking.items() if need.is_certain}
+        hidden = (
+            serving
+            | (unlisted.keys() - {spec.id for spec in found})
+            | {id_ for id_, need in lacking.items() if need.is_certain}
+        )
         shown = [export for id_, export in exports.items() if id_ not in hidden]
         if is_search:
             specs, names, exports, shown = self._search_only(specs, names, exports)
         pages = tuple(_written(shown[at : at + self._page]) for at in range(0, max(len(shown), 1), self._page))
-        made = Listing(specs, {name: id_ for id_, name in names.items()}, exports, pages, profile)
+        spoken = None if profile is None else profile.language
+        language = spoken or tavern.config.language or of_the_locale(os.environ)
+        made = Listing(specs, {name: id_ for id_, name in names.items()}, exports, pages, language, profile)
         if len(self._kept) >= 1_000:
             self._kept.pop(next(iter(self._kept)))
         self._kept[holder.id] = stamp, made
         return made
+
+    def _unlisted(self, context: CallContext) -> dict[str, ToolSpec]:
+        """The tools for jobs, which a caller may call by name but is not listed."""
+        tools = self._tavern.tools
+        named = (id_ for id_ in UNLISTED_TOOLS if id_ != SEARCH_TOOLS and tools.why(id_, context=context))
+        return {id_: spec for id_ in named if (spec := tools.get(id_)) is not None}
 
     def _exported(self, spec: ToolSpec) -> dict[str, Any]:
         """A tool as it is listed; without the schema of its answer where that may be the handle of a job or the beginning of an artifact."""
@@ -167,24 +180,20 @@ class Listings:
 
 
 def _names(specs: Mapping[str, ToolSpec], given: Mapping[str, str], reserved: Mapping[str, str]) -> dict[str, str]:
-    """Id → name on the wire.
+    """Id → name on the wire. A tool whose id was made to have the name of another one is left out.
 
     Args:
         given: id → name, of the profile.
         reserved: name → id of the only tool that may have it.
-
-    Raises:
-        NameConflict: a name that a profile gives is none, or two tools would have the same (NAME_CONFLICT).
     """
     names: dict[str, str] = {}
     taken = dict(reserved)
     for id_ in specs:
         name = given.get(id_) or wire_name(id_)
-        if not _WIRE.fullmatch(name):
-            raise NameConflict(f"{name!r:.150} is not a name for {id_}", hint="1 to 128 of A-Z a-z 0-9 _ . -")
-        if (other := taken.setdefault(name, id_)) != id_:
-            raise NameConflict(f"{other} and {id_} are both {name!r}", hint="change wire_names of the profile")
-        names[id_] = name
+        if (other := taken.setdefault(name, id_)) == id_:
+            names[id_] = name
+        else:
+            _log.error("%s is not listed: %s has the same name, %s", id_, other, name)
     return names
 
 
