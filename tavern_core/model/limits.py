@@ -64,7 +64,7 @@ class ToolLimits:
         concurrency: calls at the same time.
         queue: calls that may wait for their turn.
         retries: further attempts of one call, if a retry does no harm.
-        cache_ms: how long an answer is cached; only for read-only tools.
+        cache_ms: how long an answer is cached, 0: not at all; only for read-only tools.
         breaker: when to stop calling a failing tool.
         inline_ms: how long a caller waits before the call becomes a job.
         attempt_ms: deadline of one attempt, for calls that may be retried.
@@ -132,7 +132,7 @@ _NUMBERS: Final = (
     ("concurrency", 1, 100_000),
     ("queue", 0, 1_000_000),
     ("retries", 0, MOST_RETRIES),
-    ("cache_ms", 1, 86_400_000),
+    ("cache_ms", 0, 86_400_000),
     ("inline_ms", 0, 86_400_000),
     ("attempt_ms", 1, 86_400_000),
     ("idle_ms", 1, 86_400_000),

@@ -336,13 +336,13 @@ class ToolResult(_Fields):
         return ToolResult, (self.ok, self.value, content, evidence, self.error, status, job, meta, None, self._trace)
 
 
-def success(value: Any, trace: CallTrace) -> ToolResult:
-    """The hot path's constructor: only a plain value."""
+def success(value: Any, trace: CallTrace, rest: Rest = NO_REST) -> ToolResult:
+    """The hot path's constructor, mostly of a plain value."""
     result = _Fields()  # and no __init__: it would cost half as much again
     result.ok = True
     result.value = value
     result.error = None
-    result._rest = NO_REST
+    result._rest = rest
     result._trace = trace
     result.__class__ = ToolResult
     return result  # type: ignore[return-value]

@@ -31,8 +31,8 @@ class WrittenLimits(FilePart):
     """Calls that may wait."""
     retries: Annotated[StrictInt, Field(ge=0, le=MOST_RETRIES)] | None = None
     """Further attempts of a call after a temporary failure, if a retry does no harm."""
-    cache_ms: Annotated[StrictInt, Field(gt=0, le=86_400_000)] | None = None
-    """How long an answer is cached; only for read-only tools."""
+    cache_ms: Annotated[StrictInt, Field(ge=0, le=86_400_000)] | None = None
+    """How long an answer is cached, 0: not at all; only for read-only tools."""
     inline_ms: Annotated[StrictInt, Field(ge=0, le=86_400_000)] | None = None
     """How long a caller waits before the call becomes a job."""
     attempt_ms: Annotated[StrictInt, Field(gt=0, le=86_400_000)] | None = None

@@ -320,6 +320,144 @@ def test_an_answer_holds_for_its_caller_and_his_arguments(tmp_path: Path) -> Non
     assert ran == [1, 2, 1, 1]
 
 
+@pytest.mark.parametrize(
+    ("place", "ran"),
+    [({}, 1), ({"tools": {"t:look": {"cacheMs": 0}}}, 3), ({"tools": {"t:*": {"cacheMs": 0}}}, 3),
+     ({"tools": {"t:*": {"cacheMs": 0}, "t:look": {"cacheMs": 60_000}}}, 1)],
+)  # fmt: skip
+def test_a_cached_answer_says_so_and_an_operator_can_turn_the_cache_off(tmp_path: Path, place: Any, ran: int) -> None:
+    made: list[int] = []
+
+    @tool(read_only=True, limits={"cache_ms": 60_000})
+    def look() -> int:
+        made.append(1)
+        return 1
+
+    with host_of(tmp_path, [look], place) as host:
+        results = [host.invoke_sync("t:look") for _ in range(3)]
+    assert len(made) == ran
+    assert [result.meta.get("cached") for result in results] == [None] + [True if ran == 1 else None] * 2
+
+
+async def turns() -> None:
+    """Let all other tasks go on until they wait."""
+    for _ in range(200):
+        await asyncio.sleep(0)
+
+
+class Oven:
+    """Read-only tools that wait until they are released."""
+
+    def __init__(self) -> None:
+        self.ran = 0
+        self.begun = asyncio.Event()
+        self.released = asyncio.Event()
+
+    async def _baked(self) -> None:
+        self.ran += 1
+        self.begun.set()
+        await self.released.wait()
+
+    @tool(read_only=True, limits={"cache_ms": 60_000})
+    async def bread(self, n: int = 1) -> dict[str, int]:
+        await self._baked()
+        return {"n": n}
+
+    @tool(read_only=True, limits={"cache_ms": 60_000})
+    async def burnt(self, n: int = 1) -> int:
+        await self._baked()
+        raise UpstreamError("burnt")
+
+    @tool(read_only=True, limits={"cache_ms": 60_000})
+    async def huge(self, n: int = 1) -> str:
+        await self._baked()
+        return "x" * 10_000
+
+    @tool(read_only=True)
+    async def plain(self, n: int = 1) -> int:
+        await self._baked()
+        return n
+
+
+@pytest.mark.parametrize(
+    ("name", "others", "ran", "answer"),
+    [
+        ("bread", {"n": 1}, 1, {"n": 1}),
+        ("bread", {"n": 2}, 2, {"n": 1}),
+        ("burnt", {"n": 1}, 1, "UPSTREAM_ERROR"),
+        ("huge", {"n": 1}, 20, "x" * 10_000),
+        ("plain", {"n": 1}, 20, 1),
+    ],
+)
+def test_equal_calls_at_the_same_time_run_once_where_the_answer_is_cached(
+    tmp_path: Path, name: str, others: dict[str, int], ran: int, answer: Any
+) -> None:
+    async def main() -> None:
+        oven = Oven()
+        plugin = Plugin([oven.bread, oven.burnt, oven.huge, oven.plain], name="t")
+        async with Tavern.open({"limits": {"cacheBytes": 40_000}}, home=tmp_path / "home", plugins=[plugin]) as host:
+            calls = [asyncio.ensure_future(host.invoke(f"t:{name}", {"n": 1}))]
+            await oven.begun.wait()
+            calls += [asyncio.ensure_future(host.invoke(f"t:{name}", others)) for _ in range(19)]
+            await turns()
+            oven.released.set()
+            results = await asyncio.gather(*calls)
+            assert (results[0].error.kind if results[0].error else results[0].value) == answer
+            assert oven.ran == ran
+            assert len({result.call_id for result in results}) == 20
+            if name == "bread":
+                results[1].value["n"] = 7
+                assert results[2].value == others
+            if name == "burnt":  # a failure is for those who waited for it
+                await host.invoke("t:burnt", {"n": 1})
+                assert oven.ran == 2
+
+    asyncio.run(main())
+
+
+def test_when_the_call_that_others_wait_for_is_cancelled_one_of_them_makes_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        oven = Oven()
+        async with Tavern.open({}, home=tmp_path / "home", plugins=[Plugin([oven.bread], name="t")]) as host:
+            first = asyncio.ensure_future(host.invoke("t:bread"))
+            await oven.begun.wait()
+            others = [asyncio.ensure_future(host.invoke("t:bread")) for _ in range(5)]
+            await turns()
+            oven.begun.clear()
+            first.cancel()
+            await oven.begun.wait()
+            oven.released.set()
+            assert [result.value for result in await asyncio.gather(*others)] == [{"n": 1}] * 5
+            assert oven.ran == 2
+
+    asyncio.run(main())
+
+
+def test_a_call_within_a_call_that_has_a_place_waits_for_no_equal_call(tmp_path: Path) -> None:
+    async def main() -> None:
+        held = asyncio.Event()
+
+        @tool(read_only=True, limits={"cache_ms": 60_000})
+        async def look() -> int:
+            return 1
+
+        @tool(read_only=True)
+        async def outer() -> Any:
+            held.set()
+            await turns()  # the call of the other now waits for the only place
+            return (await host.invoke("t:look")).value
+
+        config = {"limits": {"plugins": {"t": {"concurrency": 1}}}}
+        async with Tavern.open(config, home=tmp_path / "home", plugins=[Plugin([look, outer], name="t")]) as host:
+            first = asyncio.ensure_future(host.invoke("t:outer"))
+            await held.wait()
+            second = asyncio.ensure_future(host.invoke("t:look"))
+            results = await asyncio.wait_for(asyncio.gather(first, second), 20)
+            assert [result.value for result in results] == [1, 1]
+
+    asyncio.run(main())
+
+
 def test_answers_of_a_tool_that_may_change_something_are_not_kept(tmp_path: Path) -> None:
     ran: list[int] = []
 

@@ -32,6 +32,7 @@ from tavern_core.kernel.catalogue.call_plan import Plan
 from tavern_core.kernel.execution.modes import LeftBehind, Mode, NeverBegan, TimeLimit, cancellations, has_begun
 from tavern_core.kernel.limits.breakers import CircuitBreaker
 from tavern_core.kernel.limits.limit_table import Governor, Place, Rate
+from tavern_core.kernel.limits.result_cache import Key, Making
 from tavern_core.kernel.limits.slots import Full, Slots, held
 from tavern_core.model.call import owner_of
 from tavern_core.model.event import RETRY
@@ -122,13 +123,39 @@ class Governance:
         assert context is not None
         assert governor is not None
         cache = governor.table.cache
+        series = self.conclusion.series
         key = cache.key(plan.id, call.values or {}, context)
-        if key is not None and (found := cache.get(key, plan.spec, call.trace(self.conclusion.series))) is not None:
-            return taken_over(call, found)
-        result = await self._steps(call, governor)(plan, call, mode)
-        if key is not None:
-            cache.put(key, plan.spec, self.conclusion.redacted(call, result), governor.cache_s)
-        return result
+        if key is None:
+            return await self._steps(call, governor)(plan, call, mode)
+        joins = not held.get()  # what it would wait for may wait for what it holds
+        while True:
+            if (found := cache.get(key, plan.spec, call.trace(series))) is not None:
+                return taken_over(call, found)
+            making, is_own = cache.begin(key, plan.spec, joins=joins)
+            if is_own:
+                return await self._made_for_all(plan, call, mode, key, making)
+            if not await mode.until(making, call.time_left()):
+                raise TimeLimit(stopped=True, begun=False)
+            outcome = making.result()
+            if isinstance(outcome, ToolResult):
+                return taken_over(call, outcome.replace(trace=call.trace(series)))
+            joins = outcome
+
+    async def _made_for_all(self, plan: Plan, call: RunningCall, mode: Mode, key: Key, making: Making) -> ToolResult:
+        """A call whose answer is cached. Equal calls that begin meanwhile get its answer, or its failure."""
+        governor, outcome = plan.governor, None
+        assert governor is not None
+        cache, mark = governor.table.cache, held.set(held.get() | {key})
+        try:
+            result = await self._steps(call, governor)(plan, call, mode)
+            outcome = self.conclusion.redacted(call, result)
+            return result
+        except BaseException as error:
+            outcome = self.conclusion.redacted(call, failure(error_of(error, call), call.trace(self.conclusion.series)))
+            raise
+        finally:
+            held.reset(mark)
+            cache.end(key, making, plan.spec, outcome, governor.cache_s)
 
     async def _tried(self, plan: Plan, call: RunningCall, mode: Mode) -> ToolResult:
         """Try, and try again as often as may be, while there is time."""

@@ -180,7 +180,7 @@ class LimitTable:
             """What the tool's own limits say, then those that it shares."""
             return [getattr(limits, name) for _, limits, _ in reversed(everything)]
 
-        cache_ms = next(filter(None, values("cache_ms")), 0)
+        cache_ms = next((ms for ms in values("cache_ms") if ms is not None), 0)
         if cache_ms and not tool.read_only:
             self._diagnostics.add(
                 "CACHE_IGNORED", f"{tool.id}: only answers of read-only tools are cached; this one may do more",

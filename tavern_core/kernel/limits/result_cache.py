@@ -7,16 +7,24 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from typing import Any, Final
 
 from tavern_core.model.call import CallContext
 from tavern_core.model.result import CallTrace, ToolResult, success
 
+_OF_ITS_CALLER: Final = ("CANCELLED", "TIMEOUT")
+"""Errors with which a call ends for the sake of its caller: others do not get them."""
+CACHED: Final = "cached"
+"""In `meta` of an answer from the cache."""
 _MOST_ARGUMENTS: Final = 64_000
 """Bytes of the arguments of a call that is looked up; larger ones are called each time."""
 _ROW: Final = 500
 """Bytes that an entry takes besides its answer, about."""
 Key = tuple[Any, ...]
+Making = Future[ToolResult | bool]
+"""Is done when a call has ended whose answer is cached: with its failure; False if its answer may be in the cache; True if another
+call has to make it."""
 
 
 class ResultCache:
@@ -32,6 +40,7 @@ class ResultCache:
         self._clock = clock
         self._lock = threading.Lock()
         self._entries: OrderedDict[Key, tuple[float, object, bytes]] = OrderedDict()
+        self._made_now: dict[Key, tuple[object, Making]] = {}
         self.bytes = 0
         self.hits = self.misses = 0
 
@@ -66,10 +75,42 @@ class ResultCache:
             self.hits += 1
         value, content, meta = marshal.loads(data)
         if not content and meta is None:
-            return success(value, trace)
-        return ToolResult(True, value, content, meta=meta, trace=trace)
+            return success(value, trace, ("ok", None, (), (), {CACHED: True}, None))
+        return ToolResult(True, value, content, meta={**(meta or {}), CACHED: True}, trace=trace)
 
-    def put(self, key: Key, made_by: object, result: ToolResult, seconds: float) -> None:
+    def begin(self, key: Key, made_by: object, *, joins: bool) -> tuple[Making, bool]:
+        """The call that makes this answer now, and True if it is the caller's own, which must `end` it.
+
+        Args:
+            joins: whether it may be the call of another caller.
+        """
+        with self._lock:
+            known = self._made_now.get(key)
+            if known is None:
+                known = self._made_now[key] = made_by, Future()
+                return known[1], True
+            maker, making = known
+            return (making, False) if joins and (maker is made_by or maker == made_by) else (Future(), True)
+
+    def end(self, key: Key, making: Making, made_by: object, result: ToolResult | None, seconds: float) -> None:
+        """Cache what came of a call that has begun here, and let the calls go on that wait for it.
+
+        Args:
+            result: None: nothing, so that another call has to make the answer.
+        """
+        outcome: ToolResult | bool = result is None
+        try:
+            if result is not None and result.error is not None:
+                outcome = result.error.kind in _OF_ITS_CALLER or result
+            elif result is not None:
+                self._put(key, made_by, result, seconds)
+        finally:
+            with self._lock:
+                if (known := self._made_now.get(key)) is not None and known[1] is making:
+                    del self._made_now[key]
+            making.set_result(outcome)
+
+    def _put(self, key: Key, made_by: object, result: ToolResult, seconds: float) -> None:
         """Cache a successful answer, unless it is not plain data or larger than an eighth of the cache."""
         if not result.ok or result.status != "ok":
             return
@@ -92,6 +133,7 @@ class ResultCache:
         """Forget all answers: what they depend on has changed."""
         with self._lock:
             self._entries.clear()
+            self._made_now.clear()
             self.bytes = 0
 
     def _drop(self, key: Key) -> None:

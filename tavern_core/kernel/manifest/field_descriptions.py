@@ -126,7 +126,7 @@ TEXTS: Final[Mapping[str, str]] = {
     "WrittenLimits.concurrency": "Calls at a time; further ones wait.",
     "WrittenLimits.queue": "Calls that may wait; 100 by default.",
     "WrittenLimits.retries": "Further attempts after a transient failure, if a retry is harmless.",
-    "WrittenLimits.cacheMs": "Milliseconds for which an answer is cached; only for tools that only read.",
+    "WrittenLimits.cacheMs": "Milliseconds for which an answer is cached, 0: not at all; only for tools that only read.",
     "WrittenLimits.breaker": "When to stop calling a tool that fails.",
     "WrittenBreaker.failures": "Failures in a row that open the circuit breaker.",
     "WrittenBreaker.restMs": "Milliseconds for which it stays open.",
