@@ -19,6 +19,7 @@ from tavern_core.errors import UsageError
 if TYPE_CHECKING:
     from tavern_core.kernel.catalogue.availability import Need
     from tavern_core.kernel.catalogue.tools import Tools
+    from tavern_core.model.call import CallContext
     from tavern_core.model.tool import ToolSpec
 
 DIALECTS = ("json", "openai", "anthropic", "gemini", "mcp")
@@ -47,26 +48,37 @@ tools.add_command(call)
 @click.option("--tag", metavar="TAG", help="Only tools with this tag.")
 @click.option("--capability", metavar="NAME", callback=_a_capability, help="Only tools that need this capability.")
 @click.option("--plugin", metavar="NAME", help="Only tools of this plugin.", shell_complete=completion.plugins)
+@click.option("--permissions", metavar="A,B", help="Only tools that a caller with exactly these capabilities can use.")
 @click.option("--all", "everything", is_flag=True, help="Hidden tools too, each with the reason.")
 def list_(
-    session: Session, profile: str | None, tag: str | None, capability: str | None, plugin: str | None, everything: bool
+    session: Session,
+    profile: str | None,
+    tag: str | None,
+    capability: str | None,
+    plugin: str | None,
+    permissions: str | None,
+    everything: bool,
 ) -> None:
     """List the tools that the host may call."""
     host = session.host()
     if plugin is not None:
         status_of(host, plugin)
     known = host.tools
-    visible = known.list(profile)
+    context = None if permissions is None else caller(permissions, profile)
+    visible = known.list(profile, context=context, usable=context is not None)
     shown = {spec.id for spec in visible}
     found = [
         s
         for s in (known.snapshot() if everything else visible)
         if _fits(s, tag, capability) and plugin in (None, s.plugin)
     ]
-    needs = known.lacking(found, profile=profile)
+    needs = known.lacking(found, profile=profile, context=context)
     if session.as_json:
         session.out.json(
-            [_described(known, s, needs, s.id in shown, profile) if everything else _json(s, needs) for s in found]
+            [
+                _described(known, s, needs, s.id in shown, profile, context) if everything else _json(s, needs)
+                for s in found
+            ]
         )
         return
     if not everything:
@@ -81,7 +93,7 @@ def list_(
             "there are no tools; `tavern doctor` says why",
         )
         return
-    why = {s.id: "" if s.id in shown else known.why(s.id, profile=profile).reason for s in found}
+    why = {s.id: "" if s.id in shown else known.why(s.id, profile=profile, context=context).reason for s in found}
     states = [(s.id, "ok" if s.id in shown else "hidden", _about(s), why[s.id]) for s in found]
     session.out.table(("tool", "state", "description", "reason"), states)
 
@@ -195,9 +207,14 @@ def _table(session: Session, columns: tuple[str, ...], rows: Sequence[tuple[str,
 
 
 def _described(
-    known: Tools, spec: ToolSpec, needs: Mapping[str, Need], visible: bool, profile: str | None
+    known: Tools,
+    spec: ToolSpec,
+    needs: Mapping[str, Need],
+    visible: bool,
+    profile: str | None,
+    context: CallContext | None,
 ) -> dict[str, Any]:
-    answer = known.why(spec.id, profile=profile)
+    answer = known.why(spec.id, profile=profile, context=context)
     return _json(spec, needs) | {"visible": visible, "reason": answer.reason, "fix": answer.fix or None}
 
 

@@ -32,6 +32,20 @@ def test_the_list_can_be_narrowed_and_shows_hidden_tools_with_reasons(tavern: Ru
     assert "hidden" in tavern("tools", "list", "--all", "--set", "tools.deny=text:fail").out
 
 
+@pytest.mark.parametrize(
+    ("permissions", "is_there"), [("", False), ("read:web", False), ("read:fs", True), ("read:fs,read:web", True)]
+)
+def test_the_list_shows_what_a_caller_with_these_permissions_can_use(
+    granted: Run, permissions: str, is_there: bool
+) -> None:
+    ids = [t["id"] for t in granted("tools", "list", "--permissions", permissions, "--json").json]
+    assert ("text:count" in ids, "text:fail" in ids) == (is_there, True)
+    row = {t["id"]: t for t in granted("tools", "list", "--permissions", permissions, "--all", "--json").json}[
+        "text:count"
+    ]
+    assert (row["visible"], "read:fs" in row["reason"]) == (is_there, not is_there)
+
+
 @pytest.mark.slow
 def test_a_profile_narrows_the_list_the_manual_and_the_call(granted: Run, project: Path) -> None:
     (project / "profiles").mkdir()

@@ -74,6 +74,33 @@ def test_the_list_of_tools_is_of_the_caller_and_changes_with_them(desk: Served) 
     assert after.status_code == 200 and "app:fresh" in {each["id"] for each in after.json()}
 
 
+@pytest.mark.parametrize(
+    ("permissions", "query", "has_stock"),
+    [
+        ([], "", True),
+        ([], "?usable=false", True),
+        ([], "?usable=true", False),
+        ([], "?usable=true&query=needs%20a%20capability", False),
+        (["read:fs"], "?usable=true", True),
+        (["read:fs"], "?usable=true&query=needs%20a%20capability", True),
+    ],
+)
+def test_tools_that_a_caller_can_never_use_are_left_out_on_request(
+    desk: Served, permissions: list[str], query: str, has_stock: bool
+) -> None:
+    listed = {
+        each["id"]: each for each in desk.send("GET", f"/api/tools{query}", desk.token(permissions=permissions)).json()
+    }
+    assert ("desk:stock" in listed) is has_stock
+    if not query:
+        assert listed["desk:stock"]["lacks"]["missing"] == ["read:fs"] and "desk:echo" in listed
+
+
+def test_a_flag_of_a_query_is_true_or_false(desk: Served) -> None:
+    wrong = desk.send("GET", "/api/tools?usable=yes", desk.token())
+    assert (wrong.status_code, wrong.json()["code"]) == (400, "USAGE")
+
+
 def test_tools_are_found_by_words_and_shown_however_they_are_spelt(desk: Served) -> None:
     token = desk.token()
     found = desk.send("GET", "/api/tools?query=repeats%20a%20text", token).json()

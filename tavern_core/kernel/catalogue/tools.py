@@ -75,18 +75,25 @@ class Tools:
         self._wait = specs.base.portal.run
         self._availability = Availability(specs, namespaces, inventories)
 
-    def list(self, profile: ProfileLike | None = None, *, context: CallContext | None = None) -> tuple[ToolSpec, ...]:
+    def list(
+        self, profile: ProfileLike | None = None, *, context: CallContext | None = None, usable: bool = False
+    ) -> tuple[ToolSpec, ...]:
         """The tools that a caller may see, sorted by id. Nothing is imported; a tool that is only declared has no parameters yet.
 
         Args:
             profile: only the inventory of this agent profile: its name, the path of an agent_profile.json, or a mapping
                 ``{"tool_ids_inventory": [...]}``.
             context: the caller; None: the host itself.
+            usable: without the tools that the caller can never use, for lack of a capability (`needs`).
 
         Raises:
             ProfileInvalid: it does not exist, or is invalid (PROFILE_INVALID).
             UsageError: profile or context has the wrong type (USAGE).
         """
+        if usable:
+            seen = self.list(profile, context=context)
+            lacking = self.lacking(seen, profile=profile, context=context)
+            return tuple(spec for spec in seen if spec.id not in lacking or not lacking[spec.id].is_certain)
         entries = self._registry.entries()
         caller, inventory = self._availability.caller(profile, context)
         if caller is self._specs.default and not self._specs.config.callers:

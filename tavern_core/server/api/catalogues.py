@@ -40,12 +40,15 @@ async def node(exchange: Exchange) -> Response:
 
 async def tools(exchange: Exchange) -> Response:
     """The tools that the caller may see, or those of them that fit some words."""
-    if words := exchange.query.get("query", ""):
-        return made(await asyncio.to_thread(_written_tools, exchange, words)).response(exchange.connection.headers)
+    words, usable = exchange.query.get("query", ""), exchange.flag("usable")
+    if words:
+        return made(await asyncio.to_thread(_written_tools, exchange, words, usable)).response(
+            exchange.connection.headers
+        )
     tavern, holder, kept = exchange.tavern, exchange.holder, exchange.parts.kept
-    key, stamp = f"tools:{holder.id}", tools_stamp(tavern, holder)
+    key, stamp = f"tools:{holder.id}:{usable}", tools_stamp(tavern, holder)
     if (answer := kept.get(key, stamp)) is None:
-        answer = kept.put(key, stamp, await asyncio.to_thread(_written_tools, exchange))
+        answer = kept.put(key, stamp, await asyncio.to_thread(_written_tools, exchange, "", usable))
     return answer.response(exchange.connection.headers)
 
 
@@ -57,7 +60,7 @@ async def tool(exchange: Exchange) -> Response:
     return made(to_json(shown)).response(exchange.connection.headers)
 
 
-def _written_tools(exchange: Exchange, words: str = "") -> bytes:
+def _written_tools(exchange: Exchange, words: str, usable: bool) -> bytes:
     tavern, context = exchange.tavern, exchange.holder.context()
     found = tavern.tool_specs(context=context)
     if words:
@@ -65,6 +68,8 @@ def _written_tools(exchange: Exchange, words: str = "") -> bytes:
         best = tavern.tools.search(words, context=context, limit=len(found) or 1)
         found = tuple(whole[spec.id] for spec in best if spec.id in whole)
     lacking = tavern.tools.lacking(found, context=context)
+    if usable:
+        found = tuple(spec for spec in found if spec.id not in lacking or not lacking[spec.id].is_certain)
     return _json_list({**_tool(spec), **_lacks(spec, lacking)} for spec in found)
 
 

@@ -78,6 +78,13 @@ class Exchange:
             raise Problem(400, "USAGE", f"{name}={text:.40} is not a number from 1 to {most}", f"?{name}={default}")
         return int(text)
 
+    def flag(self, name: str) -> bool:
+        """Whether the query has ``name=true``. Raises Problem: it has another value than true and false (USAGE)."""
+        text = self.query.get(name, "false")
+        if text not in ("true", "false"):
+            raise Problem(400, "USAGE", f"{name}={text:.40} is neither true nor false", f"?{name}=true")
+        return text == "true"
+
     async def json(self, validator: Validator) -> dict[str, Any]:
         """The body, which is JSON of a schema. Raises Problem: it is too large, too slow, or not that (USAGE)."""
         media = self.connection.headers.get("content-type", "").partition(";")[0].strip().lower()

@@ -20,7 +20,10 @@ ROUTES: Final[tuple[Route, ...]] = (
     Route("GET", "/api/nodes/{type}", (ANY_TOKEN,), "Shows one node type.", "a node type", catalogues.node),
     Route(
         "GET", "/api/tools", (ANY_TOKEN,), "Lists the tools that the caller may see.", "a list of tools", catalogues.tools,
-        {"query": "words to look for, in any language; the tools that fit best come first"},
+        {
+            "query": "words to look for, in any language; the tools that fit best come first",
+            "usable": "`true`: without the tools that the caller can never use, for lack of a permission",
+        },
     ),
     Route(
         "GET", "/api/tools/{id}", (ANY_TOKEN,), "Shows one tool.", "a tool", catalogues.tool,
