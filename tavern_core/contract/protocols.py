@@ -171,13 +171,24 @@ class FlowEngine(Protocol):
     """The engine, for executors of workflows and nodes."""
 
     async def run_workflow(
-        self, what: str, arguments: Mapping[str, Any], call: ToolCall | None, plugin: str = "", /
+        self,
+        what: str,
+        arguments: Mapping[str, Any],
+        call: ToolCall | None,
+        plugin: str = "",
+        named: Collection[str] = (),
+        /,
     ) -> ToolResult:
-        """Run a workflow (its id, or the path of a file of `plugin`) for the caller of `call`; raises a CallError."""
+        """Run a workflow (its id, or the path of a file of `plugin`) for the caller of `call`; raises a CallError.
+
+        A single output is the value itself, unless its name is one of `named`: then the value is an object with it.
+        """
         ...
 
-    async def run_node(self, type_: str, arguments: Mapping[str, Any], call: ToolCall | None, /) -> ToolResult:
-        """Run a workflow of this one node; raises a CallError."""
+    async def run_node(
+        self, type_: str, arguments: Mapping[str, Any], call: ToolCall | None, named: Collection[str] = (), /
+    ) -> ToolResult:
+        """Run a workflow of this one node; as `run_workflow`."""
         ...
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -143,14 +143,14 @@ class Engine:
         self._workflows = workflows
         self._is_host = is_host
         self._kept = kept
-        self._asking: dict[str, tuple[RunHandle, str, CallContext | None]] = {}
-        """Runs with questions, the node whose outputs are their answer, and their owner."""
+        self._asking: dict[str, tuple[RunHandle, str, Collection[str], CallContext | None]] = {}
+        """Runs with questions, the node whose outputs are their answer, which of them stay named, and their owner."""
 
     async def outcome(self, run_id: str) -> ToolResult:
         """The result of a run with questions."""
-        handle, only, context = self._asking.pop(run_id)
+        handle, only, named, context = self._asking.pop(run_id)
         try:
-            return _tool_result(await handle, only, partial(self._kept, context))
+            return _tool_result(await handle, only, named, partial(self._kept, context))
         except CallError as error:
             return failure(error)
         except asyncio.CancelledError:
@@ -158,28 +158,39 @@ class Engine:
             raise
 
     async def run_workflow(
-        self, what: str, arguments: Mapping[str, Any], call: ToolCall | None, plugin: str = ""
+        self,
+        what: str,
+        arguments: Mapping[str, Any],
+        call: ToolCall | None,
+        plugin: str = "",
+        named: Collection[str] = (),
     ) -> ToolResult:
         """Run a workflow for the caller of the call.
 
         Args:
             plugin: the plugin of the file, if `what` is a path.
+            named: names with which a single output is an object and not the value itself.
 
         Raises:
             CallError: it cannot run, or a node failed; `details` name the node, its path and the run.
         """
-        return await self._run(self._workflows.file(what, plugin) if "/" in what else what, arguments, call)
+        found = self._workflows.file(what, plugin) if "/" in what else what
+        return await self._run(found, arguments, call, named)
 
-    async def run_node(self, type_: str, arguments: Mapping[str, Any], call: ToolCall | None) -> ToolResult:
+    async def run_node(
+        self, type_: str, arguments: Mapping[str, Any], call: ToolCall | None, named: Collection[str] = ()
+    ) -> ToolResult:
         """Run a workflow of one node. Raises as `run_workflow`."""
         content = {
             "name": type_,
             "nodes": [{"id": "node", "type": type_, "inputValues": dict(arguments)}],
             "edges": [],
         }
-        return await self._run(content, {}, call, only="node")
+        return await self._run(content, {}, call, named, only="node")
 
-    async def _run(self, what: Any, arguments: Mapping[str, Any], call: ToolCall | None, only: str = "") -> ToolResult:
+    async def _run(
+        self, what: Any, arguments: Mapping[str, Any], call: ToolCall | None, named: Collection[str], only: str = ""
+    ) -> ToolResult:
         context = None if call is None or self._is_host(call.context) else call.context
         try:
             wanted = job_id.get() if call is not None and not call.parent else ""
@@ -194,11 +205,11 @@ class Engine:
         result = await _result_or_question(handle)
         if result is None:
             if options:
-                self._asking[handle.id] = handle, only, context
+                self._asking[handle.id] = handle, only, named, context
             handle.promise()
             asked = [question.to_json() for question in handle.questions]
             return ToolResult(True, value={"runId": handle.id, "questions": asked}, status="job", job=handle.id)
-        return _tool_result(result, only, partial(self._kept, context))
+        return _tool_result(result, only, named, partial(self._kept, context))
 
 
 async def _result_or_question(handle: RunHandle) -> RunResult | None:
@@ -214,7 +225,7 @@ async def _result_or_question(handle: RunHandle) -> RunResult | None:
         raise
 
 
-def _tool_result(result: RunResult, only: str, kept: Callable[[bytes], Any]) -> ToolResult:
+def _tool_result(result: RunResult, only: str, named: Collection[str], kept: Callable[[bytes], Any]) -> ToolResult:
     from tavern_core.kernel.nodes.json_values import NotPlain, to_plain
 
     if not result.ok:
@@ -222,7 +233,11 @@ def _tool_result(result: RunResult, only: str, kept: Callable[[bytes], Any]) -> 
     outputs = dict(result.outputs)
     if only:
         outputs = dict(outputs.get(only, {}))
-    value: Any = next(iter(outputs.values())) if len(outputs) == 1 else outputs
+    value: Any = outputs
+    if len(outputs) == 1:
+        ((name, single),) = outputs.items()
+        has_name = isinstance(single, Mapping) and name in single  # then it is what was declared
+        value = single if has_name or name not in named else outputs
     links: list[dict[str, Any]] = []
 
     def large(data: bytes) -> Any:

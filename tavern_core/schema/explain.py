@@ -133,8 +133,8 @@ def _explain(error: ValidationError, depth: int) -> Iterator[SchemaProblem]:
         yield _plain(error, keyword)
 
 
-def _plain(error: ValidationError, keyword: str) -> SchemaProblem:
-    limit = _limit(error)
+def _plain(error: ValidationError, keyword: str, limit: Any = None) -> SchemaProblem:
+    limit = _limit(error) if limit is None else limit
     explainer = _EXPLAINERS.get(keyword)
     expected, hint = explainer(limit, _instance(error)) if explainer else (say(_WORDS["fits"], keyword=keyword), "")
     got = "" if keyword in _SIZED else _got(error)
@@ -258,6 +258,9 @@ def _best_branch(error: ValidationError, depth: int) -> Iterator[SchemaProblem]:
             str(error.validator),
         )
         return
+    if tags := _wrong_tags(list(branches.values()), here):
+        yield _plain(tags[0], "enum", [value for tag in tags for value in _choices(tag)])
+        return
     best = min(branches.values(), key=lambda group: _distance(group, here))
     if depth >= depths.BRANCHES:
         yield _plain(error, str(error.validator))
@@ -269,10 +272,26 @@ def _is_type_error(error: ValidationError, depth: int) -> bool:
     return len(error.absolute_path) == depth and error.validator in ("type", "const", "enum")
 
 
+def _wrong_tags(branches: list[list[ValidationError]], depth: int) -> list[ValidationError]:
+    """The errors of a property that has another value in each of the alternatives, and fits none; empty if there is no such one."""
+    found = [{tag.absolute_path[-1]: tag for tag in reversed(group) if _is_wrong_tag(tag, depth)} for group in branches]
+    name = next((name for name in found[0] if all(name in tags for tags in found)), None)
+    return [] if name is None else [tags[name] for tags in found]
+
+
+def _is_wrong_tag(error: ValidationError, depth: int) -> bool:
+    return len(error.absolute_path) == depth + 1 and error.validator in ("const", "enum")
+
+
+def _choices(error: ValidationError) -> list[Any]:
+    limit = _limit(error)
+    return list(limit) if error.validator == "enum" else [limit]
+
+
 def _distance(group: list[ValidationError], depth: int) -> tuple[bool, bool, int, int]:
     """The distance of a value from one alternative: wrong type, wrong discriminator, how shallow, how many errors."""
     wrong_type = any(len(error.absolute_path) == depth and error.validator == "type" for error in group)
-    wrong_tag = any(len(error.absolute_path) == depth + 1 and error.validator in ("const", "enum") for error in group)
+    wrong_tag = any(_is_wrong_tag(error, depth) for error in group)
     deepest = max(len(error.absolute_path) for error in group)
     return wrong_type, wrong_tag, -deepest, len(group)
 

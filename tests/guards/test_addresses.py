@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ipaddress import ip_address
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -193,6 +194,29 @@ def test_the_refusal_says_what_would_allow_it(desk: Desk) -> None:
     assert result.error is not None
     assert "scope: ['example.com:8080']" in (result.error.fix or "")
     assert "tavern plugins grant desk read:web" in (result.error.fix or "")
+
+
+MARKED = {"type": "object", "properties": {"u": {"type": "string", "x-tavern": {"guard": "url", "hosts": ["b.com"]}}}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "scopes", "callers", "hosts"),
+    [
+        (URL, {}, None, None),
+        (URL, {"read:web": ["a.com"], "network": ["*.a.com"]}, None, ["a.com", "*.a.com"]),
+        (URL, {"read:web": ["a.com"], "network": ["a.com", "c.com:99"]}, None, ["a.com", "c.com:99"]),
+        (URL, {"network": ["c.com:99"]}, None, None),
+        (URL, {"read:web": ["a.com", "c.com"], "network": ["a.com"]}, {"read:web": ["c.com"], "network": []}, ["c.com"]),
+        (MARKED, {}, None, ["b.com"]),
+    ],
+)  # fmt: skip
+def test_the_refusal_lists_the_hosts_that_are_allowed(
+    desk: Desk, schema: dict[str, Any], scopes: dict[str, list[str]], callers: Any, hosts: list[str] | None
+) -> None:
+    call = desk.tool(schema, "read:web", "network", scopes=scopes)
+    result = call({"u": "http://localhost:8080/x"}, **({"scopes": callers} if callers else {}))
+    assert result.error is not None
+    assert result.error.details.get("hosts") == hosts
 
 
 PRIVATE = [

@@ -125,6 +125,32 @@ def test_of_several_alternatives_the_one_that_came_closest_is_explained() -> Non
     ]
 
 
+SHAPES = [
+    {"properties": {"kind": {"const": "circle"}, "radius": {"type": "number"}}, "required": ["kind", "radius"]},
+    {"properties": {"kind": {"enum": ["box", "cube"]}, "size": {"type": "number"}}, "required": ["kind", "size"]},
+]
+EDGE = {"properties": {"edge": {"const": 1}}, "required": ["edge"]}
+
+
+@pytest.mark.parametrize(
+    ("shapes", "value", "expected"),
+    [
+        (SHAPES, {"kind": "ball"}, ['/kind: must be "circle" or "box" or "cube", got string "ball"']),
+        (SHAPES, {"kind": "bxo", "size": 1}, ['/kind: must be "circle" or "box" or "cube", got string "bxo" (did you mean \'box\'?)']),
+        (SHAPES, {"kind": 7}, ['/kind: must be "circle" or "box" or "cube", got integer 7']),
+        (SHAPES, {"kind": "box", "size": "x"}, ['/size: must be number, got string "x"']),
+        (SHAPES, {"radius": 1}, ["/kind: is required (add 'kind' (string \"circle\"))"]),
+        ([*SHAPES, EDGE], {"kind": "ball", "edge": 2}, ["/edge: must be 1, got integer 2"]),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("keyword", ["anyOf", "oneOf"])
+def test_a_property_that_says_which_alternative_it_is_may_have_the_value_of_any_of_them(
+    keyword: str, shapes: list[Any], value: Any, expected: list[str]
+) -> None:
+    problems = compile_output_validator({keyword: shapes}).problems(value)
+    assert [str(problem) for problem in problems] == expected
+
+
 @pytest.mark.parametrize(
     "part",
     [{"type": "integer", "writeOnly": True}, {"type": "integer", "format": "password"}, {"type": "integer", "x-tavern": {"secret": True}}],

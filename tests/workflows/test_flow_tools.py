@@ -41,7 +41,7 @@ async def tick(n: int = 3) -> Out(chunks=Stream[str], text=str):
 class Own:
     @hookimpl
     def tavern_register_nodes(self) -> list[Any]:
-        return [everything, tick]
+        return [everything, tick, repeat, wrap]
 
 
 class Foo:
@@ -55,8 +55,9 @@ class Foo:
         text = f'name: foo\nversion: "1.0"\ntools: {{entry: ./tools}}\nworkflows: {{entry: flows}}\n{depends}'
         (self.folder / "plugin.yaml").write_text(text, "utf-8")
 
-    def tool(self, name: str, **implementation: Any) -> None:
+    def tool(self, name: str, output: dict[str, Any] | None = None, **implementation: Any) -> None:
         data = {"id": name, "displayName": name, "description": "", "implementation": implementation}
+        data |= {} if output is None else {"output": output}
         (self.folder / "tools" / f"{name}.tool.json").write_text(json.dumps(data), "utf-8")
 
     def flow(self, name: str, nodes: list[dict[str, Any]], edges: list[str], /, **rest: Any) -> None:
@@ -157,6 +158,52 @@ async def test_a_workflow_as_a_tool_of_a_plugin_takes_the_interface_of_its_file(
     assert (result.value, listed.value) == ("a-b-c", ""), (result.error, listed.error)
     assert wrong.error is not None
     assert wrong.error.kind == "INPUT_SCHEMA_INVALID"
+
+
+@node("own:Repeat")
+async def repeat(text: str) -> Out(out=str):
+    return text * 2
+
+
+@node("own:Wrap")
+async def wrap(text: str) -> Out(out=dict):
+    return {"out": {"out": text, "more": 1}}
+
+
+NAMED = {"type": "object", "properties": {"out": {"type": "string"}}, "required": ["out"]}
+OTHER = {"type": "object", "properties": {"out": {"type": "string"}, "more": {"type": "integer"}}}
+
+
+@pytest.mark.parametrize(
+    ("type_", "output", "value"),
+    [
+        ("own:Repeat", None, "abab"),
+        ("own:Repeat", {"type": "string"}, "abab"),
+        ("own:Repeat", NAMED, {"out": "abab"}),
+        ("own:Wrap", None, {"out": "ab", "more": 1}),
+        ("own:Wrap", OTHER, {"out": "ab", "more": 1}),
+    ],
+)
+@pytest.mark.parametrize("kind", ["node", "workflow"])
+async def test_a_single_output_keeps_its_name_where_the_tool_declares_an_object_with_it(
+    flows: Flows, kind: str, type_: str, output: dict[str, Any] | None, value: Any
+) -> None:
+    foo = Foo(flows)
+    if kind == "node":
+        foo.tool("one", output, type="node", nodeType=type_)
+    else:
+        foo.flow(
+            "one", [IN, {"id": "n", "type": type_}, OUT], ["i.text>n.text", "n.out>o.out"],
+            interfaceInputs={"text": {"dataFlowType": "STRING", "required": True}},
+            interfaceOutputs={"out": {"dataFlowType": "STRING" if type_ == "own:Repeat" else "OBJECT"}},
+        )  # fmt: skip
+        foo.tool("one", output, type="workflow", workflowId="flows/one.json")
+    async with foo.open() as tavern:
+        result = await tavern.invoke("foo:one", {"text": "ab"})
+        begun = await tavern.invoke("foo:one", {"text": "ab"}, job=True)
+        assert (await tavern.jobs.wait(str(begun.job), 10)).is_over
+        later = tavern.jobs.result(str(begun.job))
+    assert (result.value, later.value) == (value, value), (result.error, later.error)
 
 
 async def test_an_interface_input_that_takes_several_gives_its_items_or_the_list(flows: Flows) -> None:

@@ -32,10 +32,10 @@ class WorkflowExecutor:
         Raises:
             ToolFileInvalid: the file is not inside of the plugin (TOOL_FILE_INVALID).
         """
-        engine, what = _engine(tool, home), _workflow(tool, home)
+        engine, what, named = _engine(tool, home), _workflow(tool, home), _named_outputs(tool)
 
         async def run(arguments: Mapping[str, Any], call: ToolCall | None) -> Any:
-            return await engine.run_workflow(what, arguments, call, home.plugin)
+            return await engine.run_workflow(what, arguments, call, home.plugin, named)
 
         return BoundTool(run, is_async=True, wants_call=True)
 
@@ -64,12 +64,18 @@ class NodeExecutor:
                 f"tool {tool.name}: node type {written!r} belongs to plugin {owner}, which {home.plugin} does not depend on",
                 hint=f'plugin.yaml: dependsOn: {{{owner}: ""}}',
             )
-        engine = _engine(tool, home)
+        engine, named = _engine(tool, home), _named_outputs(tool)
 
         async def run(arguments: Mapping[str, Any], call: ToolCall | None) -> Any:
-            return await engine.run_node(type_, arguments, call)
+            return await engine.run_node(type_, arguments, call, named)
 
         return BoundTool(run, is_async=True, wants_call=True)
+
+
+def _named_outputs(tool: ToolSpec) -> frozenset[str]:
+    """The properties of the answer that the tool declares."""
+    properties = (tool.output_schema or {}).get("properties")
+    return frozenset(properties) if isinstance(properties, Mapping) else frozenset()
 
 
 def _engine(tool: ToolSpec, home: ToolHome) -> FlowEngine:

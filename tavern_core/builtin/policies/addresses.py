@@ -61,7 +61,11 @@ def _judge(pointer: str, url: Any, mark: Guard, call: ToolCall, tool: ToolSpec) 
     for scopes, whose, hint in _limits(mark, call, tool, target):
         flaws = [target_flaw(scope, target) for scope in scopes]
         if all(flaws):
-            return _denied(pointer, url, f"is not allowed by {whose}: {flaws[0]}", hint)
+            what = f"is not allowed by {whose}: {flaws[0]}"
+            if None in scopes:  # any public name
+                return _denied(pointer, url, what, hint)
+            hosts = list(dict.fromkeys(host for scope in scopes for host in scope or ()))
+            return _denied(pointer, url, what, hint, hosts=hosts)
     return None
 
 
@@ -80,7 +84,9 @@ def _limits(mark: Guard, call: ToolCall, tool: ToolSpec, target: Target) -> Iter
     yield scopes, said, hint
 
 
-def _denied(pointer: str, url: Any, what: str, hint: str) -> Deny:
+def _denied(pointer: str, url: Any, what: str, hint: str, **details: Any) -> Deny:
     # User names, passwords and queries do not belong in messages.
     shown = re.sub(r"//[^/]*@", "//***@", url.partition("?")[0]) if isinstance(url, str) else url
-    return deny(f"argument {pointer}: the address {shown!r:.200} {what}", hint=hint, pointer=pointer, guard="url")
+    return deny(
+        f"argument {pointer}: the address {shown!r:.200} {what}", hint=hint, pointer=pointer, guard="url", **details
+    )
