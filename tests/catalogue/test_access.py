@@ -8,6 +8,7 @@ from tavern_core.kernel.access.tool_access import compile_access
 from tavern_core.kernel.access.tool_selectors import Groups, normalize_tool_name, tool_key
 from tavern_core.model.call import CallContext
 from tavern_core.model.config import AccessRule, HostConfig, ToolsConfig
+from tavern_core.model.naming_rules import SEARCH_TOOLS, UNLISTED_TOOLS
 from tavern_core.model.tool import ToolSpec
 from tavern_core.model.wildcard import matches
 
@@ -172,6 +173,21 @@ def test_every_rule_that_fits_the_caller_must_let_the_tool_pass(rules, refused):
 def test_a_call_outside_the_inventory_is_refused_although_the_tool_is_there():
     context = CallContext(profile="writer")
     assert allowed(context=context, profile=Agent("writer", "text:count", "text:my_optional_tool")) == {"text:count"}
+
+
+@pytest.mark.parametrize(
+    ("config", "callers", "refused"),
+    [
+        ({}, {}, {"jobs:list"}),
+        ({"only": ["text:count"]}, {"*": {"allow": ["text:count"]}}, {"jobs:list"}),
+        ({"deny": ["jobs:cancel"]}, {}, {"jobs:list", "jobs:cancel"}),
+        ({}, {"user:ann": {"deny": ["jobs"]}}, set(UNLISTED_TOOLS) - {SEARCH_TOOLS}),
+    ],
+)
+def test_only_lists_that_deny_apply_to_the_tools_that_take_the_id_of_a_job(config, callers, refused):
+    compiled, ann = policy(config, callers), CallContext(principal="user:ann", profile="writer")
+    judged = {tool: compiled.verdict(tool, ann, Agent("writer", "text:count")).allowed for tool in UNLISTED_TOOLS}
+    assert judged == {tool: tool not in refused for tool in UNLISTED_TOOLS}
 
 
 def test_a_profile_that_is_not_loaded_allows_nothing():

@@ -134,6 +134,7 @@ class Governance:
             making, is_own = cache.begin(key, plan.spec, joins=joins)
             if is_own:
                 return await self._made_for_all(plan, call, mode, key, making)
+            call.stage = "result_cache"
             if not await mode.until(making, call.time_left()):
                 raise TimeLimit(stopped=True, begun=False)
             outcome = making.result()
