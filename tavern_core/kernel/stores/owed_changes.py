@@ -67,7 +67,7 @@ class OwedChanges:
                     continue
             except TavernError:
                 raise
-            except Exception:  # a fault in the change itself: it is given up, and the others are made
+            except Exception:  # noqa: BLE001 - a fault in the change itself: it is given up, and the others are made
                 _log.exception("a change of the store cannot be made: %s", name)
             with self._lock:
                 if self._changes.get(name) is change:
