@@ -154,13 +154,18 @@ class Host:
         trace: bool,
     ) -> ToolResult:
         """One call from another entry point than the API; see `Tavern.invoke_from`."""
+        if not isinstance(door, str):
+            return failure(CallMisused(f"the door of a call is text, got {type(door).__name__}", hint='door="chat"'))
         if timeout_ms is not None and context is None:
             try:
                 context = (await self.compiler.find(tool, None)).host
             except TavernError:
                 timeout_ms = None  # the call itself reports why there is nothing to call
-        if timeout_ms is not None and context is not None:
-            context = replace(context, budget=replace(context.budget, timeout_ms=timeout_ms))
+        if timeout_ms is not None and isinstance(context, CallContext):
+            try:
+                context = replace(context, budget=replace(context.budget, timeout_ms=timeout_ms))
+            except UsageError as error:
+                return failure(CallMisused(error.message))
         steps: list[tuple[str, float]] | None = [] if trace else None
         phase = Phase(is_dry=dry_run, is_job=job and not dry_run, steps=steps) if dry_run or job or trace else None
         result = await self.pipeline.run(self.base.mode, tool, arguments, context, purpose, key, door, phase)

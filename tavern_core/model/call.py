@@ -7,6 +7,7 @@ import re
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import field, fields
+from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, Final
 
 from tavern_core.errors import UsageError
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
 
 HOST_PRINCIPAL = "host"
 _LONGEST_NAME: Final = 1_000
+_TEXTS: Final = (
+    "principal", "user_id", "profile", "request_id", "task_id", "trace_id", "workspace_dir", "agent_dir", "agent_id",
+    "session_key", "message_channel", "agent_account_id",
+)  # fmt: skip
 _OF_BUDGET: Final = ("timeout_ms", "max_retries", "max_tool_calls")
 _HALF: Final = re.compile(r"[\ud800-\udfff]")
 _PARTING: Final = str.maketrans({"\x1e": "\x1e0", "\x1f": "\x1e1"})
@@ -104,6 +109,7 @@ class CallContext:
     # seed 002, MoltbotPluginToolContext
     config: Mapping[str, Any] | None = None
     workspace_dir: str | None = None
+    """A folder; a `Path` becomes text. `agent_dir` likewise."""
     agent_dir: str | None = None
     agent_id: str | None = None
     session_key: str | None = None
@@ -131,9 +137,14 @@ class CallContext:
             object.__setattr__(self, name, frozenset(value))
         if self.permissions and (unknown := unknown_capability(sorted(self.permissions))) is not None:
             raise UsageError(f"CallContext.permissions: {unknown[0]!r:.80} is not a capability", hint=unknown[1])
-        for name in ("principal", "user_id", "profile"):  # what rules for callers match
+        for name in ("workspace_dir", "agent_dir"):
+            if isinstance(value := getattr(self, name), PathLike):
+                object.__setattr__(self, name, fspath(value))
+        for name in _TEXTS:
             if not isinstance(value := getattr(self, name), str | None):
                 raise UsageError(f"CallContext.{name} must be text, got {type(value).__name__}")
+        for name in ("principal", "user_id", "profile"):  # what rules for callers match
+            value = getattr(self, name)
             if value and (len(value) > _LONGEST_NAME or (not value.isascii() and _HALF.search(value))):
                 raise UsageError(
                     f"CallContext.{name}: {value!r:.80} cannot be stored",
@@ -141,7 +152,7 @@ class CallContext:
                 )
         if type(self.scopes) is not FrozenDict:  # tools and hooks see it, and must not widen what gates read
             object.__setattr__(self, "scopes", _scopes(self.scopes))
-        if self.after_untrusted not in STRICTNESS:
+        if not isinstance(self.after_untrusted, str) or self.after_untrusted not in STRICTNESS:
             raise UsageError(
                 f"CallContext.after_untrusted is {self.after_untrusted!r:.80}", hint=f"one of {', '.join(STRICTNESS)}"
             )
@@ -149,6 +160,10 @@ class CallContext:
             object.__setattr__(self, "budget", _budget(self.budget))
         if not isinstance(self.config, Mapping | None):
             raise UsageError(f"CallContext.config must be a mapping, got {type(self.config).__name__}")
+        if type(self.sandboxed) is not bool:
+            raise UsageError(f"CallContext.sandboxed must be True or False, got {type(self.sandboxed).__name__}")
+        if not isinstance(self.ledger, Ledger):
+            raise UsageError(f"CallContext.ledger must be a Ledger, got {type(self.ledger).__name__}")
 
     def whose(self) -> dict[str, Any]:
         """The members of an event that say whose it is: `principal`, and `userId` if there is one."""

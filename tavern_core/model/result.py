@@ -10,13 +10,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import field
 from datetime import UTC, datetime
-from typing import Any, Literal, NoReturn
+from math import isfinite
+from typing import Any, Final, Literal, NoReturn
 
 from tavern_core.errors import CallError, Outcome, UsageError, call_error_of
 from tavern_core.frozen_dataclass import dataclass
+from tavern_core.model import depths
 from tavern_core.model.safe_text import printed
 
 Status = Literal["ok", "error", "input_required", "job"]
+_MOST_DETAILS: Final = 100_000
+"""Values in the details of one error."""
+_LONGEST_INT: Final = 14_000
+"""Bits of an integer that can be written in any case."""
 
 
 def _from_mapping(cls: Any, written: Any) -> Any:
@@ -75,7 +81,10 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class ToolError:
-    """Why a call failed, for a program (`kind`, `details`) and for a model or person (`message`, `fix`)."""
+    """Why a call failed, for a program (`kind`, `details`) and for a model or person (`message`, `fix`).
+
+    Whatever a plugin gave, the details are plain JSON: what is not JSON is written as text.
+    """
 
     kind: str
     message: str
@@ -84,6 +93,15 @@ class ToolError:
     outcome: Outcome = "none"
     retry_after_ms: int | None = None
     fix: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "details", _plain(self.details, depths.WRAPPED, [_MOST_DETAILS]))
+        if type(self.retryable) is not bool:
+            object.__setattr__(self, "retryable", False)
+        if type(self.outcome) is not str or self.outcome not in ("none", "done", "unknown"):
+            object.__setattr__(self, "outcome", "unknown")
+        if type(self.retry_after_ms) not in (int, type(None)):
+            object.__setattr__(self, "retry_after_ms", None)
 
     @classmethod
     def of(cls, error: CallError) -> ToolError:
@@ -102,6 +120,37 @@ class ToolError:
             "retryAfterMs": self.retry_after_ms,
             "fix": self.fix,
         }
+
+
+def _plain(value: Any, depth: int, room: list[int]) -> Any:
+    """`value` as plain JSON, with the text of what is not JSON. Never raises.
+
+    Args:
+        room: how many values may follow.
+    """
+    room[0] -= 1
+    if value is None or type(value) is bool:
+        return value
+    try:
+        if isinstance(value, str):
+            return str.__str__(value) if str.isascii(value) else str.encode(value, "utf-8", "backslashreplace").decode()
+        if isinstance(value, int) and int.bit_length(value) < _LONGEST_INT:
+            return int.__int__(value)
+        if isinstance(value, float) and isfinite(value):
+            return float.__float__(value)
+        if depth == 0 or room[0] < 0:
+            return "…"
+        if isinstance(value, Mapping):
+            return {_key(name): _plain(item, depth - 1, room) for name, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [_plain(item, depth - 1, room) for item in value]
+    except Exception:  # noqa: BLE001, S110 - a hostile class
+        pass
+    return _plain(printed(value), depth, room)
+
+
+def _key(name: Any) -> str:
+    return str(_plain(name if isinstance(name, str) else printed(name), 0, [1]))
 
 
 CallTrace = tuple[str, "str | int", float, float, str]

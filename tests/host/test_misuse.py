@@ -143,6 +143,45 @@ def test_an_argument_of_the_wrong_kind_is_an_error_of_this_package(opened: Opene
     assert message in str(reported.value)
 
 
+NO_TEXT = (
+    "principal", "user_id", "profile", "request_id", "task_id", "trace_id", "workspace_dir", "agent_dir", "agent_id",
+    "session_key", "message_channel", "agent_account_id",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("value", [5, ["a"], b"a", object()], ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize("name", NO_TEXT)
+def test_a_field_of_a_context_that_is_text_takes_nothing_else(name: str, value: Any) -> None:
+    with pytest.raises(UsageError) as refused:
+        CallContext(**{name: value})
+    assert str(refused.value) == f"CallContext.{name} must be text, got {type(value).__name__}"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("sandboxed", "yes", "must be True or False, got str"),
+        ("after_untrusted", ["ask"], "is ['ask']"),
+        ("ledger", 5, "must be a Ledger, got int"),
+    ],
+)
+def test_a_field_of_a_context_of_another_kind_takes_nothing_else(name: str, value: Any, said: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        CallContext(**{name: value})
+    assert str(refused.value) == f"CallContext.{name} {said}"
+
+
+@pytest.mark.parametrize("how", [{}, {"dry_run": True}, {"job": True}], ids=["run", "planned", "in the background"])
+def test_a_folder_of_a_context_may_be_a_path(opened: Opened, tmp_path: Path, how: dict[str, bool]) -> None:
+    context = CallContext(workspace_dir=tmp_path, agent_dir=tmp_path)  # type: ignore[arg-type]
+    assert (context.workspace_dir, context.agent_dir) == (str(tmp_path), str(tmp_path))
+    host = opened(tools(listed, tool(name="asks", requires_approval=True)(lambda: 1)))
+    assert host.invoke_sync("t:listed", {"text": "a"}, context=context, **how).ok
+    waiting = host.invoke_sync("t:asks", context=context).error
+    assert waiting is not None
+    assert waiting.kind == "APPROVAL_REQUIRED"
+
+
 @tool
 def listed(text: str) -> str:
     """Say it again."""

@@ -6,16 +6,19 @@ import asyncio
 import json
 import threading
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import BaseModel
+from pydantic_core import to_json
 
 from tavern_core import (
     Approval,
     Budget,
     CallContext,
+    Evidence,
     Plugin,
     Tavern,
     TavernError,
@@ -520,6 +523,100 @@ def test_an_odd_answer_of_a_tool_is_a_failed_call_that_says_what_is_odd(opened: 
     for error in (host.invoke_sync("t:odd").error, run(host.invoke("t:odd")).error):
         assert error.kind == kind
         assert text in error.message
+
+
+class Hostile:
+    """Answers a comparison as arrays do, and has no truth value and no hash."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> Any:
+        return self
+
+    def __bool__(self) -> bool:
+        raise ValueError("ambiguous")
+
+    def __repr__(self) -> str:
+        return "Hostile()"
+
+
+def nested(levels: int) -> Any:
+    value: Any = 1
+    for _ in range(levels):
+        value = {"a": value}
+    return value
+
+
+ODD_ERRORS: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
+    "an array": (lambda: ToolFailed("x", data=Hostile()), {"details": {"data": "Hostile()"}}),
+    "an array in a list": (lambda: ToolFailed("x", data=[1, (Hostile(),)]), {"details": {"data": [1, ["Hostile()"]]}}),
+    "keys that are not text": (lambda: ToolFailed("x", data={(1, 2): 3, 4: 5}), {"details": {"data": {"(1, 2)": 3, "4": 5}}}),
+    "numbers that are not JSON": (lambda: ToolFailed("x", data=[float("inf"), 1.5]), {"details": {"data": ["inf", 1.5]}}),
+    "a number that cannot be written": (lambda: ToolFailed("x", data=10**5000), {"details": {"data": "of 16,610 bits"}}),
+    "half a character": (lambda: ToolFailed("x", data={"\ud800": "\ud800"}), {"details": {"data": {"\\ud800": "\\ud800"}}}),
+    "three thousand levels": (lambda: ToolFailed("x", data=nested(3000)), {}),
+    "endless parts": (lambda: ToolFailed("x", data=widest()), {}),
+    "an odd outcome": (
+        lambda: ToolFailed("x", retryable=Hostile(), outcome=Hostile(), retry_after_ms=Hostile()),  # type: ignore[arg-type]
+        {"retryable": False, "outcome": "unknown", "retryAfterMs": None},
+    ),
+    "an error of a result": (
+        lambda: ToolResult(False, error=ToolError("A", "x", {"data": Hostile()})), {"kind": "A", "details": {"data": "Hostile()"}},
+    ),
+    "blocks of a failure": (lambda: ToolResult(False, error=ToolError("A", "x"), content=({"data": Hostile()},)), {"kind": "A"}),
+    "odd evidence": (lambda: ToolResult(False, evidence=[Evidence(5, 6, 7)]), {"kind": "TOOL_ERROR"}),  # type: ignore[arg-type]
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", ODD_ERRORS)
+def test_whatever_a_tool_puts_into_an_error_is_reported_as_plain_json_and_recorded(opened: Opened, what: str) -> None:
+    make, shown = ODD_ERRORS[what]
+
+    @tool
+    def odd() -> Any:
+        made = make()
+        if isinstance(made, Exception):
+            raise made
+        return made
+
+    host = opened(tools(odd))
+    ended: list[Any] = []
+    host.events.subscribe(ended.append, "TOOL_RESULT")
+    for result in (host.invoke_sync("t:odd"), run(host.invoke("t:odd"))):
+        error = json.loads(to_json(result.to_json()))["error"]
+        assert {**error, **shown, "details": {**error["details"], **shown.get("details", {})}} == error
+        json.dumps(result.to_json())
+    assert len(ended) == 2
+
+
+MISTYPED: dict[str, dict[str, Any]] = {
+    "a purpose": {"purpose": Hostile()}, "a number as purpose": {"purpose": 5}, "a key": {"idempotency_key": Hostile()},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", MISTYPED)
+@pytest.mark.parametrize("how", [{}, {"dry_run": True}, {"job": True}], ids=["run", "planned", "in the background"])
+def test_a_text_of_a_call_that_is_no_text_is_reported(opened: Opened, what: str, how: dict[str, Any]) -> None:
+    host, given = opened(tools(add)), {**MISTYPED[what], **how}
+    results = [
+        host.invoke_sync("t:add", {"a": 1}, **given),
+        run(host.invoke("t:add", {"a": 1}, **given)),
+        host.invoke_from_sync("chat", "t:add", {"a": 1}, **given),
+    ]
+    for result in results:
+        assert (result.error.kind, "purpose and idempotency key of a call are text" in result.error.message) == (
+            "USAGE",
+            True,
+        )
+
+
+@pytest.mark.parametrize("given", [{"door": Hostile()}, {"timeout_ms": "5"}, {"context": 5, "timeout_ms": 5}], ids=repr)
+def test_an_argument_of_another_entry_point_that_is_of_the_wrong_kind_is_reported(
+    opened: Opened, given: dict[str, Any]
+) -> None:
+    result = opened(tools(add)).invoke_from_sync(**{"door": "chat", "tool": "t:add", "arguments": {"a": 1}, **given})
+    assert result.error is not None
+    assert result.error.kind == "USAGE"
 
 
 def test_a_traceback_shows_how_to_repair_what_went_wrong(home: Path) -> None:

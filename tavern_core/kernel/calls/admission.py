@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tavern_core.errors import BudgetExceeded, CallMisused, InputInvalid, PolicyDenied
+from tavern_core.errors import BudgetExceeded, InputInvalid, PolicyDenied
 from tavern_core.kernel.access.approval_rules import ApprovalRule
 from tavern_core.kernel.calls.call_errors import explained
 from tavern_core.kernel.calls.messages import MESSAGES
@@ -103,16 +103,9 @@ def tool_call(plan: Plan, call: RunningCall, context: CallContext, series: str) 
         series: start of the call ids of this host.
 
     Raises:
-        CallMisused: purpose or idempotency key is not text (USAGE).
         PolicyDenied: a plugin with a granted gate could not be activated, so the gate refuses
             (POLICY_DENIED).
     """
-    purpose, key = call.purpose, call.key
-    if type(purpose) is not str or (key is not None and type(key) is not str):
-        raise CallMisused(
-            f"{plan.id}: purpose and idempotency key of a call are text",
-            hint='purpose="why", idempotency_key="a name"',
-        )
     if plan.blocked:
         guilty = plan.blocked.partition(":")[0]
         raise PolicyDenied(plan.blocked, hint=f"correct it, or `tavern plugins disable {guilty}`", plugin=guilty)
@@ -121,7 +114,9 @@ def tool_call(plan: Plan, call: RunningCall, context: CallContext, series: str) 
         rights = narrowed(rights, context)
     parent = call.outer[3] if call.outer else None
     number = f"{series}-{call.number:x}"
-    return call_of(plan.id, call.values or {}, context, number, purpose, key, call.depth, call.door, parent, rights)
+    return call_of(
+        plan.id, call.values or {}, context, number, call.purpose, call.key, call.depth, call.door, parent, rights
+    )
 
 
 def take(plan: Plan, call: RunningCall, limit: int) -> None:

@@ -85,6 +85,12 @@ def no_context(written: str, given: object) -> CallMisused:
     )
 
 
+def no_texts(written: str) -> CallMisused:
+    return CallMisused(
+        f"{written}: purpose and idempotency key of a call are text", hint='purpose="why", idempotency_key="a name"'
+    )
+
+
 def explained(kind: type[E], tool: str, validator: Validator, value: Any, what: str) -> E:
     problems = validator.problems(value)
     whole = say(MESSAGES[what])

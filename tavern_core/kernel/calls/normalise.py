@@ -13,7 +13,7 @@ from typing import Any
 from tavern_core.errors import OutputInvalid, OutputTooLarge, ToolFailed
 from tavern_core.model.result import CallTrace, ToolError, ToolResult, contradiction, success
 from tavern_core.model.safe_text import said
-from tavern_core.schema.limits import ROOM, TOO_MUCH, TwoKeys, from_python, json_copy, measure, quick_copy
+from tavern_core.schema.limits import ROOM, TOO_MUCH, TwoKeys, from_python, json_copy, json_or, measure, quick_copy
 from tavern_core.schema.problem import SchemaProblem
 
 NOT_AWAITABLE = frozenset({int, float, bool, type(None), str, bytes, list, tuple, dict})
@@ -106,7 +106,8 @@ def _own_result(value: ToolResult, trace: CallTrace, limit: int, tool: str) -> T
         )
     ended = trace[2] + trace[3]  # where the tool did not say when
     evidence = tuple(
-        replace(e, ref=_text(e.ref), summary=_text(e.summary), created=e.created or ended) for e in value.evidence
+        replace(e, type=_text(e.type), ref=_text(e.ref), summary=_text(e.summary), created=e.created or ended)
+        for e in value.evidence
     )
     own: dict[str, Any] = {"evidence": evidence, "trace": trace}
     if not value.ok and value.error is None:
@@ -125,7 +126,8 @@ def plain_parts(result: ToolResult, limit: int, tool: str, **changes: Any) -> To
     """
     meta = None if result._meta is None else plain(dict(result._meta), limit, tool)
     if not result.ok:
-        return result.replace(meta=meta, raw=None, value=None, **changes)
+        content = tuple(json_or(list(result._content), ()))
+        return result.replace(meta=meta, raw=None, value=None, content=content, **changes)
     answer = None if result.value is None else plain(result.value, limit, tool)
     content = tuple(plain(list(result._content), limit, tool)) if result._content else ()
     return result.replace(meta=meta, raw=None, value=answer, content=content, **changes)

@@ -38,7 +38,7 @@ from tavern_core.kernel.calls.approvals import Approvals
 from tavern_core.kernel.calls.attempt import accept
 from tavern_core.kernel.calls.background import Background, Request, job_id
 from tavern_core.kernel.calls.call_control import CallControl, on_left_behind
-from tavern_core.kernel.calls.call_errors import error_of, log_origin, no_context
+from tavern_core.kernel.calls.call_errors import error_of, log_origin, no_context, no_texts
 from tavern_core.kernel.calls.compiler import Compiler
 from tavern_core.kernel.calls.conclusion import Conclusion
 from tavern_core.kernel.calls.foresight import Foresight, own_gates
@@ -169,6 +169,9 @@ class Pipeline:
             if context is not None and not isinstance(context, CallContext):
                 call.context = None
                 raise no_context(written, context)
+            if type(purpose) is not str or (key is not None and type(key) is not str):
+                call.purpose, call.key = "", None
+                raise no_texts(written)
             ready = self.ready  # by a local name: what is called as `self.ready(...)` is looked up as a method first
             plan = call.plan = ready(written) or await self.catalogue.find(written, context)
             plan.usage.calls[call.number] = call

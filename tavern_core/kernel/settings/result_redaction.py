@@ -187,7 +187,7 @@ def _each_text(value: Any, change: Callable[[str], str], depth: int) -> Any:
         return [_each_text(item, change, depth - 1) for item in value]
     if value is None or isinstance(value, bool | int) or (isinstance(value, float) and isfinite(value)):
         return value
-    return change(printed(value))  # no JSON: only what plugins put into the details of an error
+    return change(printed(value))  # no JSON
 
 
 class ForDisk:
