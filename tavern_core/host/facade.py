@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from tavern_core import __version__
 from tavern_core.builtin import BUILTIN
 from tavern_core.contract.plugin import Plugin
-from tavern_core.errors import CallMisused, ConnectionLost, TavernError, UsageError
+from tavern_core.errors import CallMisused, ConnectionLost, UsageError
 from tavern_core.host.composition import Options, compose
 from tavern_core.host.host import Host
 from tavern_core.kernel.access.tool_access import PluginToolGroups
@@ -718,8 +718,8 @@ class Tavern:
         """The plan after activating and compiling what is needed; None if there is none to cache."""
         try:
             self._host.base.portal.run(self._host.compiler.find(tool, context))
-        except TavernError:
-            return None  # the call itself reports why
+        except Exception:  # noqa: BLE001 - the call itself reports why
+            return None
         return self._ready(tool)
 
     async def _invoke_tam(

@@ -7,7 +7,6 @@ import re
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import field, fields
-from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, Final
 
 from tavern_core.errors import UsageError
@@ -138,8 +137,8 @@ class CallContext:
         if self.permissions and (unknown := unknown_capability(sorted(self.permissions))) is not None:
             raise UsageError(f"CallContext.permissions: {unknown[0]!r:.80} is not a capability", hint=unknown[1])
         for name in ("workspace_dir", "agent_dir"):
-            if isinstance(value := getattr(self, name), PathLike):
-                object.__setattr__(self, name, fspath(value))
+            if hasattr(value := getattr(self, name), "__fspath__"):
+                object.__setattr__(self, name, value.__fspath__())
         for name in _TEXTS:
             if not isinstance(value := getattr(self, name), str | None):
                 raise UsageError(f"CallContext.{name} must be text, got {type(value).__name__}")

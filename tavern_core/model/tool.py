@@ -117,6 +117,11 @@ class ToolSpec:
         return split_id(self.name)[1]
 
     @property
+    def executor(self) -> str:
+        """The kind whose executor runs it: an object of LangChain is Python code; only an upstream's tools have a connection."""
+        return "python" if self.kind == "langchain" and not self.described_by else self.kind
+
+    @property
     def forwards_key(self) -> bool:
         """True if the idempotency key of a call goes on to the system behind the tool, which makes the call once."""
         return self.implementation.get("forwardsKey") is True

@@ -8,7 +8,7 @@ from typing import Any
 
 from tavern_core.contract.adapters import Connection, UpstreamCall, UpstreamTool
 from tavern_core.contract.protocols import BoundTool, ToolHome
-from tavern_core.errors import ToolNotFound, UpstreamError
+from tavern_core.errors import ToolFileInvalid, ToolNotFound, UpstreamError
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.execution.threads import ThreadPool
 from tavern_core.model.call import ToolCall
@@ -31,6 +31,8 @@ class UpstreamExecutor:
     """For blocking code of adapters."""
 
     def bind(self, tool: ToolSpec, home: ToolHome, /) -> BoundTool:
+        if not {"upstream", "tool"} <= tool.implementation.keys():
+            raise ToolFileInvalid(f"tool {tool.name} belongs to no upstream", hint="write an entry `upstreams:` for it")
         upstream, name = str(tool.implementation["upstream"]), str(tool.implementation["tool"])
         entry = entry_of(self.entries, upstream)
         if (known := entry.tools().get(name)) is None:

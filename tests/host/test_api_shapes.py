@@ -489,7 +489,7 @@ def test_wrong_evidence_and_errors_name_the_field(make: Any, words: str) -> None
 SLACK: dict[str, Any] = {
     "name": "workflow/send_slack_message",
     "version": "1.0.0",
-    "kind": "n8n",
+    "kind": "make",
     "description": "发送 Slack 消息（n8n 工作流）",
     "inputSchema": {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]},
     "outputSchema": {"type": "object", "properties": {"ok": {"type": "boolean"}}},
@@ -497,7 +497,7 @@ SLACK: dict[str, Any] = {
     "endpoint": "https://n8n.example.com/webhook/xxx",
     "resourceId": "slack_send_message",
 }
-"""The example of seed 004 §15, in short."""
+"""The example of seed 004 §15, in short, with a kind that a plugin may provide."""
 
 
 @pytest.mark.parametrize("form", [dict, lambda data: ToolSpec.from_json({**data, "id": data["name"]})])
@@ -505,12 +505,12 @@ def test_a_tool_without_an_executor_is_registered_and_says_why_it_cannot_run(ope
     host = opened()
     assert host.tools.register(form(SLACK)) == ("workflow:send_slack_message",)
     spec = host.tools["workflow/send_slack_message"]
-    assert (spec.id, spec.kind, spec.resource_id) == ("workflow:send_slack_message", "n8n", "slack_send_message")
+    assert (spec.id, spec.kind, spec.resource_id) == ("workflow:send_slack_message", "make", "slack_send_message")
     assert spec.capabilities == {"workflow", "network"} and spec.version == "1.0.0"
     assert spec.id not in [listed.id for listed in host.tools.list()]
-    assert "n8n" in host.tools.why(spec.id).reason
+    assert "make" in host.tools.why(spec.id).reason
     error = host.invoke_sync(spec.id, {"text": "hi"}).error
-    assert error is not None and "n8n" in error.message
+    assert error is not None and "make" in error.message
 
 
 def one(text: str) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +146,21 @@ def test_a_subscriber_is_a_function_and_a_log_has_a_path(host: Tavern, odd: Any)
     if not isinstance(odd, str):
         with pytest.raises(UsageError, match="takes a state folder or a file"):
             AuditLog(odd)
+
+
+class Awaited:
+    """An object whose call is async."""
+
+    async def __call__(self, event: Event) -> None: ...
+
+
+async def awaited(event: Event) -> None: ...
+
+
+@pytest.mark.parametrize("subscriber", [awaited, partial(awaited), Awaited(), Awaited().__call__])
+def test_a_subscriber_that_no_one_would_await_is_refused(host: Tavern, subscriber: Any) -> None:
+    with pytest.raises(UsageError, match="is called and not awaited"):
+        host.events.subscribe(subscriber, "TOOL_RESULT")
 
 
 def test_every_type_can_be_subscribed_to_and_is_in_the_manual(host: Tavern) -> None:

@@ -208,7 +208,7 @@ def test_the_tools_of_an_installed_package_are_tools_of_the_host(site: Path, tmp
         assert host.tools["lc:add"].version == "1.5" and host.tools["lc:add"].resource_id == "add"
         assert host.tools.get("lc:add").input_schema["required"] == ["a"]
         assert host.tools["lc:add"].input_schema["properties"]["a"]["title"] == "A"
-        assert host.invoke_sync("lc:add", {"a": 1}).value == "3"
+        assert host.invoke_sync("lc:add", {"a": 1}).value == 3
         assert host.invoke_sync("lc:shape", {"n": 1}).value == {"given": {"n": 1}}
         drawn = host.invoke_sync("lc:draw", {"what": "a cat"})
     assert drawn.value == "a picture of a cat" and drawn.meta["artifact"] == {"pixels": [1, 2, 3]}
@@ -391,7 +391,7 @@ def test_a_tool_that_ends_or_interrupts_the_program_fails_its_call_alone(
         result = host.invoke_sync(f"lc:raises_{error}{when}", {})
         assert result.error is not None and (result.error.kind, result.error.outcome) == ("UPSTREAM_ERROR", "unknown")
         assert error in result.error.message.lower()
-        assert host.invoke_sync("lc:add", {"a": 1}).value == "3"
+        assert host.invoke_sync("lc:add", {"a": 1}).value == 3
 
 
 def opened_llm(home: Path, **entry: Any) -> Tavern:

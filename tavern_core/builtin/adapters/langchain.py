@@ -6,26 +6,24 @@
         package: langchain-tavily                          a distribution whose code the operator trusts
         settings: {objects: ["langchain_tavily:TavilySearch"]}      default: the tools on the package's top level
 
-A tool is an object with `name`, `description`, `args_schema` and `invoke`; langchain-core is not needed to see that. Validation and defaults are
-the pipeline's. Callbacks of a surrounding LangChain run reach the tool, because it is called in the caller's own context.
+What such a tool is, and how it is called: `contract/langchain_tools.py`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import importlib
-import sys
+import inspect
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import metadata
 from itertools import islice
 from typing import Any, Final
 
 from tavern_core.contract.adapters import Listing, Target, Upstream, UpstreamCall, UpstreamTool
-from tavern_core.errors import InputInvalid, ToolFailed, UpstreamError
-from tavern_core.model.result import ToolResult
+from tavern_core.contract.langchain_tools import is_tool, runner, schema_of
+from tavern_core.errors import UpstreamError
 from tavern_core.model.safe_text import printed
 
-_ANYTHING: Final[Mapping[str, Any]] = {"type": "object", "additionalProperties": True}
 MAX_TOOLS: Final = 1_000
 
 
@@ -66,47 +64,16 @@ class Tools:
         thing = self._tools.get(tool.name)
         if thing is None:
             raise UpstreamError(f"{self._package} has no tool {tool.name!r} any more", outcome="none")
-        given: Any = dict(arguments)
-        if (library := _langchain_of(thing)) is not None:
-            given = {"type": "tool_call", "name": tool.name, "args": given, "id": call.call.id or "call"}
-        try:
-            if _blocks(thing, library):
-                return _answer(await call.in_thread(thing.invoke, given))
-            return _answer(await thing.ainvoke(given))
-        except Exception as error:
-            raise _as_call_error(error, tool.name) from error
+        run = runner(thing)
+        if inspect.iscoroutinefunction(run):
+            return await run(call.call.id, arguments)
+        return await call.in_thread(run, call.call.id, arguments)
 
     async def check(self) -> None:
         """It is in this process: there is nothing to ask."""
 
     async def close(self) -> None:
         """Nothing is open."""
-
-
-def schema_of(tool: Any) -> Mapping[str, Any]:
-    """JSON Schema of a tool's parameters, without those that LangChain fills in itself."""
-    for described in (getattr(tool, "tool_call_schema", None), getattr(tool, "args_schema", None)):
-        if isinstance(described, Mapping):
-            return described
-        if callable(make := getattr(described, "model_json_schema", None)):
-            schema: Mapping[str, Any] = make()
-            return schema
-    return _ANYTHING
-
-
-def is_tool(thing: Any) -> bool:
-    """Whether an object has the shape of a LangChain tool. One that cannot be looked at, such as a proxy without its context, has not."""
-    if isinstance(thing, type):
-        return False
-    try:
-        return (
-            isinstance(getattr(thing, "name", None), str)
-            and isinstance(getattr(thing, "description", None), str)
-            and hasattr(thing, "args_schema")
-            and callable(getattr(thing, "invoke", None))
-        )
-    except BaseException:  # noqa: BLE001 - whatever an object of the package's raises costs this object
-        return False
 
 
 def _scanned(package: str, objects: Iterable[str] | None) -> Tools:
@@ -229,45 +196,6 @@ def _version(package: str) -> str:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return ""
-
-
-def _langchain_of(thing: Any) -> Any:
-    """The module of langchain-core, for its own tools; None for others of that shape."""
-    loaded = sys.modules.get("langchain_core.tools")
-    return loaded if loaded is not None and isinstance(thing, loaded.BaseTool) else None
-
-
-def _blocks(thing: Any, library: Any) -> bool:
-    """Whether a tool is sync code alone: its own `ainvoke`, where it has one, runs `invoke` in a thread of the loop, of which there are few."""
-    own = getattr(type(thing), "ainvoke", None)
-    if library is None or own is None:
-        return not callable(getattr(thing, "ainvoke", None))
-    return own in (library.StructuredTool.ainvoke, library.Tool.ainvoke) and not thing.coroutine
-
-
-def _answer(answer: Any) -> Any:
-    """A ToolMessage as a result; anything else as it is."""
-    if not hasattr(answer, "tool_call_id") or not hasattr(answer, "content"):
-        return answer
-    content = answer.content
-    if getattr(answer, "status", "success") == "error":
-        raise ToolFailed(str(content)[:2000] or "the tool failed")
-    artifact = getattr(answer, "artifact", None)
-    if isinstance(content, str):
-        return content if artifact is None else ToolResult(True, content, meta={"artifact": artifact})
-    blocks = tuple(block if isinstance(block, Mapping) else {"type": "text", "text": str(block)} for block in content)
-    return ToolResult(True, content, content=blocks, meta=None if artifact is None else {"artifact": artifact})
-
-
-def _as_call_error(error: Exception, tool: str) -> Exception:
-    kind = type(error).__name__
-    if isinstance(error, ToolFailed):
-        return error
-    if kind == "ToolException":
-        return ToolFailed(str(error)[:2000] or f"{tool} failed", outcome="unknown")
-    if kind == "ValidationError" and callable(getattr(error, "errors", None)):
-        return InputInvalid(f"{tool} refused its arguments: {printed(error)}", outcome="none")
-    return UpstreamError(f"{tool} failed with {printed(error)}", outcome="unknown")
 
 
 adapter: Final = LangChain()

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from tavern_core.contract.context import PluginContext
 from tavern_core.contract.hookspecs import hookimpl
+from tavern_core.contract.langchain_tools import is_tool, runner
 from tavern_core.contract.protocols import BoundTool, Executor, ToolHome
 from tavern_core.contract.targets import BindsItself, PythonTarget
 from tavern_core.contract.tool_context import ToolContext
@@ -70,6 +71,8 @@ def _target(tool: ToolSpec, home: ToolHome) -> PythonTarget | BindsItself:
     """What to call: the object in memory, or the one that `handler` names."""
     if isinstance(tool.impl, PythonTarget | BindsItself):
         return tool.impl
+    if tool.kind == "langchain" and is_tool(tool.impl):
+        return PythonTarget(runner(tool.impl), style="execute")
     if tool.impl is not None:
         return PythonTarget(tool.impl)
     handler = tool.implementation.get("handler")

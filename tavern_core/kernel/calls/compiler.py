@@ -29,6 +29,7 @@ from tavern_core.model.call import CallContext
 from tavern_core.model.language import Language
 from tavern_core.model.naming_rules import spellings, split_id
 from tavern_core.model.nearest import nearest
+from tavern_core.model.safe_text import with_type
 from tavern_core.model.tool import ToolSpec
 from tavern_core.model.untrusted import effect_of, reads_addresses
 from tavern_core.schema.argument_intake import compile_intake
@@ -247,11 +248,11 @@ class Compiler:
 
     async def _provide_executor(self, spec: ToolSpec) -> None:
         """Activate the plugin that contributes the executor of this kind of tool, if it is not active yet."""
-        if self._contributions.get("executors", spec.kind) is not None:
+        if self._contributions.get("executors", spec.executor) is not None:
             return
         for record in self._specs.lifecycle.records.values():
             declared = record.candidate.facts.declared.get("executors", ())
-            if not record.active and record.usable and spec.kind in declared:
+            if not record.active and record.usable and spec.executor in declared:
                 await self._specs.lifecycle.activate(record.name)
                 return
 
@@ -346,7 +347,7 @@ class Compiler:
         Raises:
             CallError: there is no such executor, or it cannot use the tool (UPSTREAM_ERROR).
         """
-        executor = self._contributions.get("executors", spec.kind)
+        executor = self._contributions.get("executors", spec.executor)
         if executor is None:
             kinds = self._contributions.all("executors")
             near = nearest(spec.kind, kinds)
@@ -354,15 +355,20 @@ class Compiler:
                 f"{spec.id} is of kind {spec.kind!r}, for which there is no executor",
                 hint=f"did you mean {near[0]!r}?" if near else f"kinds: {', '.join(sorted(kinds))}",
             )
-        home = partial(self._homes.of, record, executor=self._contributions.owner("executors", spec.kind) or "")
+        owner = self._contributions.owner("executors", spec.executor) or ""
+        home = partial(self._homes.of, record, executor=owner)
         try:
-            bound: BoundTool = executor.bind(spec, home(spec))
+            bound = executor.bind(spec, home(spec))
         except CallError:
             raise
         except TavernError as error:
             raise UpstreamError(
                 f"{spec.id} cannot be used: {error.message}", hint=error.hint, code=error.code
             ) from error
+        except Exception as error:
+            raise _broken_executor(spec, owner, f"failed with {with_type(error)}") from error
+        if not isinstance(bound, BoundTool):
+            raise _broken_executor(spec, owner, f"answered {type(bound).__name__} from bind, not a BoundTool")
         target: Any = spec.impl
         if not isinstance(target, PythonTarget | BindsItself) or target.preview is None:
             return bound, None
@@ -389,6 +395,14 @@ class Compiler:
                 hint=f"tavern tools why {entry.id}",
             )
         return self._compile(await self._specs.decorated(spec, entry, self._mode), record)
+
+
+def _broken_executor(spec: ToolSpec, owner: str, what: str) -> UpstreamError:
+    return UpstreamError(
+        f"{spec.id} cannot be used: the executor of {owner} for tools of kind {spec.kind!r} {what}",
+        hint=f"report it to the author of {owner}",
+        plugin=owner,
+    )
 
 
 def _sure(schema: Mapping[str, Any] | None) -> frozenset[type]:

@@ -106,7 +106,7 @@ def _own_result(value: ToolResult, trace: CallTrace, limit: int, tool: str) -> T
         )
     ended = trace[2] + trace[3]  # where the tool did not say when
     evidence = tuple(
-        replace(e, type=_text(e.type), ref=_text(e.ref), summary=_text(e.summary), created=e.created or ended)
+        replace(e, type=_text(e.type), ref=_text(e.ref), summary=_text(e.summary), created=e.created or ended)  # type: ignore[arg-type]
         for e in value.evidence
     )
     own: dict[str, Any] = {"evidence": evidence, "trace": trace}

@@ -148,7 +148,7 @@ class Availability:
 
     def _refusal(self, spec: ToolSpec, caller: CallContext, inventory: Profile | None) -> Why | None:
         """Why no executor runs a tool, its pin holds it back, or lists and profile bar the caller; None: neither of them."""
-        if spec.kind not in (kinds := self._specs.kinds()):
+        if spec.executor not in (kinds := self._specs.kinds()):
             fix = (
                 did_you_mean(spec.kind, kinds)
                 or f"use a plugin that contributes it; known kinds: {', '.join(sorted(kinds))}"

@@ -336,7 +336,7 @@ class ToolSpecs:
             listed = tuple(
                 s
                 for s in self.without_changed(self.all(entries))
-                if entries[s.id].plugin in usable and s.kind in kinds and policy.host_verdict(s).allowed
+                if entries[s.id].plugin in usable and s.executor in kinds and policy.host_verdict(s).allowed
             )
             seen.by_id = {s.id: s for s in listed}
             seen.has_factories = any(e.factory for e in entries.values())

@@ -103,13 +103,13 @@ class Tools:
         if inventory is not None:
             entries = {tool_id: entries[tool_id] for tool_id in inventory.tools if tool_id in entries}
         made = [*(self._specs.for_caller(s, caller) for s in self._specs.all(entries)), *self._specs.open_for(caller)]
-        shown = (spec for spec in made if spec is not None and spec.kind in kinds)
+        shown = (spec for spec in made if spec is not None and spec.executor in kinds)
         allowed = [s for s in shown if s is not None and policy.verdict(s, caller, inventory).allowed]
         if inventory is not None:
             allowed += [
                 s
                 for s in inventory.resolved.values()
-                if s.kind in kinds and policy.verdict(s, caller, inventory).allowed
+                if s.executor in kinds and policy.verdict(s, caller, inventory).allowed
             ]
         return tuple(sorted(self._specs.without_changed(allowed), key=lambda spec: spec.id))
 

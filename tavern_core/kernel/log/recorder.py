@@ -5,6 +5,7 @@ The log is an observer: when it fails the call goes on and a diagnostic says so,
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import time
 from collections import Counter
@@ -315,11 +316,16 @@ class Events:
             A function that ends the subscription. Data are redacted; errors of the callback are diagnostics.
 
         Raises:
-            UsageError: there is no such type, or `callback` cannot be called (USAGE).
+            UsageError: there is no such type, or `callback` cannot be called, or is async (USAGE).
         """
         if not callable(callback):
             raise UsageError(
                 f"a subscriber is a function, got {callback!r:.80}",
                 hint="tavern.events.subscribe(print, 'POLICY_DENIED')",
+            )
+        if any(map(inspect.iscoroutinefunction, (callback, type(callback).__call__))):
+            raise UsageError(
+                f"a subscriber is called and not awaited, but {callback!r:.80} is async",
+                hint="subscribe a function that starts a task: loop.call_soon_threadsafe(...); or use tavern_on_event",
             )
         return self._recorder.subscribe(callback, *event_types(types))

@@ -66,6 +66,11 @@ class Registration:
             spec = item.spec
             if spec is not None:
                 refuse_bad_schemas(spec)
+                if spec.kind in ("script", "skill"):
+                    raise ActivationFailed(
+                        f"{spec.name}: a tool of kind {spec.kind!r} runs a file of its plugin's folder; a program has none",
+                        hint="put it into a folder with a plugin.yaml",
+                    )
                 if (name := written.get(spec.name, spec.name)) != spec.name and name != spec.local_name:
                     spec = replace(spec, aliases=(*spec.aliases, name))
             optional = spec.optional if spec else bool(item.factory and item.factory.optional)

@@ -12,6 +12,7 @@ from dataclasses import replace
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
+from tavern_core.contract.langchain_tools import is_tool, schema_of
 from tavern_core.contract.targets import PythonTarget
 from tavern_core.contract.tool_context import ToolContext
 from tavern_core.contract.tools import Offer, Tool, ToolFactory, ToolMark, mark_of, toolbox_methods
@@ -22,6 +23,7 @@ from tavern_core.kernel.plugins.tool_rules import refuse_unsound
 from tavern_core.model.call import CallContext, ToolCall
 from tavern_core.model.naming_rules import RESERVED_NAMESPACES, camel, is_local_name, split_id
 from tavern_core.model.nearest import fold
+from tavern_core.model.safe_text import printed
 from tavern_core.model.tool import ToolSpec
 
 if TYPE_CHECKING:
@@ -80,7 +82,7 @@ def describe(offers: Any, owner: Owner, *, drafts: bool = False) -> list[Describ
     """
     if offers is None:
         return []
-    if isinstance(offers, str | bytes | Mapping) or not isinstance(offers, Iterable):
+    if isinstance(offers, str | bytes | Mapping) or not isinstance(offers, Iterable) or is_tool(offers):
         offers = [offers]
     found: list[Described] = []
     for item in offers:
@@ -109,7 +111,7 @@ def specs_of(item: Any, owner: Owner, *, drafts: bool = False) -> list[ToolSpec]
         name, names, optional = name or item.name, names or item.names, optional or item.optional
         item = item.thing
     things = list(item) if isinstance(item, list | tuple) else [item]
-    specs = [spec for thing in things for spec in _tools_in(thing, owner)]
+    specs = [spec for thing in things for spec in _tools_in(thing, owner, name)]
     for spec in specs:
         refuse_unsound(spec)
     specs = [replace(s, capabilities=s.capabilities | {"danger:destructive"}) if s.destructive else s for s in specs]
@@ -210,7 +212,7 @@ def of_handler(thing: Any, draft: ToolSpec, owner: Owner) -> ToolSpec:
     return specs_of(Offer(thing, name=draft.name), owner)[0]
 
 
-def _tools_in(thing: Any, owner: Owner) -> Iterator[ToolSpec]:
+def _tools_in(thing: Any, owner: Owner, name: str | None) -> Iterator[ToolSpec]:
     if isinstance(thing, ToolSpec):
         yield _from_spec(thing, owner)
     elif isinstance(thing, Tool):
@@ -227,13 +229,16 @@ def _tools_in(thing: Any, owner: Owner) -> Iterator[ToolSpec]:
     elif not callable(thing) and (methods := toolbox_methods(thing)):
         for method in methods:
             yield _from_function(method, mark_of(method) or ToolMark(), owner)
+    elif is_tool(thing):
+        yield _from_langchain(thing, owner, name or thing.name)
     else:
         raise _no_tool(thing, owner)
 
 
 def _no_tool(thing: Any, owner: Owner) -> ActivationFailed:
     hint = (
-        "return functions marked with @tool, Tool, ToolSpec, factory(...), objects with execute, or tool-file mappings"
+        "return functions marked with @tool, Tool, ToolSpec, factory(...), objects with execute, tools of LangChain, or "
+        "tool-file mappings"
     )
     if inspect.isfunction(thing):
         hint = f"mark it: @tool above def {thing.__name__}"
@@ -305,6 +310,24 @@ def _from_mapping(data: Mapping[str, Any], owner: Owner) -> ToolSpec:
         plugin=owner.name,
         source=_source(execute),
         **fields,
+    )
+
+
+def _from_langchain(tool: Any, owner: Owner, name: str) -> ToolSpec:
+    try:
+        schema = schema_of(tool)
+    except Exception as error:
+        raise ActivationFailed(
+            f"{owner.name}: the parameters of {name!r:.80} are not known: {printed(error)}"
+        ) from error
+    return ToolSpec(
+        full_id(name, owner),
+        tool.description,
+        "langchain",
+        owner.version,
+        input_schema=schema,
+        impl=tool,
+        plugin=owner.name,
     )
 
 

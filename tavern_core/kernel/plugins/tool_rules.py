@@ -9,12 +9,32 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from tavern_core.contract.langchain_tools import is_tool
+from tavern_core.contract.targets import BindsItself
 from tavern_core.errors import ActivationFailed
 from tavern_core.model.capability import is_capability, known_capability
 from tavern_core.model.limits import ToolLimits
 from tavern_core.model.tool import CostHints, Example, ToolSpec
 
 LONGEST_TIMEOUT_MS: Final = 86_400_000
+_UPSTREAMS: Final = {"comfyui": "url", "langchain": "package", "llm": "package", "mcp": "url", "n8n": "url"}
+"""Kinds whose tools belong to an upstream → the key of its entry that says where it is."""
+_NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
+    "python": ("handler",),
+    "script": ("command",),
+    "service": ("service", "method"),
+    "node": ("nodeType",),
+    "workflow": ("workflowId",),
+}
+"""Kinds → the keys of `implementation` without which there is nothing to run."""
+_SAMPLES: Final[Mapping[str, str]] = {
+    "handler": "module:function",
+    "command": "python scripts/run.py",
+    "service": "clock",
+    "method": "now",
+    "nodeType": "my-plugin:MyNode",
+    "workflowId": "workflows/my-workflow.json",
+}
 VERSION: Final = re.compile(r"v?[0-9][0-9A-Za-z.+!_-]{0,99}")
 """What PEP 440 and Semantic Versioning have in common."""
 
@@ -56,6 +76,8 @@ def _mistakes(spec: ToolSpec) -> Iterator[tuple[str, str]]:
             yield f"{name!r:.80} is not a capability", known_capability(name)
     if not spec.kind:
         yield "kind is empty", 'write kind="python", or leave it out'
+    elif hint := _what_to_write(spec):
+        yield f"a tool of kind {spec.kind!r} cannot run as it is written", hint
     for field in ("tags", "aliases"):
         if odd := [item for item in getattr(spec, field) if not isinstance(item, str)]:
             yield f"{field} must be texts, one is {odd[0]!r:.80}", f'for example {field}=["a", "b"]'
@@ -77,6 +99,34 @@ def _mistakes(spec: ToolSpec) -> Iterator[tuple[str, str]]:
             f"timeout_ms must be a whole number from 1 to {LONGEST_TIMEOUT_MS:,}, got {limit!r:.80}",
             "leave it out for the host's limit",
         )
+
+
+def _what_to_write(spec: ToolSpec) -> str:
+    """What makes a tool of a built-in kind run; empty if it can run, or its kind is a plugin's."""
+    kind, given = spec.kind, spec.implementation
+    if kind in _UPSTREAMS and "upstream" not in given:
+        if kind == "langchain" and (isinstance(spec.impl, BindsItself) or is_tool(spec.impl)):
+            return ""
+        instead = "give the object of LangChain as impl, or " if kind == "langchain" else ""
+        return f"{instead}write into tavern.yaml: upstreams: {{{_entry(spec)}}}"
+    if kind == "core":
+        return 'write kind="python" and a function as impl'
+    lacking = [key for key in _NEEDED.get(kind, ()) if not given.get(key)]
+    if lacking and (kind != "python" or spec.impl is None):
+        members = ", ".join([f'"type": "{kind}"', *(f'"{key}": "{_SAMPLES[key]}"' for key in lacking)])
+        return f'add "implementation": {{{members}}}'
+    return ""
+
+
+def _entry(spec: ToolSpec) -> str:
+    """The entry of tavern.yaml for the system behind a tool."""
+    place, target, settings = _UPSTREAMS[spec.kind], spec.endpoint or "https://...", ""
+    if place == "package":
+        return f"{spec.kind}: {{kind: {spec.kind}, package: NAME}}"
+    if spec.kind == "n8n" and "/webhook/" in target:
+        target, _, path = target.partition("/webhook/")
+        settings = f", settings: {{webhooks: {{{spec.local_name}: {{path: {path!r}}}}}}}"
+    return f"{spec.kind}: {{kind: {spec.kind}, url: {target!r}{settings}}}"
 
 
 def _is_duration(value: Any) -> bool:

@@ -1,0 +1,137 @@
+"""Tools of LangChain: objects with `name`, `description`, `args_schema` and `invoke`, of a package or of the program itself.
+
+langchain-core is not needed to see that, and not imported. Validation and defaults are the pipeline's. Callbacks of a surrounding
+LangChain run reach the tool, because it is called in the caller's own context.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from tavern_core.errors import InputInvalid, ToolFailed, UpstreamError
+from tavern_core.model.result import ToolResult
+from tavern_core.model.safe_text import printed, said
+from tavern_core.schema.limits import TOO_MUCH, from_python, json_copy
+
+_ANYTHING: Final[Mapping[str, Any]] = {"type": "object", "additionalProperties": True}
+
+
+def is_tool(thing: Any) -> bool:
+    """Whether an object has the shape of a LangChain tool. One that cannot be looked at, such as a proxy without its context, has not."""
+    if isinstance(thing, type):
+        return False
+    try:
+        return (
+            isinstance(getattr(thing, "name", None), str)
+            and isinstance(getattr(thing, "description", None), str)
+            and hasattr(thing, "args_schema")
+            and callable(getattr(thing, "invoke", None))
+        )
+    except BaseException:  # noqa: BLE001 - whatever an object raises costs this object, also an exit
+        return False
+
+
+def schema_of(tool: Any) -> Mapping[str, Any]:
+    """JSON Schema of a tool's parameters, without those that LangChain fills in itself."""
+    for described in (getattr(tool, "tool_call_schema", None), getattr(tool, "args_schema", None)):
+        if isinstance(described, Mapping):
+            return described
+        if callable(make := getattr(described, "model_json_schema", None)):
+            schema: Mapping[str, Any] = make()
+            return schema
+    return _ANYTHING
+
+
+def runner(tool: Any) -> Callable[[str, Mapping[str, Any]], Any]:
+    """A function ``run(call_id, arguments)`` that calls the tool: sync if the tool is sync code alone, otherwise async.
+
+    It returns the answer as it is, a `ToolResult` for content and artifacts, and raises CallError.
+    """
+    library = _langchain_of(tool)
+
+    def run(call_id: str, arguments: Mapping[str, Any]) -> Any:
+        try:
+            return _answer(tool.invoke(_input(tool, library, arguments, call_id)), library)
+        except Exception as error:
+            raise _as_call_error(error, tool.name) from error
+
+    async def run_async(call_id: str, arguments: Mapping[str, Any]) -> Any:
+        try:
+            return _answer(await tool.ainvoke(_input(tool, library, arguments, call_id)), library)
+        except Exception as error:
+            raise _as_call_error(error, tool.name) from error
+
+    return run if _blocks(tool, library) else run_async
+
+
+def _langchain_of(thing: Any) -> Any:
+    """The module of langchain-core, for its own tools; None for others of that shape."""
+    loaded = sys.modules.get("langchain_core.tools")
+    return loaded if loaded is not None and isinstance(thing, loaded.BaseTool) else None
+
+
+def _blocks(thing: Any, library: Any) -> bool:
+    """Whether a tool is sync code alone: its own `ainvoke`, where it has one, runs `invoke` in a thread of the loop, of which there are few."""
+    own = getattr(type(thing), "ainvoke", None)
+    if library is None or own is None:
+        return not callable(getattr(thing, "ainvoke", None))
+    return own in (library.StructuredTool.ainvoke, library.Tool.ainvoke) and not thing.coroutine
+
+
+def _input(tool: Any, library: Any, arguments: Mapping[str, Any], call_id: str) -> dict[str, Any]:
+    """The arguments; in the envelope of a model's call only where the tool needs it, for it turns the answer into text."""
+    given = dict(arguments)
+    if library is None:
+        return given
+    needs_envelope = (
+        tool.response_format == "content_and_artifact"
+        or tool.handle_tool_error
+        or tool.handle_validation_error
+        or getattr(tool, "_injected_args_keys", None)
+        or getattr(tool.args_schema, "model_fields", {}).keys() - tool.args.keys()  # some are injected
+        or given.get("type") == "tool_call"
+    )
+    return {"type": "tool_call", "name": tool.name, "args": given, "id": call_id or "call"} if needs_envelope else given
+
+
+def _answer(answer: Any, library: Any) -> Any:
+    """A ToolMessage, or a list of content blocks, as a result; anything else as it is, or as text if it is not JSON."""
+    if not hasattr(answer, "tool_call_id") or not hasattr(answer, "content"):
+        if library is None:
+            return answer
+        if isinstance(answer, list) and answer and all(isinstance(item, Mapping) and "type" in item for item in answer):
+            return ToolResult(True, answer, content=tuple(answer))
+        return _json_or_text(answer)
+    content = answer.content
+    if getattr(answer, "status", "success") == "error":
+        raise ToolFailed(str(content)[:2000] or "the tool failed")
+    artifact = getattr(answer, "artifact", None)
+    if isinstance(content, str):
+        return content if artifact is None else ToolResult(True, content, meta={"artifact": artifact})
+    blocks = tuple(block if isinstance(block, Mapping) else {"type": "text", "text": str(block)} for block in content)
+    return ToolResult(True, content, content=blocks, meta=None if artifact is None else {"artifact": artifact})
+
+
+def _json_or_text(answer: Any) -> Any:
+    copy, problem = json_copy(answer)
+    if problem is None:
+        return copy
+    if problem.message.startswith(TOO_MUCH):
+        return answer  # refused by the pipeline
+    try:
+        return from_python(answer, by_alias=True)
+    except Exception:  # noqa: BLE001 - whatever an object of the tool's raises: LangChain would show its text
+        return said(answer)
+
+
+def _as_call_error(error: Exception, tool: str) -> Exception:
+    kind = type(error).__name__
+    if isinstance(error, ToolFailed):
+        return error
+    if kind == "ToolException":
+        return ToolFailed(str(error)[:2000] or f"{tool} failed", outcome="unknown")
+    if kind == "ValidationError" and callable(getattr(error, "errors", None)):
+        return InputInvalid(f"{tool} refused its arguments: {printed(error)}", outcome="none")
+    return UpstreamError(f"{tool} failed with {printed(error)}", outcome="unknown")
