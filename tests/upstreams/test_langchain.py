@@ -371,7 +371,7 @@ def test_of_two_tools_with_one_name_the_one_that_is_described_is_called(site: Pa
     with opened(tmp_path / "home", package="toolkit-of-tests", settings=settings) as host:
         host.upstreams.connect_sync("lc")
         assert "b" in host.tools.get("lc:add").input_schema["properties"]
-        assert host.invoke_sync("lc:add", {"a": 1}).value == "3"
+        assert host.invoke_sync("lc:add", {"a": 1}).value == 3
 
 
 def test_a_tool_that_cannot_be_looked_at_costs_no_other(site: Path, tmp_path: Path) -> None:
