@@ -15,25 +15,25 @@ if TYPE_CHECKING:
     from tavern_core import tam
     from tavern_core.contract.context import PluginContext
     from tavern_core.contract.decisions import deny, require_approval
-    from tavern_core.contract.effects import mutates, read_only
     from tavern_core.contract.guards.folder import Folder
     from tavern_core.contract.hookspecs import hookimpl
     from tavern_core.contract.llm import LLM, LLMAnswer, ModelCall, Price, ScriptedLLM
     from tavern_core.contract.nodes import Final, Node, NodeContext, Out, Port, Skip, Stream, node
     from tavern_core.contract.protocols import BoundTool, Command, Contribution, Executor, Prompt, Resource, Service
+    from tavern_core.contract.read_only_decorators import mutates, read_only
     from tavern_core.contract.tool_context import ToolContext
     from tavern_core.contract.tools import Tool, factory, offer, tool
     from tavern_core.errors import CallError, PluginError, PolicyDenied, TavernError, ToolFailed
     from tavern_core.host import Plugin, Tavern
-    from tavern_core.kernel.log.audit import AuditLog
+    from tavern_core.kernel.log.audit_log_queries import AuditLog
     from tavern_core.model.agent_run import AgentEvent, AgentOutcome
     from tavern_core.model.approval import Approval, ApprovalRequest
     from tavern_core.model.call import Budget, CallContext, ToolCall
     from tavern_core.model.event import Event
-    from tavern_core.model.guard import Guard
-    from tavern_core.model.limits import ToolLimits
     from tavern_core.model.node import NodeMode, NodeSpec, PassThrough, Slot
+    from tavern_core.model.parameter_guard_marks import Guard
     from tavern_core.model.question import Question
+    from tavern_core.model.rate_and_concurrency_limits import ToolLimits
     from tavern_core.model.result import Evidence, ToolError, ToolResult
     from tavern_core.model.tool import CostHints, Example, ToolSpec
 
@@ -108,7 +108,7 @@ __all__ = [  # noqa: RUF022 - as `sorted` does it, so that dir() is the same
 _HOME = {
     "tavern_core.contract.context": ("PluginContext",),
     "tavern_core.contract.decisions": ("deny", "require_approval"),
-    "tavern_core.contract.effects": ("mutates", "read_only"),
+    "tavern_core.contract.read_only_decorators": ("mutates", "read_only"),
     "tavern_core.contract.guards.folder": ("Folder",),
     "tavern_core.contract.hookspecs": ("hookimpl",),
     "tavern_core.contract.llm": ("LLM", "LLMAnswer", "ModelCall", "Price", "ScriptedLLM"),
@@ -126,16 +126,16 @@ _HOME = {
     "tavern_core.contract.tools": ("Tool", "factory", "offer", "tool"),
     "tavern_core.errors": ("CallError", "PluginError", "PolicyDenied", "TavernError", "ToolFailed"),
     "tavern_core.host": ("Plugin", "Tavern"),
-    "tavern_core.kernel.log.audit": ("AuditLog",),
+    "tavern_core.kernel.log.audit_log_queries": ("AuditLog",),
     "tavern_core.model.agent_run": ("AgentEvent", "AgentOutcome"),
     "tavern_core.model.approval": ("Approval", "ApprovalRequest"),
     "tavern_core.model.call": ("Budget", "CallContext", "ToolCall"),
     "tavern_core.model.event": ("Event",),
-    "tavern_core.model.guard": ("Guard",),
+    "tavern_core.model.parameter_guard_marks": ("Guard",),
     "tavern_core.model.node": ("NodeMode", "NodeSpec", "PassThrough", "Slot"),
     "tavern_core.model.question": ("Question",),
     "tavern_core.model.result": ("Evidence", "ToolError", "ToolResult"),
-    "tavern_core.model.limits": ("ToolLimits",),
+    "tavern_core.model.rate_and_concurrency_limits": ("ToolLimits",),
     "tavern_core.model.tool": ("CostHints", "Example", "ToolSpec"),
 }
 _LAZY = {name: module for module, names in _HOME.items() for name in names}

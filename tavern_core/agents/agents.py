@@ -21,20 +21,20 @@ from pathlib import Path
 from typing import Any, Final
 
 from tavern_core.agents.call_contexts import HOST, agent_context, asking_context, caller_of, owner_of
+from tavern_core.agents.given_answers import HumanAnswers
 from tavern_core.agents.handle import AgentHandle, RunEvents
 from tavern_core.agents.host_parts import Parts
-from tavern_core.agents.human_answers import HumanAnswers
 from tavern_core.agents.initial_prompt import build_prompt, native_tools, warnings_of
 from tavern_core.agents.loop import AgentLoop
 from tavern_core.agents.model_requests import Task
 from tavern_core.agents.playback import Playback
-from tavern_core.agents.profile_fields import read_fields
+from tavern_core.agents.profile_resolution import read_fields
 from tavern_core.agents.prompt import Prompt
 from tavern_core.agents.read_result_tool import READ_RESULT, reading_tool
-from tavern_core.agents.replay import AgentReplay, replayed
+from tavern_core.agents.replay_comparison import AgentReplay, replayed
 from tavern_core.agents.run_store import AgentRuns, StoredAgentRun
+from tavern_core.agents.schema_budget import tokens_of_schema
 from tavern_core.agents.spending import BudgetLike, Clock, Spending, budget_of, check_price
-from tavern_core.agents.tool_schemas import tokens_of_schema
 from tavern_core.contract.llm import Price, price_of
 from tavern_core.errors import Finding, InputInvalid, UsageError
 from tavern_core.flow.passed_models import ModelLike
@@ -42,8 +42,8 @@ from tavern_core.flow.run_caller import restored, stored, taken_up_as
 from tavern_core.kernel.access.profiles import Profile, ProfileLike, usable_wire_names
 from tavern_core.kernel.calls.approvals import waiting
 from tavern_core.kernel.calls.elicitation import conversation, misfit
-from tavern_core.kernel.calls.untrusted_content import running_call_has_read
-from tavern_core.kernel.catalogue.namespaces import canonical
+from tavern_core.kernel.calls.taint_tracking import running_call_has_read
+from tavern_core.kernel.catalogue.namespace_resolvers import canonical
 from tavern_core.kernel.settings.result_redaction import masking
 from tavern_core.model.agent_profile import AgentBudget, AgentProfile
 from tavern_core.model.agent_run import RESUMABLE, AgentOutcome, AgentRecord
@@ -51,7 +51,7 @@ from tavern_core.model.call import CallContext
 from tavern_core.model.event import AGENT_FINISHED, AGENT_STARTED
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.question import Question
-from tavern_core.model.untrusted import MARK, ContentRead, addresses_in, sources_in, texts_in
+from tavern_core.model.untrusted_content_rules import MARK, ContentRead, addresses_in, sources_in, texts_in
 
 _BY_CODE: Final = {"model": "llms", "deliberation_workflow": "workflows"}
 """Field of a profile → section of plugins, whose names may be known only when they are active."""

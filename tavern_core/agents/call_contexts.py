@@ -11,7 +11,7 @@ from tavern_core.kernel.calls.running_call import current
 from tavern_core.model.agent_profile import AgentBudget
 from tavern_core.model.call import HOST_PRINCIPAL, Budget, CallContext, Ledger, owner_name
 from tavern_core.model.capability import is_dangerous
-from tavern_core.model.untrusted import AfterUntrusted, stricter
+from tavern_core.model.untrusted_content_rules import AfterUntrusted, stricter
 
 HOST: Final = CallContext(principal=HOST_PRINCIPAL)
 """Stands for the host itself where a run stores its caller."""

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from tavern_core.agents.notices import sentence
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.model.language import Language
+from tavern_core.model.message_translation import Language
 from tavern_core.model.token_estimate import tokens_of
 
 TARGET: Final = 0.6

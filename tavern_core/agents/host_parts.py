@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from tavern_core.agents.profile_fields import Known
+from tavern_core.agents.profile_resolution import Known
 from tavern_core.agents.prompt import PromptBuilder
 from tavern_core.contract.stores import RecordStore
 from tavern_core.flow.llm_calls import Models
@@ -17,12 +17,12 @@ from tavern_core.kernel.artifacts.artifacts import Artifacts
 from tavern_core.kernel.calls.compiler import Compiler
 from tavern_core.kernel.calls.pipeline import Pipeline
 from tavern_core.kernel.catalogue.descriptions import Descriptions
-from tavern_core.kernel.catalogue.profile_inventories import Inventories, WrittenProfiles
+from tavern_core.kernel.catalogue.profile_resolution import Inventories, WrittenProfiles
 from tavern_core.kernel.catalogue.tools import Tools
 from tavern_core.kernel.foundation import Foundation
-from tavern_core.kernel.plugins.contribution_lookup import Sections
-from tavern_core.kernel.plugins.tables import Engines
-from tavern_core.model.language import Language, of_the_locale
+from tavern_core.kernel.plugins.host_registries import Engines
+from tavern_core.kernel.plugins.lazy_contribution_lookup import Sections
+from tavern_core.model.message_translation import Language, of_the_locale
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from tavern_core.agents.prompt import Prompt
 from tavern_core.agents.read_result_tool import READ_RESULT
 from tavern_core.kernel.access.profiles import Profile
 from tavern_core.model.call import CallContext
-from tavern_core.model.language import Language
-from tavern_core.schema.dialects import export_tool
+from tavern_core.model.message_translation import Language
+from tavern_core.schema.provider_tool_export import export_tool
 
 _LONG_RESULTS: Final[Mapping[Language, str]] = {
     "en": f"Long results are shortened and name an address (artifact:…). {READ_RESULT} reads on: artifact, start, length (bytes).",

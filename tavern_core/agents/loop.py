@@ -10,9 +10,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final, TypeVar
 
-from tavern_core.agents.compaction import as_text, plan_compaction, shorten, tokens_of_messages
-from tavern_core.agents.host_parts import Parts
-from tavern_core.agents.model_answers import (
+from tavern_core.agents.answer_stream import (
     MOST_ARGUMENTS,
     MOST_CALLS,
     Answer,
@@ -21,18 +19,20 @@ from tavern_core.agents.model_answers import (
     answer_of_record,
     fenced,
 )
+from tavern_core.agents.compaction import as_text, plan_compaction, shorten, tokens_of_messages
+from tavern_core.agents.host_parts import Parts
 from tavern_core.agents.model_requests import Requests, Task
 from tavern_core.agents.notices import sentence
 from tavern_core.agents.playback import Playback, PlaybackEnds, Waits
 from tavern_core.agents.repetition import STOP_AT, WARN_AT, Repetition
+from tavern_core.agents.schema_budget import tokens_of_schema
 from tavern_core.agents.spending import Spending, Stop
 from tavern_core.agents.tool_calls import ToolCalls
-from tavern_core.agents.tool_schemas import tokens_of_schema
 from tavern_core.contract.llm import LLMAnswer, ModelCall
 from tavern_core.errors import CallError, CallTimeout, TavernError
 from tavern_core.model.agent_run import AgentOutcome, AgentState
-from tavern_core.model.safe_text import printed
-from tavern_core.model.text_outcome import TextOutcome
+from tavern_core.model.safe_printing import printed
+from tavern_core.model.text_calls_outcome import TextOutcome
 from tavern_core.model.token_estimate import tokens_of
 
 T = TypeVar("T")

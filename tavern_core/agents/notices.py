@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from tavern_core.agents.read_result_tool import READ_RESULT
-from tavern_core.model.language import Language
+from tavern_core.model.message_translation import Language
 
 _NOTICES: Final[Mapping[str, Mapping[Language, str]]] = {
     "empty": {

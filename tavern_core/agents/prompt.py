@@ -16,10 +16,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
-from tavern_core.agents.profile_fields import KNOWLEDGE, SKILLS, Fields, Known, read_fields
-from tavern_core.agents.prompt_sections import Section, knowledge_section, skills_section
+from tavern_core.agents.profile_resolution import KNOWLEDGE, SKILLS, Fields, Known, read_fields
 from tavern_core.agents.prompt_texts import TEXTS, Texts, built_in
-from tavern_core.agents.tool_schemas import fitting, tokens_of_schema, with_examples
+from tavern_core.agents.schema_budget import fitting, tokens_of_schema, with_examples
+from tavern_core.agents.skill_and_knowledge_sections import Section, knowledge_section, skills_section
 from tavern_core.errors import Finding, Location, ProfileInvalid
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.access.profiles import CODE, Profile, ProfileLike
@@ -29,7 +29,7 @@ from tavern_core.kernel.catalogue.parameter_text import fold_lines
 from tavern_core.kernel.knowledge.knowledge import Knowledge, KnowledgeBase
 from tavern_core.model.call import CallContext
 from tavern_core.model.knowledge import Passage
-from tavern_core.model.language import Language
+from tavern_core.model.message_translation import Language
 from tavern_core.model.token_estimate import tokens_of
 
 TOOLS_SHARE: Final = 0.6

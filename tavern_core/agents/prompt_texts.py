@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from tavern_core.agents.profile_fields import KNOWLEDGE, SKILLS
+from tavern_core.agents.profile_resolution import KNOWLEDGE, SKILLS
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.catalogue.manual import AVAILABLE_TOOLS
-from tavern_core.model.language import Language
+from tavern_core.model.message_translation import Language
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,17 +17,17 @@ from tavern_core.agents.repetition import Made
 from tavern_core.contract.llm import ModelCall
 from tavern_core.errors import CallError, InputInvalid, TavernError, ToolNotFound, call_error_of
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.kernel.calls.feedback import failure_text
 from tavern_core.kernel.calls.native_calls import not_an_object, read_arguments, text_of
-from tavern_core.kernel.calls.stored_results import result_of, result_text
-from tavern_core.kernel.calls.text_calls import Transcript
+from tavern_core.kernel.calls.result_serialization import result_of, result_text
+from tavern_core.kernel.calls.text_call_report import failure_text
+from tavern_core.kernel.calls.text_call_runner import Transcript
 from tavern_core.kernel.catalogue.call_plan import Inner, Plan
 from tavern_core.kernel.catalogue.parameter_text import fold_lines
 from tavern_core.model.call import CallContext
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.result import ToolError, ToolResult, failure
-from tavern_core.model.text_outcome import TextOutcome
-from tavern_core.schema.dialects import export_tool
+from tavern_core.model.text_calls_outcome import TextOutcome
+from tavern_core.schema.provider_tool_export import export_tool
 
 DOOR: Final = "agent"
 RESULT_CHARS: Final = 6_000

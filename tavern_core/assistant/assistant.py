@@ -10,17 +10,17 @@ from typing import Any, Final
 
 from tavern_core.assistant.drafting import Drafting
 from tavern_core.assistant.dry_run import Trial
-from tavern_core.assistant.form_drafting import panel
+from tavern_core.assistant.form_widget_drafting import panel
 from tavern_core.assistant.model_requests import ModelRequests
 from tavern_core.assistant.proposal import Panel, Proposal
 from tavern_core.errors import UsageError
 from tavern_core.flow.composition import Flow
 from tavern_core.flow.passed_models import ModelLike
 from tavern_core.flow.patching import PatchOutcome
-from tavern_core.flow.workflow_session import WorkflowSession
+from tavern_core.flow.workflow_edit_history import WorkflowSession
 from tavern_core.flow.workflow_tools import workflow_tool
 from tavern_core.model.call import CallContext
-from tavern_core.model.language import Language
+from tavern_core.model.message_translation import Language
 from tavern_core.model.node import JSON_TYPES
 from tavern_core.model.tool import ToolSpec
 from tavern_core.model.workflow import Workflow

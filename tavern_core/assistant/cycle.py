@@ -11,7 +11,7 @@ from tavern_core.contract.llm import LLMAnswer, Message
 from tavern_core.errors import CallError
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.graph.patch_problems import PatchProblem
-from tavern_core.model.language import Language, Row, say, text_in
+from tavern_core.model.message_translation import Language, Row, say, text_in
 
 T = TypeVar("T")
 Ask = Callable[[Sequence[Message], Mapping[str, Any]], Awaitable[LLMAnswer]]

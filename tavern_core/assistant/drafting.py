@@ -9,11 +9,11 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, Final
 
+from tavern_core.assistant.completeness_check import completed, missing
 from tavern_core.assistant.cycle import Ended, Judged, negotiate, no_change
 from tavern_core.assistant.dry_run import Trial
 from tavern_core.assistant.model_answers import Answered, Needs, read_json_object, read_needs
 from tavern_core.assistant.model_requests import ModelRequests
-from tavern_core.assistant.needs_check import completed, missing
 from tavern_core.assistant.node_text import node_documents
 from tavern_core.assistant.prompt import PLAN_SCHEMA, patch_messages, plan_messages, prompt_tokens
 from tavern_core.assistant.proposal import Candidate, Proposal
@@ -23,7 +23,7 @@ from tavern_core.flow.composition import Flow
 from tavern_core.flow.patching import projected
 from tavern_core.graph.patch_problems import PatchProblem
 from tavern_core.graph.plan import GROUP_INPUT, GROUP_OUTPUT
-from tavern_core.model.language import Language
+from tavern_core.model.message_translation import Language
 from tavern_core.model.naming_rules import split_id
 from tavern_core.model.workflow import Workflow
 

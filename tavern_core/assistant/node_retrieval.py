@@ -19,12 +19,12 @@ from tavern_core.contract.ranking import NodeDocument
 from tavern_core.errors import PluginError, TavernError, UsageError
 from tavern_core.flow.composition import Flow
 from tavern_core.flow.workflow_files import Stamp, stamp_of, workflow_files
-from tavern_core.kernel.catalogue.tool_specs import ToolSpecs
-from tavern_core.kernel.execution.modes import Mode
+from tavern_core.kernel.catalogue.tool_spec_cache import ToolSpecs
+from tavern_core.kernel.execution.sync_async_drivers import Mode
 from tavern_core.kernel.files.regular_file import open_regular
-from tavern_core.kernel.manifest.workflow_files import LARGEST_FILE, SUFFIX, read_workflow
+from tavern_core.kernel.manifest.workflow_file_codec import LARGEST_FILE, SUFFIX, read_workflow
 from tavern_core.model.node import ABSENT, NodeMatch, NodeSpec, Slot
-from tavern_core.model.safe_text import printed
+from tavern_core.model.safe_printing import printed
 from tavern_core.model.workflow import Workflow
 
 MOST_RESULTS: Final = 1_000
@@ -167,7 +167,7 @@ class NodeRetrieval:
         return dict(islice(found.items(), MOST_EXAMPLES))
 
     def _workflow(self, what: Any) -> Workflow:
-        from tavern_core.flow.compiler import as_workflow
+        from tavern_core.flow.compiled_workflow_cache import as_workflow
 
         return as_workflow(what, self._flow.workflows.workflow_files)
 

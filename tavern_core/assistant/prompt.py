@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from tavern_core.contract.llm import Message
 from tavern_core.errors import UsageError
-from tavern_core.model.language import Language
+from tavern_core.model.message_translation import Language
 from tavern_core.model.token_estimate import tokens_of
 
 PROMPT_TOKENS: Final = 16_000

@@ -15,7 +15,7 @@ from tavern_core.frozen_dataclass import dataclass
 from tavern_core.graph.changes import Change
 from tavern_core.graph.patch import RemovedEdge
 from tavern_core.graph.patch_problems import PatchProblem
-from tavern_core.model.language import Language
+from tavern_core.model.message_translation import Language
 from tavern_core.model.workflow import Workflow
 
 

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from tavern_core.assistant.draft_graph import DraftGraph
+from tavern_core.assistant.completeness_check import add_edge, add_node, add_slot, connect, free_names, listed
+from tavern_core.assistant.draft_graph_queries import DraftGraph
 from tavern_core.assistant.model_answers import Needs
-from tavern_core.assistant.needs_check import add_edge, add_node, add_slot, connect, free_names, listed
 from tavern_core.graph.patch import patched
 from tavern_core.graph.patch_problems import PatchProblem, PatchRefused
 from tavern_core.graph.plan import GROUP_INPUT, GROUP_OUTPUT

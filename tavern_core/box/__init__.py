@@ -7,7 +7,7 @@ rlimits.py  namespaces.py  privileges.py  landlock.py  seccomp.py       one laye
 launcher.py    a program in a box, with a PID namespace     run.py       the same, as a command
 own_places.py                    the program's own /proc and /dev/shm
 fork_server.py    a small process that forks others                 fork_server_client.py    the host's connection to it
-script_job.py     forks a guard for each script                     script_launch.py         starts scripts, and holds their descriptors
+script_fork_job.py     forks a guard for each script                     host_script_launch.py         starts scripts, and holds their descriptors
 process_tree.py      ends a whole process tree                         output.py                bounded reading of the output of scripts
 syscalls.py  syscall_numbers.py                                       raw system calls, and their numbers
 

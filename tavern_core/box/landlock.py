@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Final
 
 from tavern_core.box.policy import BoxPolicy
-from tavern_core.box.protected_paths import around, entries
+from tavern_core.box.protected_path_splitting import around, entries
 from tavern_core.box.syscalls import prctl, prepared, syscall
 
 _CREATE, _ADD, _RESTRICT = 444, 445, 446  # the same on every architecture

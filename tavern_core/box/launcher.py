@@ -39,7 +39,7 @@ from tavern_core.box.syscalls import MACHINE, fork_into, prctl, unshare
 from tavern_core.box.write_broker import judges
 
 if TYPE_CHECKING:
-    from tavern_core.box.gateway_socket import Listener
+    from tavern_core.box.egress_proxy_socket import Listener
 
 _SET_PDEATHSIG: Final = 1
 _LARGEST_REPORT: Final = 65_536
@@ -101,7 +101,7 @@ class Started:
 def warm(policy: BoxPolicy) -> None:
     """Compute what forked processes can share."""
     if policy.has_gateway:
-        from tavern_core.box import gateway_socket  # noqa: F401 - so that forked processes have it
+        from tavern_core.box import egress_proxy_socket  # noqa: F401 - so that forked processes have it
     if MACHINE in seccomp.MACHINES:
         seccomp.assemble(policy, MACHINE, 0, is_program=True, asks=judges(policy))
 
@@ -234,7 +234,7 @@ def _namespaces(policy: BoxPolicy) -> tuple[tuple[str, ...], dict[str, str], Lis
 def _gateway(policy: BoxPolicy, *, has_own_network: bool) -> Listener | None:
     if not policy.has_gateway:
         return None
-    from tavern_core.box.gateway_socket import listen
+    from tavern_core.box.egress_proxy_socket import listen
 
     return listen(has_own_network=has_own_network)
 

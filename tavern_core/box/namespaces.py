@@ -7,7 +7,7 @@ import os
 from typing import Final
 
 from tavern_core.box.policy import BoxPolicy
-from tavern_core.box.protected_paths import is_in
+from tavern_core.box.protected_path_splitting import is_in
 from tavern_core.box.syscalls import KERNEL, mount, prctl, unshare
 
 USER: Final = 0x10000000

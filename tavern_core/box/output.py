@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from tavern_core.box.fork_server import receive
+from tavern_core.box.host_script_launch import Child
 from tavern_core.box.policy import BoxPolicy
-from tavern_core.box.script_launch import Child
 from tavern_core.box.write_broker import Writes
 
 Reason = Literal["exit", "stop", "time", "kill", "flood", "failed", "boxless", "lost", "untaken"]
@@ -104,7 +104,7 @@ class Ended:
 
 
 Serve = Callable[[socket.socket, str], None]
-"""``serve(listening, token)``: answer connections to the gateway of a box (`gateway_socket.py`)."""
+"""``serve(listening, token)``: answer connections to the gateway of a box (`egress_proxy_socket.py`)."""
 
 
 async def collect(child: Child, output_bytes: int, stderr_half: int, serve: Serve | None = None) -> Ended:

@@ -67,7 +67,7 @@ class BoxLimits:
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """Resolved paths that may be read and written, except for protected entries (`protected_paths.py`)."""
+    """Resolved paths that may be read and written, except for protected entries (`protected_path_splitting.py`)."""
 
     read: tuple[str, ...] = ()
     write: tuple[str, ...] = ()
@@ -97,7 +97,7 @@ class BoxPolicy:
     may_network: bool = False
     """TCP and UDP in the host's network, to anywhere."""
     has_gateway: bool = False
-    """TCP in its own network, whose only exit is a socket that the host serves (`gateway_socket.py`)."""
+    """TCP in its own network, whose only exit is a socket that the host serves (`egress_proxy_socket.py`)."""
     limits: BoxLimits = field(default_factory=BoxLimits)
     level: Level = "required"
     without: tuple[str, ...] = ()

@@ -27,7 +27,7 @@ from collections.abc import Callable
 from typing import Final
 
 from tavern_core.box.policy import LANDLOCK, SECCOMP, BoxPolicy
-from tavern_core.box.protected_paths import is_in
+from tavern_core.box.protected_path_splitting import is_in
 from tavern_core.box.syscall_numbers import NUMBERS
 from tavern_core.box.syscalls import MACHINE, syscall
 

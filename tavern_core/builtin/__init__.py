@@ -7,7 +7,7 @@ from typing import Final
 BUILTIN: Final[tuple[tuple[str, str, bool], ...]] = (
     ("core-python", "tavern_core.builtin.executors.python", False),
     ("core-script", "tavern_core.builtin.executors.script", False),
-    ("core-service", "tavern_core.builtin.executors.service", False),
+    ("core-service", "tavern_core.builtin.executors.service_method", False),
     ("core-skills", "tavern_core.builtin.adapters.skill", False),
     ("core-flows", "tavern_core.builtin.executors.workflow", False),
     ("core-nodes-structure", "tavern_core.builtin.nodes.structure", True),

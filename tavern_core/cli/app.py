@@ -57,8 +57,8 @@ COMMANDS: Final = {
     "schema": Lazy(f"{_HERE}.schema", "schema", "Print the JSON Schema of a file format, for editors."),
     "doctor": Lazy(f"{_HERE}.doctor", "doctor", "Report problems and their repairs."),
     "new": Lazy(f"{_HERE}.new", "new", "Create a new plugin from the template."),
-    "version": Lazy(f"{_HERE}.about", "version", "Print the versions of tavern-core and Python."),
-    "completion": Lazy(f"{_HERE}.about", "completion", "Print the completion script of a shell."),
+    "version": Lazy(f"{_HERE}.version_and_completion", "version", "Print the versions of tavern-core and Python."),
+    "completion": Lazy(f"{_HERE}.version_and_completion", "completion", "Print the completion script of a shell."),
 }
 
 
@@ -108,7 +108,7 @@ class App(Group):
 
 def _show_version(ctx: click.Context, _: click.Parameter, is_asked: bool) -> None:
     if is_asked and not ctx.resilient_parsing:
-        from tavern_core.cli.about import version_line
+        from tavern_core.cli.version_and_completion import version_line
 
         ctx.ensure_object(Session).out.text(version_line())
         ctx.exit()

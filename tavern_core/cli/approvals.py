@@ -14,7 +14,7 @@ from tavern_core.cli.output import json_text
 from tavern_core.cli.session import Session
 
 if TYPE_CHECKING:
-    from tavern_core.kernel.calls.stored_approvals import ApprovalRule, StoredApproval
+    from tavern_core.kernel.calls.pending_approval_store import ApprovalRule, StoredApproval
     from tavern_core.model.call import CallContext
 
 _COLUMNS: Final = ("id", "state", "tool", "caller", "risk", "ends in", "why")

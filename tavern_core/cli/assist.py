@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from tavern_core.cli.assist_undo import PreviousVersions
 from tavern_core.cli.errors import FAILED, INVALID, ReportedExit, print_problem
 from tavern_core.cli.output import write
-from tavern_core.cli.previous_versions import PreviousVersions
 from tavern_core.cli.prompts import alone, has_person, read_line
 from tavern_core.cli.session import Session, command
 from tavern_core.errors import StateDamaged, UsageError

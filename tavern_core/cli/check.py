@@ -119,7 +119,7 @@ def _check_upstream(session: Session, name: str) -> None:
 
 def _probed(session: Session, report: CheckReport) -> Iterator[Finding]:
     """The result of importing the plugin in a separate process; the host itself imports nothing."""
-    from tavern_core.review.probe import prober
+    from tavern_core.review.import_probe import prober
     from tavern_core.review.probe_result import Import
 
     folder = Path(report.location)

@@ -94,7 +94,7 @@ def unset(session: Session, key: str, to_user: bool) -> None:
         rows = [row.to_json() for row in host.describe_settings() if row.key == key]
     else:
         from tavern_core.kernel.config import configuration
-        from tavern_core.kernel.config.keys import key_path
+        from tavern_core.kernel.config.config_key_lookup import key_path
         from tavern_core.kernel.config.yaml_edit import unset_value
 
         file = _target(session, to_user)
@@ -143,7 +143,7 @@ def _all(session: Session) -> list[dict[str, Any]]:
 
 def _find(session: Session, key: str) -> dict[str, Any]:
     """The value of a key, or a section with everything below it."""
-    from tavern_core.kernel.config.keys import key_path, put
+    from tavern_core.kernel.config.config_key_lookup import key_path, put
 
     rows = _all(session)
     path = key_path(key)
@@ -219,8 +219,8 @@ def _plugin_of(key: str) -> str:
 
 def _set_config(session: Session, key: str, text: str, to_user: bool) -> dict[str, Any]:
     from tavern_core.kernel.config import configuration
+    from tavern_core.kernel.config.config_key_lookup import key_path
     from tavern_core.kernel.config.environment import value_from_text
-    from tavern_core.kernel.config.keys import key_path
     from tavern_core.kernel.config.yaml_edit import set_value
 
     path = key_path(key)

@@ -31,7 +31,7 @@ def hooks(session: Session, name: str | None, plugin: str | None) -> None:
     Plugins that request a hook and do not run it are listed last, with the reason. The contributions of an inactive plugin
     (tools, nodes ...) are known after its activation.
     """
-    from tavern_core.cli.plugin_status import status_of
+    from tavern_core.cli.plugin_status_lookup import status_of
     from tavern_core.contract.hookspecs import HOOKS
 
     if name is not None and name not in HOOKS:

@@ -16,7 +16,7 @@ from tavern_core.cli.output import json_text, shorten
 from tavern_core.cli.session import Session
 
 if TYPE_CHECKING:
-    from tavern_core.kernel.log.audit import AuditLog
+    from tavern_core.kernel.log.audit_log_queries import AuditLog
     from tavern_core.kernel.log.statistics import ToolStatistics
     from tavern_core.kernel.log.story import CallStory
 
@@ -36,7 +36,7 @@ _FOLLOW_SECONDS: Final = 0.25
 
 def audit_log(session: Session) -> AuditLog:
     """The audit log of the state folder."""
-    from tavern_core.kernel.log.audit import AuditLog
+    from tavern_core.kernel.log.audit_log_queries import AuditLog
 
     return AuditLog(session.loaded().home)
 

@@ -15,7 +15,7 @@ import click
 from tavern_core.errors import ActivationFailed, TavernError
 from tavern_core.kernel.config.places import home_and_user_file, is_unconfigured, named_home, project_home
 from tavern_core.model.naming_rules import RESERVED_COMMANDS
-from tavern_core.model.safe_text import printed
+from tavern_core.model.safe_printing import printed
 
 if TYPE_CHECKING:
     from tavern_core.cli.session import Session

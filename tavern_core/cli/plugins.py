@@ -14,14 +14,14 @@ import click
 from tavern_core.cli import completion
 from tavern_core.cli.bisect import bisect
 from tavern_core.cli.check import check
-from tavern_core.cli.consent import grant, revoke
 from tavern_core.cli.doctor import doctor
 from tavern_core.cli.errors import INVALID, ReportedExit, print_problem, show_finding
+from tavern_core.cli.grant_and_revoke import grant, revoke
 from tavern_core.cli.lazy_groups import Group
 from tavern_core.cli.lock import lock
 from tavern_core.cli.output import shorten
-from tavern_core.cli.plugin_install import install, update
-from tavern_core.cli.plugin_status import reason_of, show_change, status_of
+from tavern_core.cli.pip_commands import install, update
+from tavern_core.cli.plugin_status_lookup import reason_of, show_change, status_of
 from tavern_core.cli.review import HEADINGS, request_rows, review
 from tavern_core.cli.session import Session
 from tavern_core.errors import UsageError

@@ -10,9 +10,9 @@ import click
 from tavern_core.cli import completion
 from tavern_core.cli.errors import DENIED, ReportedExit, print_note
 from tavern_core.cli.output import one_line, shorten
-from tavern_core.cli.plugin_status import status_of
+from tavern_core.cli.plugin_status_lookup import status_of
 from tavern_core.cli.session import Session, command
-from tavern_core.model.language import of_the_locale
+from tavern_core.model.message_translation import of_the_locale
 
 if TYPE_CHECKING:
     from tavern_core.kernel.grants.review import Request, Review

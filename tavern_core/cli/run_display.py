@@ -13,7 +13,7 @@ from tavern_core.cli.prompts import Asker, shown
 from tavern_core.cli.session import Session
 
 if TYPE_CHECKING:
-    from tavern_core.flow.engine.run_store import KeptRun
+    from tavern_core.flow.engine.sqlite_run_store import KeptRun
     from tavern_core.flow.run_handle import RunHandle
     from tavern_core.model.node import Slot
     from tavern_core.model.run import RunEvent, RunRecord, RunResult
@@ -33,7 +33,7 @@ _MOST_ROWS: Final = 40
 
 def typed_inputs(slots: Mapping[str, Slot], texts: Mapping[str, str]) -> dict[str, Any]:
     """Words of the command line in the types of the inputs. One that fits none stays text, which the run refuses with the reason."""
-    from tavern_core.schema.slot_schema import node_schema
+    from tavern_core.schema.slot_to_schema import node_schema
     from tavern_core.schema.text_coercion import coerce_text
 
     values, _ = coerce_text(node_schema(slots), dict(texts))

@@ -118,7 +118,7 @@ class Session:
 
             tracer = None
             if os.environ.get(TRACE_VARIABLE, "") not in ("", "0"):
-                from tavern_core.cli.plugin_trace import Tracer
+                from tavern_core.cli.activation_trace import Tracer
 
                 tracer = Tracer()
             self.stdout.guard()
@@ -150,8 +150,8 @@ class Session:
         if self.locked:
             found["plugins.locked"] = True
         if self.set:
+            from tavern_core.kernel.config.config_key_lookup import key_path
             from tavern_core.kernel.config.environment import value_from_text
-            from tavern_core.kernel.config.keys import key_path
         for item in self.set:
             key, equals, text = item.partition("=")
             if not equals or not key.strip():

@@ -12,7 +12,7 @@ from tavern_core.cli import completion
 from tavern_core.cli.errors import INVALID, ReportedExit, show_finding
 from tavern_core.cli.lazy_groups import Group
 from tavern_core.cli.output import one_line, shorten
-from tavern_core.cli.plugin_status import show_change
+from tavern_core.cli.plugin_status_lookup import show_change
 from tavern_core.cli.session import Session
 from tavern_core.model.plugin_status import finding_json
 

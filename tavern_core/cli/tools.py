@@ -12,7 +12,7 @@ from tavern_core.cli.call import call, caller
 from tavern_core.cli.errors import NOTHING_FOUND, ReportedExit, exit_code_of, print_note
 from tavern_core.cli.lazy_groups import Group
 from tavern_core.cli.output import json_text, shorten
-from tavern_core.cli.plugin_status import status_of
+from tavern_core.cli.plugin_status_lookup import status_of
 from tavern_core.cli.session import Session
 from tavern_core.errors import UsageError
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from tavern_core.host.facade import Tavern
-    from tavern_core.upstreams.config_entries import NewEntry
+    from tavern_core.upstreams.config_entry_writer import NewEntry
     from tavern_core.upstreams.status import UpstreamStatus
 
 _COLUMNS: Final = ("upstream", "kind", "state", "tools", "in quarantine", "latency", "reached by", "last error")
@@ -148,7 +148,7 @@ def add(session: Session, kind: str, words: tuple[str, ...], name: str) -> None:
 
     For example: tavern upstreams add mcp -- uvx mcp-server-time
     """
-    from tavern_core.upstreams.config_entries import entry_of_words
+    from tavern_core.upstreams.config_entry_writer import entry_of_words
 
     new = entry_of_words(kind, words, name)
     host = session.host("none", further={f"upstreams.{new.name}": new.entry})
@@ -164,7 +164,7 @@ def import_(session: Session, file: str) -> None:
 
     FILE is its configuration (`mcpServers`). No secret is copied, and nothing is granted.
     """
-    from tavern_core.upstreams.config_entries import entries_of_json, read_servers, written_entries
+    from tavern_core.upstreams.config_entry_writer import entries_of_json, read_servers, written_entries
 
     written = _file(session)
     entries, left_out = entries_of_json(read_servers(Path(file)), file, written_entries(written))
@@ -184,7 +184,7 @@ def _file(session: Session) -> Path:
 
 
 def _write(session: Session, file: Path, entries: Sequence[NewEntry], left_out: Mapping[str, str] = {}) -> None:
-    from tavern_core.upstreams.config_entries import write_entries
+    from tavern_core.upstreams.config_entry_writer import write_entries
 
     write_entries(file, entries)
     if session.as_json:

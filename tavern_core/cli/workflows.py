@@ -23,14 +23,14 @@ from tavern_core.model.nearest import did_you_mean
 
 if TYPE_CHECKING:
     from tavern_core.flow.engine.run_options import Question
-    from tavern_core.flow.engine.run_store import KeptRun
+    from tavern_core.flow.engine.sqlite_run_store import KeptRun
     from tavern_core.host import Tavern
     from tavern_core.model.run import RunEvent, RunResult
 
 _WIDTH = 90
 
 
-_PATCHES = "tavern_core.cli.workflow_patches"
+_PATCHES = "tavern_core.cli.workflow_patch_and_layout"
 _LAZY = {
     "patch": Lazy(_PATCHES, "patch", "Apply a JSON Patch to a workflow and write its file, completely or not at all."),
     "layout": Lazy(_PATCHES, "layout", "Lay out the nodes of a workflow and write its file."),

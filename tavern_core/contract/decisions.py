@@ -7,7 +7,7 @@ from dataclasses import field
 from typing import Any
 
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.model.safe_text import said
+from tavern_core.model.safe_printing import said
 
 
 @dataclass(frozen=True, slots=True)

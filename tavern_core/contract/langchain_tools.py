@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from tavern_core.errors import InputInvalid, ToolFailed, UpstreamError
 from tavern_core.model.result import ToolResult
-from tavern_core.model.safe_text import printed, said
-from tavern_core.schema.limits import TOO_MUCH, from_python, json_copy
+from tavern_core.model.safe_printing import printed, said
+from tavern_core.schema.bounded_json_copying import TOO_MUCH, from_python, json_copy
 
 _ANYTHING: Final[Mapping[str, Any]] = {"type": "object", "additionalProperties": True}
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
-from tavern_core.contract.tracing import trace_headers
+from tavern_core.contract.trace_context import trace_headers
 from tavern_core.errors import CallCancelled, InputRequired, OutputTooLarge, UsageError
 from tavern_core.model.question import Question, QuestionKind, prompt_and_schema
 

@@ -13,7 +13,7 @@ from tavern_core.flow.llm_use import PluginBudgets
 from tavern_core.flow.node_catalogue import Nodes
 from tavern_core.flow.plugin_workflows import PluginWorkflows
 from tavern_core.flow.prompt_hooks import PromptHooks
-from tavern_core.flow.runs_as_jobs import RunsAsJobs
+from tavern_core.flow.run_job_adapter import RunsAsJobs
 from tavern_core.flow.workflow_files import WorkflowFiles
 from tavern_core.flow.workflow_tools import Engine, WorkflowTools
 from tavern_core.flow.workflows import Workflows
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from tavern_core.flow.run_pipeline import Caches, Running
     from tavern_core.kernel.calls.large_results import ArtifactStore
     from tavern_core.kernel.calls.pipeline import Phase, Pipeline
-    from tavern_core.kernel.catalogue.profile_inventories import Inventories
-    from tavern_core.kernel.catalogue.tool_specs import ToolSpecs
+    from tavern_core.kernel.catalogue.profile_resolution import Inventories
+    from tavern_core.kernel.catalogue.tool_spec_cache import ToolSpecs
     from tavern_core.model.result import ToolResult
 
 
@@ -89,7 +89,7 @@ class Flow:
             return (await pipeline.catalogue.find(tool, context)).spec.output_schema
 
         def dry_run(llm: LLM) -> Workflows:
-            from tavern_core.flow.dry_run import DryRunModels, dry_run_invoke
+            from tavern_core.flow.dry_run_stubs import DryRunModels, dry_run_invoke
 
             return workflows_of(
                 DryRunModels(models, llm, dry_run_invoke(partial(invoke, phase=DRY_RUN), output_schema))
@@ -112,9 +112,9 @@ def _running(
     artifacts: ArtifactStore,
 ) -> tuple[Running, Caches]:
     """The parts that run workflows; imported with the first one."""
-    from tavern_core.flow.compiler import Compiling
+    from tavern_core.flow.compiled_workflow_cache import Compiling
     from tavern_core.flow.engine.cache import DiskCache, SessionCache
-    from tavern_core.flow.engine.run_store import RunStore
+    from tavern_core.flow.engine.sqlite_run_store import RunStore
     from tavern_core.flow.node_facilities import HostNodeFacilities
     from tavern_core.flow.node_permissions import NodeRights
     from tavern_core.flow.run_pipeline import Caches, Running

@@ -7,11 +7,11 @@ from typing import Any, Final
 
 from tavern_core.errors import PolicyDenied
 from tavern_core.graph.slot_compatibility import nesting_misfit
-from tavern_core.kernel.execution.modes import Mode
-from tavern_core.kernel.hooks.dispatch import HookCalls
+from tavern_core.kernel.execution.sync_async_drivers import Mode
+from tavern_core.kernel.hooks.hook_chain_calls import HookCalls
 from tavern_core.kernel.hooks.table import Implementation
 from tavern_core.model.workflow import Workflow
-from tavern_core.schema.limits import copied_parts
+from tavern_core.schema.bounded_json_copying import copied_parts
 
 _ABSENT: Final = object()
 InputChange = tuple[str, str]

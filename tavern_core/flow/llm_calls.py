@@ -39,7 +39,7 @@ from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.result import ToolResult
 
 if TYPE_CHECKING:
-    from tavern_core.kernel.plugins.contributions import Contributions
+    from tavern_core.kernel.plugins.contribution_registry import Contributions
 
 
 Invoke = Callable[[str, Mapping[str, Any] | None, CallContext | None, str], Coroutine[Any, Any, ToolResult]]

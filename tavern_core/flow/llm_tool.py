@@ -7,7 +7,7 @@ from contextlib import aclosing, nullcontext
 from typing import Any, Final
 
 from tavern_core.contract.llm import LLM, LLMAnswer, Message, StreamingLLM
-from tavern_core.contract.targets import PythonTarget
+from tavern_core.contract.python_targets import PythonTarget
 from tavern_core.errors import OutputTooLarge
 from tavern_core.model.tool import ToolSpec
 

@@ -10,14 +10,14 @@ from typing import Any, Final, Protocol
 
 from tavern_core.contract.decisions import Deny
 from tavern_core.errors import NodeNotFound, PluginError
-from tavern_core.kernel.catalogue.tool_change_rules import changed_parts
+from tavern_core.kernel.catalogue.changed_tool_check import changed_parts
 from tavern_core.kernel.hooks.argument_copies import is_its_code, shown
 from tavern_core.kernel.plugins.candidate import has_nodes
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.model.naming_rules import split_id
 from tavern_core.model.nearest import did_you_mean, fold
 from tavern_core.model.node import NodeMatch, NodeSpec
-from tavern_core.model.safe_text import printed
+from tavern_core.model.safe_printing import printed
 
 HOST_NAMESPACE: Final = "core"
 _MEANT: Final[Mapping[str, str]] = {

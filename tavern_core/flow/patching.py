@@ -17,7 +17,7 @@ from typing import Any, Final
 from pydantic_core import to_json
 
 from tavern_core.errors import UsageError, WorkflowInvalid
-from tavern_core.flow.compiler import as_workflow
+from tavern_core.flow.compiled_workflow_cache import as_workflow
 from tavern_core.flow.hook_chains import FlowCalls
 from tavern_core.flow.workflow_files import SavedMeanwhile, WorkflowFiles
 from tavern_core.frozen_dataclass import dataclass
@@ -31,12 +31,12 @@ from tavern_core.graph.patch_problems import PatchProblem, PatchRefused
 from tavern_core.graph.patch_view import project
 from tavern_core.graph.problems import FlowProblem
 from tavern_core.kernel.hooks.table import HookTable
-from tavern_core.kernel.manifest.workflow_files import SUFFIX
+from tavern_core.kernel.manifest.workflow_file_codec import SUFFIX
 from tavern_core.kernel.text.json_document import read_json
 from tavern_core.model import depths
-from tavern_core.model.language import Language
+from tavern_core.model.message_translation import Language
 from tavern_core.model.workflow import Workflow
-from tavern_core.schema.limits import json_copy
+from tavern_core.schema.bounded_json_copying import json_copy
 
 Check = Callable[[Workflow], Awaitable[tuple[FlowProblem, ...]]]
 """All problems of a workflow; the plugins of its nodes are activated."""

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from tavern_core.errors import PluginError
 from tavern_core.flow.workflow_files import workflow_files
-from tavern_core.kernel.manifest.workflow_files import SUFFIX
-from tavern_core.kernel.plugins.contributions import Contributions
+from tavern_core.kernel.manifest.workflow_file_codec import SUFFIX
+from tavern_core.kernel.plugins.contribution_registry import Contributions
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.kernel.plugins.record import Record
 

@@ -10,7 +10,7 @@ from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.calls.running_call import current
 from tavern_core.kernel.hooks.table import Implementation
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
-from tavern_core.schema.limits import json_copy
+from tavern_core.schema.bounded_json_copying import json_copy
 
 _HOOK: Final = "tavern_before_prompt"
 _KEYS: Final = frozenset({"system", "model", "tools", "purpose", "conversation"})

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from tavern_core.errors import InputInvalid, UsageError
-from tavern_core.flow.compiler import as_workflow
+from tavern_core.flow.compiled_workflow_cache import as_workflow
 from tavern_core.flow.engine.journal import Journal
 from tavern_core.flow.engine.run_options import Question, RunOptions
-from tavern_core.flow.engine.run_store import KeptRun
+from tavern_core.flow.engine.sqlite_run_store import KeptRun
 from tavern_core.flow.workflow_files import WorkflowFiles
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model.nearest import did_you_mean

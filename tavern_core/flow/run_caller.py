@@ -14,7 +14,7 @@ from tavern_core.errors import PolicyDenied, StateDamaged, TavernError, UsageErr
 from tavern_core.model.call import Budget, CallContext, Ledger
 from tavern_core.model.capability import covers
 from tavern_core.model.capability_scope import common
-from tavern_core.model.untrusted import stricter
+from tavern_core.model.untrusted_content_rules import stricter
 
 _HOST: Final[Mapping[str, Any]] = {"host": True}
 _WHO: Final = (

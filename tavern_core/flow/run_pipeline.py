@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tavern_core.contract.nodes import MisfitInput
 from tavern_core.errors import InputInvalid, UsageError
-from tavern_core.flow.compiler import Compiling, GivenWorkflows, Made, as_workflow
+from tavern_core.flow.compiled_workflow_cache import Compiling, GivenWorkflows, Made, as_workflow
 from tavern_core.flow.engine.cache import DiskCache, Earlier, RunCache, SessionCache
-from tavern_core.flow.engine.node_values import fresh
+from tavern_core.flow.engine.node_value_encoding import fresh
 from tavern_core.flow.engine.plan_tables import Prepared
 from tavern_core.flow.engine.protocols import NodeFacilities
 from tavern_core.flow.engine.run import Beginning, Run, RunHost
-from tavern_core.flow.engine.run_events import EventLog
-from tavern_core.flow.engine.run_store import KeptRun, RunStore
+from tavern_core.flow.engine.run_event_log import EventLog
+from tavern_core.flow.engine.sqlite_run_store import KeptRun, RunStore
 from tavern_core.flow.engine.subworkflows import given as interface_values
 from tavern_core.flow.engine.subworkflows import input_misfit
 from tavern_core.flow.hook_chains import FlowCalls
@@ -36,9 +36,9 @@ from tavern_core.flow.workflow_files import WorkflowFiles
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.graph.slot_compatibility import chosen, nesting_misfit
 from tavern_core.kernel.calls.running_call import Frame, current
-from tavern_core.kernel.calls.untrusted_content import has_read, is_watched
-from tavern_core.kernel.nodes.value_conversion import plain
-from tavern_core.kernel.plugins.tables import Tables
+from tavern_core.kernel.calls.taint_tracking import has_read, is_watched
+from tavern_core.kernel.nodes.annotation_coercion import plain
+from tavern_core.kernel.plugins.host_registries import Tables
 from tavern_core.kernel.settings.result_redaction import masking, redacted_outputs
 from tavern_core.model.call import CallContext, check_caller
 from tavern_core.model.event import (
@@ -47,7 +47,7 @@ from tavern_core.model.event import (
     WORKFLOW_FINISHED,
     WORKFLOW_STARTED,
 )
-from tavern_core.model.language import Language
+from tavern_core.model.message_translation import Language
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.node import NodeSpec
 from tavern_core.model.run import RunInfo, RunResult

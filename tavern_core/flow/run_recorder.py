@@ -13,9 +13,9 @@ from typing import Any, Final
 from tavern_core.errors import InputInvalid, StateDamaged
 from tavern_core.flow.engine.cache import RunCache
 from tavern_core.flow.engine.journal import Journal, node_record
-from tavern_core.flow.engine.node_values import encoded, is_large
+from tavern_core.flow.engine.node_value_encoding import encoded, is_large
 from tavern_core.flow.engine.run import Run
-from tavern_core.flow.engine.run_store import Events, Fixed, KeptRun, RunStore
+from tavern_core.flow.engine.sqlite_run_store import Events, Fixed, KeptRun, RunStore
 from tavern_core.model.run import RunResult
 
 PAUSE_S: Final = 1.0

@@ -23,7 +23,7 @@ from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.files.atomic_file import write_atomic
 from tavern_core.kernel.files.file_lock import locked
 from tavern_core.kernel.files.regular_file import open_regular
-from tavern_core.kernel.manifest.workflow_files import (
+from tavern_core.kernel.manifest.workflow_file_codec import (
     LARGEST_FILE,
     SUFFIX,
     document_of,
@@ -32,7 +32,7 @@ from tavern_core.kernel.manifest.workflow_files import (
     write_workflow,
 )
 from tavern_core.model.nearest import did_you_mean
-from tavern_core.schema.limits import is_text
+from tavern_core.schema.bounded_json_copying import is_text
 
 if TYPE_CHECKING:
     from tavern_core.model.workflow import Workflow

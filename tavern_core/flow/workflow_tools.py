@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from tavern_core import errors
 from tavern_core.errors import CallError, TavernError, UpstreamError, call_error_of
-from tavern_core.kernel.calls.background import job_id
+from tavern_core.kernel.calls.background_call_request import job_id
 from tavern_core.kernel.registry import Entry
 from tavern_core.model.plugin_status import Diagnostic
 from tavern_core.model.result import ToolResult, failure
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tavern_core.flow.run_handle import RunHandle
     from tavern_core.flow.workflow_files import WorkflowFiles, WorkflowSource
     from tavern_core.flow.workflows import Workflows
-    from tavern_core.kernel.plugins.tables import Tables
+    from tavern_core.kernel.plugins.host_registries import Tables
     from tavern_core.model.call import CallContext, ToolCall
     from tavern_core.model.run import RunResult
     from tavern_core.model.workflow import Workflow
@@ -38,7 +38,7 @@ _TOOL_NAME: Final = re.compile(r"[\w.-]{1,64}")
 
 def workflow_tool(id_: str, workflow: Workflow) -> ToolSpec:
     """A workflow as a tool (seed 000 §4.4.3)."""
-    from tavern_core.schema.slot_schema import workflow_schema
+    from tavern_core.schema.slot_to_schema import workflow_schema
 
     return ToolSpec(
         PREFIX + id_,

@@ -23,17 +23,17 @@ from tavern_core.model.call import check_most
 from tavern_core.model.nearest import did_you_mean
 
 if TYPE_CHECKING:
-    from tavern_core.flow.compiler import Made
+    from tavern_core.flow.compiled_workflow_cache import Made
     from tavern_core.flow.engine.plan_tables import Prepared
     from tavern_core.flow.engine.run import Run
     from tavern_core.flow.engine.run_options import Question
-    from tavern_core.flow.engine.run_store import KeptRun
+    from tavern_core.flow.engine.sqlite_run_store import KeptRun
     from tavern_core.flow.patching import PatchOutcome
     from tavern_core.flow.recent_runs import Remembered
     from tavern_core.flow.run_handle import RunHandle
     from tavern_core.flow.run_pipeline import Begun, Caches, Running
+    from tavern_core.flow.workflow_edit_history import WorkflowSession
     from tavern_core.flow.workflow_files import WorkflowFiles, WorkflowSource
-    from tavern_core.flow.workflow_session import WorkflowSession
     from tavern_core.graph.edit import WorkflowEditor
     from tavern_core.graph.problems import FlowProblem
     from tavern_core.model.call import CallContext
@@ -135,14 +135,14 @@ class Workflows(Mapping[str, "Workflow"]):
 
     async def found(self, what: Any) -> Workflow:
         """`find` for code in an event loop."""
-        from tavern_core.flow.compiler import as_workflow
+        from tavern_core.flow.compiled_workflow_cache import as_workflow
 
         await self._prepare()
         return as_workflow(what, self._workflow_files)
 
     def file(self, path: str, plugin: str) -> Workflow:
         """The workflow in a file of a plugin; it references the plugin's other workflows by name. Raises as `check`."""
-        from tavern_core.kernel.manifest.workflow_files import SUFFIX
+        from tavern_core.kernel.manifest.workflow_file_codec import SUFFIX
 
         return self._workflow_files.read(Path(path), f"{plugin}.{Path(path).name.removesuffix(SUFFIX)}")
 
@@ -162,7 +162,7 @@ class Workflows(Mapping[str, "Workflow"]):
 
     def graph(self, what: Any, form: str = "mermaid") -> str:
         """A picture of a workflow: ``mermaid`` or ``svg``. Raises as `check`; UsageError: another form (USAGE)."""
-        from tavern_core.flow.compiler import as_workflow
+        from tavern_core.flow.compiled_workflow_cache import as_workflow
         from tavern_core.graph.picture import mermaid, svg
 
         if form not in ("mermaid", "svg"):
@@ -173,7 +173,7 @@ class Workflows(Mapping[str, "Workflow"]):
 
     def save(self, id_: str, workflow: Workflow | Mapping[str, Any], *, rev: int | None = None) -> Workflow:
         """Write a workflow into the first folder of `workflows.roots`; see `WorkflowFiles.save`."""
-        from tavern_core.flow.compiler import as_workflow
+        from tavern_core.flow.compiled_workflow_cache import as_workflow
 
         return self._workflow_files.save(id_, as_workflow(workflow, self._workflow_files), rev=rev)
 
@@ -182,9 +182,9 @@ class Workflows(Mapping[str, "Workflow"]):
 
         Its `workflow` is the result; `save` writes it. Raises as `check`.
         """
-        from tavern_core.flow.compiler import as_workflow
+        from tavern_core.flow.compiled_workflow_cache import as_workflow
         from tavern_core.graph.edit import WorkflowEditor
-        from tavern_core.kernel.manifest.workflow_files import workflow_of
+        from tavern_core.kernel.manifest.workflow_file_codec import workflow_of
 
         workflow = as_workflow({"nodes": [], "edges": []} if what is None else what, self._workflow_files)
         return WorkflowEditor(workflow, self.check, workflow_of)
@@ -232,7 +232,7 @@ class Workflows(Mapping[str, "Workflow"]):
 
     def session(self, what: Any = None) -> WorkflowSession:
         """The editing of a workflow, with undo and redo; `save` writes it. None: start with an empty one. Raises as `check`."""
-        from tavern_core.flow.workflow_session import WorkflowSession
+        from tavern_core.flow.workflow_edit_history import WorkflowSession
 
         workflow = self.find({"nodes": [], "edges": []} if what is None else what)
         patching = self._running.patching
@@ -393,7 +393,7 @@ class Workflows(Mapping[str, "Workflow"]):
             RunNotFound: no such run is stored (RUN_NOT_FOUND).
         """
         from tavern_core.flow.resuming import document_of_run
-        from tavern_core.flow.run_records import record_of
+        from tavern_core.flow.run_record_building import record_of
 
         has_ended = not self._caches.runs.is_going_on(run_id)  # asked first, so that all that it wrote is read below
         kept = self._caches.runs.find(run_id)

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, Literal
 
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.model.language import Language, Row, say, text_in
-from tavern_core.model.safe_text import printed, shortened
+from tavern_core.model.message_translation import Language, Row, say, text_in
+from tavern_core.model.safe_printing import printed, shortened
 from tavern_core.model.workflow import Workflow
 
 Kind = Literal[

@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Final, Protocol
 
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.graph.nodes import NodeReader, Placed
+from tavern_core.graph.node_reading import NodeReader, Placed
 from tavern_core.graph.order import circles, reachable, topological
 from tavern_core.graph.plan import GROUPS, REFERENCE_KEY, FlowPlan, Step
 from tavern_core.graph.problems import MOST_ALLOWED, FlowProblem, Report, did_you_mean_one_of

@@ -14,7 +14,7 @@ from typing import Any, Final
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.graph.patch_problems import PatchProblem, PatchRefused, unknown
 from tavern_core.model import depths
-from tavern_core.model.safe_text import printed, said
+from tavern_core.model.safe_printing import printed, said
 
 MOST_OPERATIONS: Final = 10_000
 MOST_VALUES: Final = 500_000

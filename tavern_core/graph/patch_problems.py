@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 from tavern_core.errors import sayable
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model.nearest import nearest
-from tavern_core.model.safe_text import printed
+from tavern_core.model.safe_printing import printed
 
 PATCH_CODES: Final[Mapping[str, str]] = {
     "NOT_A_PATCH": "A patch is a list of operations, and each operation is an object.",

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 
 from tavern_core.model import depths
 from tavern_core.model.node import COMBO, Slot
-from tavern_core.model.safe_text import printed
+from tavern_core.model.safe_printing import printed
 
 ANY_TYPES: Final = frozenset({"WILDCARD", "CONVERTIBLE_ANY"})
 _WIDER: Final = frozenset({("INTEGER", "FLOAT"), ("INTEGER", "STRING"), ("FLOAT", "STRING"), ("BOOLEAN", "STRING")})

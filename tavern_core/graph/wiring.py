@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import Final
 
-from tavern_core.graph.nodes import Placed, bypass_of
+from tavern_core.graph.node_reading import Placed, bypass_of
 from tavern_core.graph.plan import GROUP_OUTPUT, Binding, Source, Step
 from tavern_core.graph.problems import MOST_ALLOWED, FlowProblem, Report, did_you_mean_one_of
 from tavern_core.graph.slot_compatibility import chosen, misfit, value_misfit

@@ -19,32 +19,32 @@ from tavern_core.flow.composition import Flow
 from tavern_core.flow.node_catalogue import Retrieval
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.gc_pause import collector_paused
-from tavern_core.host.core_services import Parts, core_services
 from tavern_core.host.host import Host
+from tavern_core.host.services_for_plugins import Parts, core_services
 from tavern_core.isolation.placement import Isolation
-from tavern_core.isolation.sandbox import Sandboxes
+from tavern_core.isolation.plugin_sandboxes import Sandboxes
 from tavern_core.isolation.work_folders import WorkFolders
 from tavern_core.kernel.access.profile_files import ProfileFiles
 from tavern_core.kernel.access.tokens import Tokens
 from tavern_core.kernel.artifacts.artifacts import Artifacts
 from tavern_core.kernel.calls.approvals import Approvals
-from tavern_core.kernel.calls.caller_scopes import CallerScopes
 from tavern_core.kernel.calls.compiler import Compiler
 from tavern_core.kernel.calls.idempotency import Idempotency
+from tavern_core.kernel.calls.pending_approval_store import StoredApprovals
 from tavern_core.kernel.calls.pipeline import Pipeline
 from tavern_core.kernel.calls.plan_tokens import PlanTokens
-from tavern_core.kernel.calls.stored_approvals import StoredApprovals
+from tavern_core.kernel.calls.scope_narrowing import CallerScopes
 from tavern_core.kernel.catalogue.descriptions import Descriptions
-from tavern_core.kernel.catalogue.namespaces import Namespaces
-from tavern_core.kernel.catalogue.profile_inventories import Inventories, WrittenProfiles
-from tavern_core.kernel.catalogue.tool_specs import ToolSpecs
+from tavern_core.kernel.catalogue.namespace_resolvers import Namespaces
+from tavern_core.kernel.catalogue.profile_resolution import Inventories, WrittenProfiles
+from tavern_core.kernel.catalogue.tool_spec_cache import ToolSpecs
 from tavern_core.kernel.catalogue.tools import Tools
 from tavern_core.kernel.config.configuration import LoadedConfig
-from tavern_core.kernel.execution.modes import step_by_hand
+from tavern_core.kernel.execution.sync_async_drivers import step_by_hand
 from tavern_core.kernel.foundation import Foundation
 from tavern_core.kernel.grants.grant_store import GrantStore
-from tavern_core.kernel.hooks.dispatch import HookCalls
 from tavern_core.kernel.hooks.event_emitter import EventEmitter
+from tavern_core.kernel.hooks.hook_chain_calls import HookCalls
 from tavern_core.kernel.hooks.quarantine import Quarantine
 from tavern_core.kernel.hooks.table import HookTable
 from tavern_core.kernel.jobs.job_records import JobChanges, JobRecords
@@ -53,16 +53,17 @@ from tavern_core.kernel.jobs.new_jobs import NewJobs
 from tavern_core.kernel.jobs.running_jobs import RunningJobs
 from tavern_core.kernel.knowledge.knowledge import Knowledge
 from tavern_core.kernel.limits.limit_status import Limits
-from tavern_core.kernel.limits.limit_table import LimitTable
+from tavern_core.kernel.limits.limiter_registry import LimitTable
 from tavern_core.kernel.observability.metrics import Metrics
+from tavern_core.kernel.plugins.candidate_discovery import IndexedSpecs
 from tavern_core.kernel.plugins.consent import Consent
-from tavern_core.kernel.plugins.contribution_lookup import Sections
-from tavern_core.kernel.plugins.contributions import Contributions
+from tavern_core.kernel.plugins.contribution_registry import Contributions
 from tavern_core.kernel.plugins.effective_scopes import EffectiveScopes
 from tavern_core.kernel.plugins.enabled_state import PluginStates
 from tavern_core.kernel.plugins.executor_facilities import ToolHomes
-from tavern_core.kernel.plugins.found_candidates import IndexedSpecs
-from tavern_core.kernel.plugins.inactive_settings import PluginSettings
+from tavern_core.kernel.plugins.host_registries import Tables
+from tavern_core.kernel.plugins.inactive_setting_declarations import PluginSettings
+from tavern_core.kernel.plugins.lazy_contribution_lookup import Sections
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.kernel.plugins.lock_check import lock_path
 from tavern_core.kernel.plugins.plugins import Plugins
@@ -70,8 +71,7 @@ from tavern_core.kernel.plugins.reconciler import Reconciler
 from tavern_core.kernel.plugins.record import Records
 from tavern_core.kernel.plugins.roster import Roster, Sources
 from tavern_core.kernel.plugins.services import Services
-from tavern_core.kernel.plugins.skills import Skills
-from tavern_core.kernel.plugins.tables import Tables
+from tavern_core.kernel.plugins.skill_catalogue import Skills
 from tavern_core.kernel.registry import Registry
 from tavern_core.kernel.settings.result_redaction import ForDisk
 from tavern_core.kernel.settings.setting_layers import SettingLayers, user_file
@@ -82,7 +82,7 @@ from tavern_core.model.approval import Approver
 from tavern_core.model.call import CallContext
 from tavern_core.model.event import RESOURCE_CHANGED, SETTINGS_CHANGED
 from tavern_core.model.result import ToolResult
-from tavern_core.review.import_guard import ImportWatch
+from tavern_core.review.import_crash_guard import ImportWatch
 from tavern_core.review.permitted_service_methods import ReachedByUse
 from tavern_core.upstreams.composition import UpstreamParts
 

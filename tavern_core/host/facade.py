@@ -33,10 +33,10 @@ from tavern_core.kernel.calls.pipeline import AS_JOB, DRY_RUN
 from tavern_core.kernel.catalogue.call_plan import Plan, PlanStep
 from tavern_core.kernel.catalogue.tools import ToolsDiff
 from tavern_core.kernel.config import configuration
-from tavern_core.kernel.execution.modes import step_by_hand
 from tavern_core.kernel.execution.portal import COPIED_HINT, copied
+from tavern_core.kernel.execution.sync_async_drivers import step_by_hand
 from tavern_core.kernel.grants.grants import GrantRecord
-from tavern_core.kernel.log.audit import AuditLog
+from tavern_core.kernel.log.audit_log_queries import AuditLog
 from tavern_core.kernel.log.recorder import Events
 from tavern_core.kernel.plugins.roster import Activate
 from tavern_core.kernel.settings.masked_settings import DescribedSetting
@@ -45,7 +45,7 @@ from tavern_core.model.call import CallContext, check_caller
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.plugin_status import Diagnostic
 from tavern_core.model.result import ToolResult, failure
-from tavern_core.model.text_outcome import TextOutcome
+from tavern_core.model.text_calls_outcome import TextOutcome
 from tavern_core.model.tool import ToolSpec
 
 if TYPE_CHECKING:
@@ -53,8 +53,8 @@ if TYPE_CHECKING:
     from tavern_core.assistant.assistant import Assistant
     from tavern_core.host.language_models import LanguageModels
     from tavern_core.kernel.access.profiles import Profile, ProfileLike
+    from tavern_core.kernel.browser_assets import Extension
     from tavern_core.kernel.calls.native_calls import NativeOutcome
-    from tavern_core.kernel.frontend import Extension
     from tavern_core.kernel.grants.review import Review
     from tavern_core.upstreams.upstreams import Upstreams
 

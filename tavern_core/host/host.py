@@ -18,8 +18,8 @@ from tavern_core.kernel.artifacts.artifacts import Artifacts
 from tavern_core.kernel.calls.compiler import Compiler
 from tavern_core.kernel.calls.pipeline import Phase, Pipeline
 from tavern_core.kernel.catalogue.descriptions import Descriptions
-from tavern_core.kernel.catalogue.profile_inventories import Inventories
-from tavern_core.kernel.catalogue.tool_specs import ToolSpecs
+from tavern_core.kernel.catalogue.profile_resolution import Inventories
+from tavern_core.kernel.catalogue.tool_spec_cache import ToolSpecs
 from tavern_core.kernel.catalogue.tools import Tools
 from tavern_core.kernel.execution.portal import COPIED_HINT, copied
 from tavern_core.kernel.foundation import Foundation
@@ -30,19 +30,19 @@ from tavern_core.kernel.knowledge.knowledge import Knowledge
 from tavern_core.kernel.limits.limit_status import Limits
 from tavern_core.kernel.observability.metrics import Metrics
 from tavern_core.kernel.plugins.consent import Consent
-from tavern_core.kernel.plugins.contribution_lookup import Sections
+from tavern_core.kernel.plugins.host_registries import Tables
+from tavern_core.kernel.plugins.lazy_contribution_lookup import Sections
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.kernel.plugins.plugins import Plugins
 from tavern_core.kernel.plugins.reconciler import Reconciler
 from tavern_core.kernel.plugins.roster import Activate
-from tavern_core.kernel.plugins.skills import Skills
-from tavern_core.kernel.plugins.tables import Tables
+from tavern_core.kernel.plugins.skill_catalogue import Skills
 from tavern_core.model.call import CallContext
 from tavern_core.model.result import ToolResult, failure
-from tavern_core.model.text_outcome import TextOutcome
+from tavern_core.model.text_calls_outcome import TextOutcome
 
 if TYPE_CHECKING:
-    from tavern_core.kernel.frontend import Extension
+    from tavern_core.kernel.browser_assets import Extension
     from tavern_core.upstreams.upstreams import Upstreams
 
 
@@ -132,7 +132,7 @@ class Host:
 
     def extensions(self) -> list[Extension]:
         """The browser contributions of usable plugins."""
-        from tavern_core.kernel.frontend import extension
+        from tavern_core.kernel.browser_assets import extension
 
         return [
             extension(record.candidate.manifest(), record.candidate.folder, record.may)
@@ -207,7 +207,7 @@ class Host:
 
     async def run_text(self, text: str, context: CallContext | None, invoke: Any) -> TextOutcome:
         """Run the blocks in a text; see `Tavern.run_text`."""
-        from tavern_core.kernel.calls.text_calls import Transcript
+        from tavern_core.kernel.calls.text_call_runner import Transcript
 
         config = self.base.config
         refused = functools.partial(self.pipeline.conclusion.refused, door="tam")

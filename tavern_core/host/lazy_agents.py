@@ -7,7 +7,7 @@ from typing import Any
 
 from tavern_core.agents.agents import Agents
 from tavern_core.agents.host_parts import Parts
-from tavern_core.agents.profile_fields import Known
+from tavern_core.agents.profile_resolution import Known
 from tavern_core.agents.prompt import PromptBuilder
 from tavern_core.host.host import Host
 

@@ -13,7 +13,7 @@ from tavern_core import package_location
 from tavern_core.box import runtime_paths
 from tavern_core.box.layer_probe import available_layers
 from tavern_core.box.policy import LAYERS, BoxLimits, BoxPolicy, Granted, Level
-from tavern_core.box.protected_paths import is_in
+from tavern_core.box.protected_path_splitting import is_in
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.isolation.closed_paths import closed, granted_paths, read_mounts
 from tavern_core.isolation.denial_hint import allows

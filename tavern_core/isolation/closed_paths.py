@@ -1,6 +1,6 @@
 """Paths that are never granted: the host's own files, under every path that leads to them.
 
-For granted folders with protected entries, see `tavern_core/box/protected_paths.py`. The kernel identifies folders by inode,
+For granted folders with protected entries, see `tavern_core/box/protected_path_splitting.py`. The kernel identifies folders by inode,
 not by path: if the same file system is mounted a second time, the second path counts, too.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
-from tavern_core.box.protected_paths import is_in
+from tavern_core.box.protected_path_splitting import is_in
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model.capability_scope import Scope
 

@@ -19,7 +19,7 @@ from tavern_core.model.call import Budget, CallContext, Ledger, Rights, ToolCall
 from tavern_core.model.event import Event
 from tavern_core.model.result import Evidence, ToolError, ToolResult
 from tavern_core.model.tool import ToolSpec
-from tavern_core.schema.limits import from_python, json_copy, json_or
+from tavern_core.schema.bounded_json_copying import from_python, json_copy, json_or
 
 Packed = list[Any]
 """``[tag, data]``"""

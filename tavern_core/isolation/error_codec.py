@@ -11,9 +11,9 @@ from typing import Any, Final
 from tavern_core import errors
 from tavern_core.errors import CallError, Finding, Location, TavernError, call_error_of, sayable
 from tavern_core.isolation.transport import judged
-from tavern_core.model.safe_text import notes_of
+from tavern_core.model.safe_printing import notes_of
 from tavern_core.package_location import is_own
-from tavern_core.schema.limits import json_copy
+from tavern_core.schema.bounded_json_copying import json_copy
 
 LONGEST: Final = 4_000
 """Transferred characters of an error's text."""

@@ -13,12 +13,12 @@ from tavern_core.frozen_dataclass import dataclass
 from tavern_core.isolation.backoff import Backoff
 from tavern_core.kernel.foundation import Foundation
 from tavern_core.kernel.plugins.candidate import Candidate
-from tavern_core.kernel.plugins.contributions import Contributions
+from tavern_core.kernel.plugins.contribution_registry import Contributions
 from tavern_core.kernel.plugins.effective_scopes import EffectiveScopes
 from tavern_core.kernel.plugins.record import Records
 
 if TYPE_CHECKING:
-    from tavern_core.isolation.sandbox import Sandboxes
+    from tavern_core.isolation.plugin_sandboxes import Sandboxes
     from tavern_core.isolation.workers import HostWorkers
 
 _traced: Final[set[str]] = set()

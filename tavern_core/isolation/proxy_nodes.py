@@ -15,7 +15,6 @@ from tavern_core.contract.nodes import MisfitInput, Node, NothingCame
 from tavern_core.errors import InputInvalid, UpstreamError, sayable
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.isolation.codec import Codec
-from tavern_core.isolation.connections import Kind
 from tavern_core.isolation.node_codec import (
     ANSWERS,
     ENDED,
@@ -25,7 +24,8 @@ from tavern_core.isolation.node_codec import (
 from tavern_core.isolation.stream_calls import Talk, begin_talk
 from tavern_core.isolation.supervisor import Supervisor
 from tavern_core.isolation.transport import judged
-from tavern_core.kernel.nodes.node_code import Form, NodeCode
+from tavern_core.isolation.worker_connections import Kind
+from tavern_core.kernel.nodes.node_callable import Form, NodeCode
 from tavern_core.kernel.nodes.node_serialization import unpack_node
 from tavern_core.kernel.views.stream_view import ReadStream
 from tavern_core.model.node import NodeSpec

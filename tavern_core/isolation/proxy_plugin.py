@@ -14,20 +14,20 @@ from types import CodeType, FunctionType
 from typing import Any, Final
 
 from tavern_core.contract.context import PluginContext
-from tavern_core.contract.effects import MUTATES
 from tavern_core.contract.hookspecs import HOOKS, hookimpl
 from tavern_core.contract.protocols import Command, Contribution, Prompt, Resource, Service
+from tavern_core.contract.read_only_decorators import MUTATES
 from tavern_core.contract.tools import ToolFactory
 from tavern_core.errors import HookRefused, PluginError, sayable
 from tavern_core.isolation.codec import pack_context, pack_tool
-from tavern_core.isolation.connections import Kind
 from tavern_core.isolation.node_codec import HOOK_VALUES
 from tavern_core.isolation.proxy_nodes import proxy_node
 from tavern_core.isolation.proxy_tools import Made, RemoteTool, reported_tool, unpacked
 from tavern_core.isolation.supervisor import Supervisor
 from tavern_core.isolation.transport import judged
 from tavern_core.isolation.worker.facilities import LONGEST_DOC, remote_method
-from tavern_core.kernel.plugins.remote_plugin import RemotePlugin
+from tavern_core.isolation.worker_connections import Kind
+from tavern_core.kernel.plugins.remote_plugin_interface import RemotePlugin
 from tavern_core.model.call import CallContext
 from tavern_core.model.node import NodeSpec
 from tavern_core.model.tool import ToolSpec

@@ -11,16 +11,16 @@ from types import MappingProxyType
 from typing import Any
 
 from tavern_core.contract.protocols import BoundTool
-from tavern_core.contract.targets import BindsItself
-from tavern_core.contract.tracing import trace_headers
+from tavern_core.contract.python_targets import BindsItself
+from tavern_core.contract.trace_context import trace_headers
 from tavern_core.errors import UpstreamError
 from tavern_core.isolation.codec import CALLS, Codec, Known, pack_tool, preview_key, unpack_tool
-from tavern_core.isolation.connections import Kind, Undelivered
 from tavern_core.isolation.supervisor import Supervisor
 from tavern_core.isolation.transport import BrokenChannel, judged
 from tavern_core.isolation.worker_client import Later, WorkerClient
-from tavern_core.kernel.plugins.remote_plugin import DescribesItself
-from tavern_core.kernel.plugins.tool_offers import DRAFT
+from tavern_core.isolation.worker_connections import Kind, Undelivered
+from tavern_core.kernel.plugins.remote_plugin_interface import DescribesItself
+from tavern_core.kernel.plugins.tool_spec_reading import DRAFT
 from tavern_core.model.call import ToolCall
 from tavern_core.model.tool import ToolSpec
 

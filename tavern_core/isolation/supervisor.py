@@ -22,17 +22,17 @@ from tavern_core.contract.context import PluginContext
 from tavern_core.errors import ActivationFailed, PluginError, UpstreamError
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.isolation.backoff import Backoff
-from tavern_core.isolation.connections import Kind, Undelivered
 from tavern_core.isolation.host_requests import Answering
 from tavern_core.isolation.transport import BrokenChannel, judged
 from tavern_core.isolation.worker.facilities import facts_of_context
 from tavern_core.isolation.worker_client import WorkerClient
+from tavern_core.isolation.worker_connections import Kind, Undelivered
+from tavern_core.isolation.worker_epoll_thread import Watch
 from tavern_core.isolation.worker_launch import WorkerLaunch
 from tavern_core.isolation.worker_output import Printed
 from tavern_core.isolation.worker_process import DEATH_S, STOPPED, BoxMissing, Terms
-from tavern_core.isolation.worker_watch import Watch
-from tavern_core.kernel.execution.modes import NeverBegan, TimeLimit
 from tavern_core.kernel.execution.portal import Portal
+from tavern_core.kernel.execution.sync_async_drivers import NeverBegan, TimeLimit
 from tavern_core.kernel.execution.threads import ThreadPool
 
 MOST_IN_A_ROW: Final = 5

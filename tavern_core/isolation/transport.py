@@ -14,7 +14,7 @@ from typing import Any, Final
 from pydantic_core import from_json, to_json
 
 from tavern_core.model import depths
-from tavern_core.schema.limits import is_plain
+from tavern_core.schema.bounded_json_copying import is_plain
 
 HEADER: Final = struct.Struct(">I")
 MOST_AT_ONCE: Final = 65_536

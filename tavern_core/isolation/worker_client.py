@@ -16,7 +16,6 @@ from contextlib import suppress
 from typing import Any, Final
 
 from tavern_core.errors import OutputTooLarge, UpstreamError
-from tavern_core.isolation.connections import Connections, Kind, Undelivered
 from tavern_core.isolation.error_codec import unpack_error
 from tavern_core.isolation.transport import (
     BrokenChannel,
@@ -26,9 +25,10 @@ from tavern_core.isolation.transport import (
     TooLate,
     encode,
 )
+from tavern_core.isolation.worker_connections import Connections, Kind, Undelivered
 from tavern_core.isolation.worker_process import CALL_ENDLESS, Terms
 from tavern_core.kernel.calls.running_call import Frame, current
-from tavern_core.kernel.execution.modes import TimeLimit
+from tavern_core.kernel.execution.sync_async_drivers import TimeLimit
 
 GRACE_S: Final = 0.2
 """How long a cancelled call may take to end before its process is killed; less than the pipeline waits."""

@@ -26,7 +26,7 @@ class WorkerServer:
         self._users = 0
         self._owner = os.getpid()
         self._server = ForkServer(
-            lambda: by_import(["-I", "-S", "-X", "utf8"], module_path(), "tavern_core.isolation.worker_job"),
+            lambda: by_import(["-I", "-S", "-X", "utf8"], module_path(), "tavern_core.isolation.worker_fork_job"),
             lambda: environment(("LD_LIBRARY_PATH",)),  # some interpreters need it to start; workers do not get it
         )
 

@@ -9,19 +9,19 @@ from typing import Any
 from tavern_core.box.policy import LAYERS, PROCESSES
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.isolation.closed_paths import Closed
-from tavern_core.isolation.sandbox import Sandboxes
+from tavern_core.isolation.plugin_sandboxes import Sandboxes
 from tavern_core.isolation.worker_fork_server import environment
-from tavern_core.isolation.worker_policy import worker_policy
-from tavern_core.isolation.worker_setup import Setup
+from tavern_core.isolation.worker_sandbox_policy import worker_policy
+from tavern_core.isolation.worker_setup_message import Setup
 from tavern_core.kernel.foundation import Foundation
 from tavern_core.kernel.plugins.candidate import Candidate
-from tavern_core.kernel.plugins.contributions import Contributions
+from tavern_core.kernel.plugins.contribution_registry import Contributions
 from tavern_core.kernel.plugins.effective_scopes import EffectiveScopes
 from tavern_core.kernel.plugins.record import Records
 from tavern_core.model.capability import ENV_PREFIX
 from tavern_core.model.event import ISOLATION_WEAK
 from tavern_core.package_location import module_path
-from tavern_core.schema.limits import json_or
+from tavern_core.schema.bounded_json_copying import json_or
 
 
 @dataclass(frozen=True, slots=True)

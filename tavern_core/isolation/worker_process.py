@@ -19,10 +19,10 @@ from tavern_core.box.write_broker import Writes
 from tavern_core.errors import Outcome, UpstreamError
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.isolation.transport import MOST_AT_ONCE, BrokenChannel, Gone, Stream, encode
+from tavern_core.isolation.worker_epoll_thread import Watch
+from tavern_core.isolation.worker_fork_job import CONFINED
 from tavern_core.isolation.worker_fork_server import worker_server
-from tavern_core.isolation.worker_job import CONFINED
 from tavern_core.isolation.worker_output import Printed
-from tavern_core.isolation.worker_watch import Watch
 
 HANG_UP_S: Final = 0.7
 """How long a worker that has hung up may take to die by itself, in seconds."""

@@ -12,18 +12,18 @@ from typing import Final
 
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.isolation.backoff import Backoff
+from tavern_core.isolation.plugin_sandboxes import Sandboxes
 from tavern_core.isolation.proxy_plugin import IsolatedPlugin, plugin_proxy
-from tavern_core.isolation.sandbox import Sandboxes
 from tavern_core.isolation.supervisor import Supervisor, WorkerLimits
 from tavern_core.isolation.transport import longest
+from tavern_core.isolation.worker_epoll_thread import Watch
 from tavern_core.isolation.worker_fork_server import worker_server
 from tavern_core.isolation.worker_launch import WorkerLaunch
 from tavern_core.isolation.worker_output import Printed
-from tavern_core.isolation.worker_watch import Watch
 from tavern_core.kernel.execution.portal import Portal
 from tavern_core.kernel.foundation import Foundation
 from tavern_core.kernel.plugins.candidate import Candidate
-from tavern_core.kernel.plugins.contributions import Contributions
+from tavern_core.kernel.plugins.contribution_registry import Contributions
 from tavern_core.kernel.plugins.effective_scopes import EffectiveScopes
 from tavern_core.kernel.plugins.record import Records
 from tavern_core.kernel.settings.secret_masking import MaskingFilter

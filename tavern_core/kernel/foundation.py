@@ -7,8 +7,8 @@ from pathlib import Path
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.config.configuration import LoadedConfig, prepare_home
 from tavern_core.kernel.diagnostics import Diagnostics
-from tavern_core.kernel.execution.modes import InlineMode, LoopMode
 from tavern_core.kernel.execution.portal import Portal
+from tavern_core.kernel.execution.sync_async_drivers import InlineMode, LoopMode
 from tavern_core.kernel.execution.threads import StuckThreads, ThreadPool
 from tavern_core.kernel.log.event_log import EventLog
 from tavern_core.kernel.log.log_files import audit_log

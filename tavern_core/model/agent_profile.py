@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AliasChoices, AliasGenerator, BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr
 from pydantic.alias_generators import to_camel
 
-from tavern_core.model.language import Language, language_of
+from tavern_core.model.message_translation import Language, language_of
 
 
 class AgentBudget(BaseModel):

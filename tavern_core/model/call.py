@@ -15,7 +15,7 @@ from tavern_core.model.capability import covers, forbids, missing, unknown_capab
 from tavern_core.model.frozen_json import FrozenDict
 from tavern_core.model.naming_rules import camel
 from tavern_core.model.nearest import did_you_mean
-from tavern_core.model.untrusted import STRICTNESS, AfterUntrusted, ContentRead
+from tavern_core.model.untrusted_content_rules import STRICTNESS, AfterUntrusted, ContentRead
 
 if TYPE_CHECKING:
     from tavern_core.model.capability_scope import Scope

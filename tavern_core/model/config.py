@@ -12,11 +12,11 @@ from pydantic import AfterValidator, Field, field_validator
 
 from tavern_core.model.capability import unknown_capability
 from tavern_core.model.capability_scope import entry_problem
-from tavern_core.model.file_part import FilePart, refused
-from tavern_core.model.limits import MOST_RETRIES
+from tavern_core.model.file_model_base import FilePart, refused
 from tavern_core.model.naming_rules import is_reserved, split_id
 from tavern_core.model.nearest import fold
-from tavern_core.model.written_limits import WrittenLimits
+from tavern_core.model.rate_and_concurrency_limits import MOST_RETRIES
+from tavern_core.model.tool_limits_file_model import WrittenLimits
 
 
 def _host_entry(entry: str) -> str:

@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field, model_validator
 from pydantic.alias_generators import to_camel
 
-from tavern_core.model.file_part import FilePart, refused
-from tavern_core.model.safe_text import quoted_address
+from tavern_core.model.file_model_base import FilePart, refused
+from tavern_core.model.safe_printing import quoted_address
 from tavern_core.model.secret_references import is_operators_reference
 
 _COMMON: Final = frozenset({"kind", "options", "price", "context_tokens"})

@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, Field, StrictBool, StringConstraints, fiel
 
 from tavern_core.model.capability import ENV_PREFIX, is_capability, known_capability
 from tavern_core.model.environment_variables import is_passed, is_refused
-from tavern_core.model.file_part import FilePart, refused
+from tavern_core.model.file_model_base import FilePart, refused
 from tavern_core.model.naming_rules import KEBAB_CASE, LONGEST_PLUGIN_NAME
 from tavern_core.model.settings import Line, Prose, SettingItem
 from tavern_core.model.toolfile import ToolDefinition

@@ -8,7 +8,7 @@ from functools import reduce
 from itertools import islice
 from typing import Final
 
-from tavern_core.model.language import Row, say
+from tavern_core.model.message_translation import Row, say
 
 _MOST_CANDIDATES = 20_000  # a hostile catalogue must not make an error message slow
 _MOST_COMPARED = 20_000  # letters, of all names together

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model.capability import only_reads
 from tavern_core.model.naming_rules import split_id
-from tavern_core.model.safe_text import seen
+from tavern_core.model.safe_printing import seen
 
 DataFlow = Literal["STRING", "INTEGER", "FLOAT", "BOOLEAN", "OBJECT", "ARRAY", "BINARY", "WILDCARD", "CONVERTIBLE_ANY"]
 

@@ -21,7 +21,7 @@ from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model.naming_rules import KEBAB_CASE, camel
 from tavern_core.model.nearest import did_you_mean, known_instead
 from tavern_core.model.path_problem import Path
-from tavern_core.model.safe_text import printed
+from tavern_core.model.safe_printing import printed
 
 _SCALAR_TAGS: Final[Mapping[str, type]] = {"str": str, "int": int, "float": float, "bool": bool}
 _EXPECTED: Final[Mapping[str, str]] = {

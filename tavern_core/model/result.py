@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, NoReturn
 from tavern_core.errors import CallError, Outcome, UsageError, call_error_of
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model import depths
-from tavern_core.model.safe_text import printed
+from tavern_core.model.safe_printing import printed
 
 Status = Literal["ok", "error", "input_required", "job"]
 _MOST_DETAILS: Final = 100_000

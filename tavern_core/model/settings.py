@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, StrictBool, StrictFloat, StrictInt, StrictStr
 
-from tavern_core.model.file_part import FilePart
-from tavern_core.model.safe_text import seen
+from tavern_core.model.file_model_base import FilePart
+from tavern_core.model.safe_printing import seen
 
 Line = Annotated[str, AfterValidator(seen)]
 """A name or a sentence for people, on one line and without invisible characters."""

@@ -9,9 +9,9 @@ from typing import Any, Final
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model.capability import is_dangerous
 from tavern_core.model.environment_variables import is_name, permission_for
-from tavern_core.model.limits import NO_LIMITS, ToolLimits
 from tavern_core.model.naming_rules import split_id
-from tavern_core.model.safe_text import seen
+from tavern_core.model.rate_and_concurrency_limits import NO_LIMITS, ToolLimits
+from tavern_core.model.safe_printing import seen
 
 _COLLECTIONS: Final = {"tags": tuple, "capabilities": frozenset, "aliases": tuple, "examples": tuple}
 """Fields of a tool that also take a list or a set."""
@@ -89,7 +89,7 @@ class ToolSpec:
     limits: ToolLimits = NO_LIMITS
     """Rate, concurrency and reaction to failures; tavern.yaml can override it."""
     untrusted: bool = False
-    """Its answers are untrusted content, whatever its capabilities say (`model/untrusted.py`)."""
+    """Its answers are untrusted content, whatever its capabilities say (`model/untrusted_content_rules.py`)."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "display_name", seen(self.display_name))

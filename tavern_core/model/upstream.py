@@ -25,13 +25,13 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from tavern_core.model.capability import is_capability, known_capability
 from tavern_core.model.environment_variables import is_name, is_refused
-from tavern_core.model.file_part import FilePart, refused
+from tavern_core.model.file_model_base import FilePart, refused
 from tavern_core.model.manifest import CapabilityRequest, Permissions
 from tavern_core.model.naming_rules import CALLER_KEYS, caller_key_flaw, is_plugin_name, is_reserved
-from tavern_core.model.safe_text import quoted_address
+from tavern_core.model.safe_printing import quoted_address
 from tavern_core.model.secret_references import SECRET
 from tavern_core.model.settings import Line
-from tavern_core.model.written_limits import WrittenLimits
+from tavern_core.model.tool_limits_file_model import WrittenLimits
 
 DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 INSTALLERS: Final = frozenset({"uvx", "uv", "npx", "npm", "pnpx", "pnpm", "yarn", "bunx", "pipx"})

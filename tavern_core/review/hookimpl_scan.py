@@ -17,11 +17,11 @@ from typing import Final
 from tavern_core.contract.hookspecs import HOOKS, PROJECT
 from tavern_core.errors import Finding, Location
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.kernel.files.plugin_files import PluginFiles
+from tavern_core.kernel.files.plugin_file_reader import PluginFiles
 from tavern_core.model.nearest import did_you_mean
+from tavern_core.review.hook_return_scan import OfferedScan, Returned
 from tavern_core.review.name_resolution import UNDEFINED, OwnNames, dotted_of, exported
-from tavern_core.review.offered_scan import OfferedScan, Returned
-from tavern_core.review.service_scan import FoundService, found_services
+from tavern_core.review.service_definition_scan import FoundService, found_services
 from tavern_core.review.tool_signature_scan import tool_findings
 
 CODE: Final = "PLUGIN_FAILED"

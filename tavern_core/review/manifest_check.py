@@ -12,15 +12,15 @@ from tavern_core.contract.permissions import TRYFIRST, requested_permissions
 from tavern_core.errors import Finding, Location, WorkflowInvalid
 from tavern_core.graph.compile import compile_workflow
 from tavern_core.graph.problems import FlowProblem
-from tavern_core.kernel.discovery.plugin_facts import facts_of
-from tavern_core.kernel.files.plugin_files import PluginFiles
-from tavern_core.kernel.frontend import served_file
+from tavern_core.kernel.browser_assets import served_file
+from tavern_core.kernel.discovery.manifest_facts import facts_of
+from tavern_core.kernel.files.plugin_file_reader import PluginFiles
 from tavern_core.kernel.manifest.declared_tools import DeclaredTools, read_declared_tools
-from tavern_core.kernel.manifest.implementation_check import RUNNERS
+from tavern_core.kernel.manifest.implementation_validation import RUNNERS
 from tavern_core.kernel.manifest.manifest_reader import ManifestReading
 from tavern_core.kernel.manifest.manifest_rules import declared_paths
 from tavern_core.kernel.manifest.tool_ids import IdRefusal, canonical_id
-from tavern_core.kernel.manifest.workflow_files import read_workflow
+from tavern_core.kernel.manifest.workflow_file_codec import read_workflow
 from tavern_core.model.manifest import Manifest
 from tavern_core.model.naming_rules import split_id
 from tavern_core.model.nearest import did_you_mean, fold

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from tavern_core.contract.publishing import changing_methods, published
-from tavern_core.kernel.files.plugin_files import FolderFiles
+from tavern_core.contract.published_methods import changing_methods, published
+from tavern_core.kernel.files.plugin_file_reader import FolderFiles
 from tavern_core.kernel.plugins.candidate import Candidate
 from tavern_core.kernel.plugins.services import Services
 

@@ -24,7 +24,7 @@ from tavern_core.kernel.discovery.discovery import discover
 from tavern_core.kernel.discovery.distributions import GROUP, normalise
 from tavern_core.kernel.discovery.found_plugin import MANIFEST_FILE, FoundPlugin
 from tavern_core.kernel.discovery.plugin_reader import unreadable_manifest
-from tavern_core.kernel.files.plugin_files import FolderFiles, PluginFiles
+from tavern_core.kernel.files.plugin_file_reader import FolderFiles, PluginFiles
 from tavern_core.kernel.manifest.manifest_reader import ManifestReading, read_manifest
 from tavern_core.kernel.plugins.eligibility import fits_host
 from tavern_core.model.nearest import did_you_mean

@@ -45,7 +45,8 @@ class Answer:
 def probe_server() -> ForkServer:
     """The warm process. It ends when it has been idle for a while."""
     return ForkServer(
-        lambda: by_import([*_flags(), "-P"], module_path(), "tavern_core.review.probe_job"), lambda: dict(os.environ)
+        lambda: by_import([*_flags(), "-P"], module_path(), "tavern_core.review.probe_fork_job"),
+        lambda: dict(os.environ),
     )
 
 

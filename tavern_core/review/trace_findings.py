@@ -10,7 +10,7 @@ from typing import Final
 from tavern_core.contract.hookspecs import HOOKS
 from tavern_core.contract.permissions import describe_permission, requested_permissions
 from tavern_core.errors import Finding, Location
-from tavern_core.kernel.files.plugin_files import FolderFiles
+from tavern_core.kernel.files.plugin_file_reader import FolderFiles
 from tavern_core.kernel.manifest.declared_tools import read_declared_tools
 from tavern_core.kernel.text.yaml_reader import YamlDocument
 from tavern_core.model.capability import ENV_PREFIX, SECRET_PREFIX

@@ -22,7 +22,7 @@ from typing import IO, Any, Final
 
 from tavern_core.box.fork_server_client import ending
 from tavern_core.errors import UsageError
-from tavern_core.review.probe import own_line, prober
+from tavern_core.review.import_probe import own_line, prober
 from tavern_core.review.probe_result import Import
 from tavern_core.review.trace_record import Traced, read_record
 

@@ -20,7 +20,7 @@ from pydantic_core import PydanticUndefined, SchemaError
 
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model import depths
-from tavern_core.model.guard import MARK, Guard
+from tavern_core.model.parameter_guard_marks import MARK, Guard
 
 _SCALARS: Mapping[Any, Mapping[str, Any]] = {
     int: {"type": "integer"},

@@ -17,7 +17,7 @@ from typing import Any
 from tavern_core.errors import SchemaInvalid
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model import depths
-from tavern_core.schema.limits import MAX_NODES, count_values, json_copy
+from tavern_core.schema.bounded_json_copying import MAX_NODES, count_values, json_copy
 from tavern_core.schema.tree import Refs, nodes_of, normalise_schema
 
 Fill = Callable[[Mapping[str, Any]], dict[str, Any]]

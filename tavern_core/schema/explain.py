@@ -14,7 +14,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from tavern_core.model import depths
-from tavern_core.model.language import Row, say
+from tavern_core.model.message_translation import Row, say
 from tavern_core.model.nearest import did_you_mean, nearest
 from tavern_core.schema.problem import SchemaProblem, describe, json_type, pointer, printable
 from tavern_core.schema.secret_names import is_secret_name, is_secret_schema

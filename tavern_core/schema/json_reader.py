@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NoReturn
 
 from tavern_core.model import depths
-from tavern_core.model.language import Row, say
+from tavern_core.model.message_translation import Row, say
 
 _LONGEST_NUMBER: Final = 1000
 

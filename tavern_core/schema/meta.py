@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tavern_core.schema.problem import SchemaProblem
-from tavern_core.schema.schema_rules import Draft
+from tavern_core.schema.schema_lint_rules import Draft
 from tavern_core.schema.uniqueness import unique_items
 
 if TYPE_CHECKING:

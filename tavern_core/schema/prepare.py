@@ -13,11 +13,11 @@ from typing import Any
 
 from tavern_core.errors import Finding, Location, SchemaInvalid
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.schema.limits import json_copy
+from tavern_core.schema.bounded_json_copying import json_copy
 from tavern_core.schema.meta import meta_flaws
 from tavern_core.schema.patterns import pattern_flaw, written_out
 from tavern_core.schema.problem import SchemaProblem
-from tavern_core.schema.schema_rules import Draft, draft_of, house_flaws
+from tavern_core.schema.schema_lint_rules import Draft, draft_of, house_flaws
 from tavern_core.schema.tree import Schema, nodes_of, normalise_schema
 
 _ANNOTATIONS = ("$schema", "$vocabulary", "$comment", "contentEncoding", "contentMediaType", "contentSchema")

@@ -10,8 +10,8 @@ from typing import Final, Literal
 
 from tavern_core.errors import sayable
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.model.language import Row, say
-from tavern_core.model.safe_text import shortened
+from tavern_core.model.message_translation import Row, say
+from tavern_core.model.safe_printing import shortened
 
 _LONGEST_SCALAR = 60
 _MOST_NAMES = 8

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from tavern_core.model import depths
-from tavern_core.schema.limits import SCALARS, SMALL
+from tavern_core.schema.bounded_json_copying import SCALARS, SMALL
 from tavern_core.schema.problem import printable
 from tavern_core.schema.secret_encodings import MASK
 from tavern_core.schema.secret_names import is_secret_name, is_secret_schema

@@ -14,7 +14,7 @@ from tavern_core.model.nearest import did_you_mean
 from tavern_core.schema.defaults import compile_defaults
 from tavern_core.schema.prepare import flaws_of
 from tavern_core.schema.problem import SchemaProblem, exact_pointer, printable
-from tavern_core.schema.schema_rules import Draft, draft_of
+from tavern_core.schema.schema_lint_rules import Draft, draft_of
 from tavern_core.schema.tree import at, nodes_of, normalise_schema, walk
 from tavern_core.schema.validate import compile_output_validator
 

@@ -22,9 +22,9 @@ from pydantic_core import PydanticSerializationError, PydanticUndefined, to_json
 from tavern_core.errors import Finding, Location, SchemaInvalid
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.schema.annotations import NoSchema, Translated, default_in, description_in, translate
+from tavern_core.schema.bounded_json_copying import json_copy
 from tavern_core.schema.deserialization import Convert, converter
 from tavern_core.schema.docstring import docstring_of
-from tavern_core.schema.limits import json_copy
 from tavern_core.schema.problem import printable
 
 _POSITIONAL = inspect.Parameter.POSITIONAL_ONLY

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from tavern_core.errors import SchemaInvalid
-from tavern_core.schema.alternatives import Root, literals_of, types_of
+from tavern_core.schema.alternatives_expansion import Root, literals_of, types_of
 from tavern_core.schema.json_reader import NotJson, read_json
 from tavern_core.schema.problem import SchemaProblem, json_type, pointer, printable
 from tavern_core.schema.secret_encodings import MASK

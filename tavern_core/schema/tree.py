@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any, TypeAlias
 from urllib.parse import unquote, urldefrag, urljoin
 
-from tavern_core.schema.limits import json_copy
+from tavern_core.schema.bounded_json_copying import json_copy
 from tavern_core.schema.problem import pointer, split_pointer
 
 Schema: TypeAlias = "dict[str, Any] | bool"

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import Any, Final
 
+from tavern_core.schema.bounded_json_copying import SMALL, is_plain, measured_copy
 from tavern_core.schema.closed import close
-from tavern_core.schema.limits import SMALL, is_plain, measured_copy
 from tavern_core.schema.prepare import Prepared, prepare
 from tavern_core.schema.problem import SchemaProblem, pointer
 
@@ -57,7 +57,7 @@ class Validator:
     def build(self) -> Validator:
         """Check the schema and compile it now; without this it happens on first use. Returns itself."""
         if self._prepared is None:
-            from tavern_core.schema.engine import engine_of
+            from tavern_core.schema.validation_engines import engine_of
 
             prepared = prepare(self.schema, self.name, closing=self._closing, is_foreign=self._is_foreign)
             self._engine = engine_of(prepared, self.name)
@@ -93,8 +93,8 @@ class Validator:
         copy, problem = measured_copy(value)
         if problem is not None:
             return [problem]
-        from tavern_core.schema.engine import TooMuchWork, bounded_work, explaining_engine
         from tavern_core.schema.explain import explain
+        from tavern_core.schema.validation_engines import TooMuchWork, bounded_work, explaining_engine
 
         assert self._prepared is not None
         try:

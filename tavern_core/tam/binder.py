@@ -11,15 +11,15 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, TypeAlias
 
-from tavern_core.tam.binding import BlockBinding
-from tavern_core.tam.calls import Plan, TamCall, read_reference
-from tavern_core.tam.catalogue import Catalogue, Schemas
+from tavern_core.tam.block_binding import BlockBinding
+from tavern_core.tam.bound_call_plan import Plan, TamCall, read_reference
+from tavern_core.tam.callable_tool_lookup import Catalogue, Schemas
 from tavern_core.tam.document import Block, Document
+from tavern_core.tam.field_key_interpretation import command_number
 from tavern_core.tam.machine import parse
-from tavern_core.tam.near_miss_fields import body_of, corrected, undelimited
+from tavern_core.tam.malformed_field_repair import body_of, corrected, undelimited
 from tavern_core.tam.near_misses import Reading, has_signs, near_misses, read_body
 from tavern_core.tam.problems import Problem
-from tavern_core.tam.step_fields import command_number
 from tavern_core.tam.writer import render
 
 Validate: TypeAlias = Callable[[str, Mapping[str, Any]], Iterable[str | tuple[str, str]]]

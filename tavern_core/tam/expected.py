@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from tavern_core.model.language import say
+from tavern_core.model.message_translation import say
 from tavern_core.model.nearest import nearest
-from tavern_core.model.safe_text import shortened
-from tavern_core.schema.alternatives import literals_of, types_of
+from tavern_core.model.safe_printing import shortened
+from tavern_core.schema.alternatives_expansion import literals_of, types_of
 from tavern_core.schema.text_coercion import TextReader, Unread
 from tavern_core.tam.foreign_literals import repair
 from tavern_core.tam.wording import WORDS, joined

@@ -1,16 +1,15 @@
 """The fields of a block: where they begin, and their values.
 
 The common case (`key:「始」value「末」`, next line, next field) is one loop of a regular-expression match and a find per
-field; `values.py` handles values that need the rules, and `between_fields.py` the text between two fields.
+field; `values.py` handles values that need the rules, and `text_between_fields.py` the text between two fields.
 """
 
 from __future__ import annotations
 
 import re
 
-from tavern_core.model.language import say
-from tavern_core.tam.between_fields import BetweenFields
-from tavern_core.tam.block import FIELDS, NOTE, SEEK, VALUE
+from tavern_core.model.message_translation import say
+from tavern_core.tam.block_parsing import FIELDS, NOTE, SEEK, VALUE
 from tavern_core.tam.document import Block, Field
 from tavern_core.tam.grammar import (
     ARROWS,
@@ -21,7 +20,8 @@ from tavern_core.tam.grammar import (
     START,
     TAIL,
 )
-from tavern_core.tam.values import Ending, Undecided, value_end
+from tavern_core.tam.text_between_fields import BetweenFields
+from tavern_core.tam.value_end_detection import Ending, Undecided, value_end
 from tavern_core.tam.window import NOWHERE
 from tavern_core.tam.wording import WORDS
 

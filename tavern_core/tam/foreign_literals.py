@@ -7,7 +7,7 @@ import re
 from collections.abc import Set
 from typing import Any, Final
 
-from tavern_core.model.language import say
+from tavern_core.model.message_translation import say
 from tavern_core.tam.wording import WORDS
 
 ANY_KIND: Final = frozenset(("null", "boolean", "integer", "number", "object", "array"))

@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from tavern_core.tam.block import DEFAULT_MAX_BLOCK, FENCE, FIELDS, NOTE, OWN_TAIL, PROSE, SEEK, THOUGHT, VALUE
+from tavern_core.tam.block_parsing import DEFAULT_MAX_BLOCK, FENCE, FIELDS, NOTE, OWN_TAIL, PROSE, SEEK, THOUGHT, VALUE
 from tavern_core.tam.document import Cuts, Document, Event, Text
 from tavern_core.tam.fields import FieldReader
 from tavern_core.tam.grammar import (

@@ -17,7 +17,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from tavern_core.model.language import say
+from tavern_core.model.message_translation import say
 from tavern_core.tam.document import Document
 from tavern_core.tam.grammar import END, HEAD, KEY_CHAR, START, TAIL, THINKING, Thoughts
 from tavern_core.tam.problems import Problem

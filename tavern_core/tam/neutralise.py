@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tavern_core.model.safe_text import seen
+from tavern_core.model.safe_printing import seen
 from tavern_core.tam.grammar import (
     ARROW_HEAD,
     ARROW_TAIL,

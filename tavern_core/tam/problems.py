@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Final, Literal
 
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.model.language import say
+from tavern_core.model.message_translation import say
 from tavern_core.tam.wording import WORDS
 
 Severity = Literal["error", "warning"]

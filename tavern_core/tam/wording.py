@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from functools import reduce
 from typing import Final
 
-from tavern_core.model.language import Row, say
+from tavern_core.model.message_translation import Row, say
 
 WORDS: Final[Mapping[str, Row]] = {
     # repairs that belong to a code

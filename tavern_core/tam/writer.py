@@ -23,8 +23,9 @@ from typing import Any, Final, Protocol
 from tavern_core.errors import UsageError
 from tavern_core.schema.json_reader import NotJson, read_json
 from tavern_core.schema.problem import json_type
-from tavern_core.tam.calls import Reference, TamCall
-from tavern_core.tam.catalogue import Catalogue, Schemas
+from tavern_core.tam.bound_call_plan import Reference, TamCall
+from tavern_core.tam.callable_tool_lookup import Catalogue, Schemas
+from tavern_core.tam.field_key_interpretation import command_number, read_modifier
 from tavern_core.tam.grammar import (
     ARROW_HEAD,
     ARROW_TAIL,
@@ -37,7 +38,6 @@ from tavern_core.tam.grammar import (
     START,
     TAIL,
 )
-from tavern_core.tam.step_fields import command_number, read_modifier
 
 _KEY: Final = re.compile(rf"{KEY_CHAR}(?:(?:{KEY_CHAR}|[ \t])*{KEY_CHAR})?")
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tavern_core.contract.protocols import Sandbox
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.kernel.catalogue.tool_specs import ToolSpecs
+from tavern_core.kernel.catalogue.tool_spec_cache import ToolSpecs
 from tavern_core.kernel.foundation import Foundation
 from tavern_core.kernel.grants.grant_store import GrantStore
 from tavern_core.kernel.plugins.candidate import Candidate
@@ -23,10 +23,10 @@ from tavern_core.model.call import Rights
 from tavern_core.model.tool import ToolSpec
 
 if TYPE_CHECKING:
-    from tavern_core.upstreams.catalogue import Catalogue
     from tavern_core.upstreams.connections import Connections
-    from tavern_core.upstreams.entries import Entry
+    from tavern_core.upstreams.listing_cache import Catalogue
     from tavern_core.upstreams.review import Quarantine
+    from tavern_core.upstreams.upstream_plugin_candidates import Entry
     from tavern_core.upstreams.upstreams import Upstreams
 
 OWNER: Final = "core-upstreams"
@@ -49,8 +49,8 @@ class UpstreamParts:
         """Those of the configuration; nothing is asked of them."""
         if not base.config.upstreams:
             return cls(base, {})
-        from tavern_core.upstreams.catalogue import Catalogue
-        from tavern_core.upstreams.entries import read_entries
+        from tavern_core.upstreams.listing_cache import Catalogue
+        from tavern_core.upstreams.upstream_plugin_candidates import read_entries
 
         catalogue = Catalogue(base.home / CACHE)
         return cls(base, read_entries(base.loaded, catalogue), catalogue)
@@ -83,9 +83,9 @@ class UpstreamParts:
 
         @cache
         def parts() -> tuple[Upstreams, Connections, Quarantine]:
-            from tavern_core.upstreams.catalogue import Catalogue
             from tavern_core.upstreams.connections import Connections
             from tavern_core.upstreams.facilities import Granted
+            from tavern_core.upstreams.listing_cache import Catalogue
             from tavern_core.upstreams.review import Quarantine
             from tavern_core.upstreams.upstreams import Upstreams
 

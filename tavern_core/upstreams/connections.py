@@ -24,7 +24,7 @@ from tavern_core.errors import (
     UpstreamError,
 )
 from tavern_core.kernel.access.tool_access import own_keys
-from tavern_core.kernel.execution.modes import TimeLimit, bounded
+from tavern_core.kernel.execution.sync_async_drivers import TimeLimit, bounded
 from tavern_core.kernel.plugins.candidate import Candidate
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.kernel.plugins.record import Record, Standing
@@ -33,11 +33,11 @@ from tavern_core.kernel.settings.secret_masking import KnownSecrets
 from tavern_core.model.call import HOST_PRINCIPAL, CallContext
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.result import ToolResult
-from tavern_core.model.safe_text import with_type
+from tavern_core.model.safe_printing import with_type
 from tavern_core.schema.secret_encodings import secret_redactor
-from tavern_core.upstreams.entries import Entry
 from tavern_core.upstreams.facilities import Granted, UpstreamFacility
 from tavern_core.upstreams.session import CLOSE_S, Session, State
+from tavern_core.upstreams.upstream_plugin_candidates import Entry
 
 T = TypeVar("T")
 MAX_SESSIONS: Final = 64

@@ -12,12 +12,12 @@ from tavern_core.errors import ToolFileInvalid, ToolNotFound, UpstreamError
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.execution.threads import ThreadPool
 from tavern_core.model.call import ToolCall
-from tavern_core.model.safe_text import with_type
+from tavern_core.model.safe_printing import with_type
 from tavern_core.model.tool import ToolSpec
 from tavern_core.upstreams.connections import Connections, without_secrets
-from tavern_core.upstreams.entries import Entry, entry_of
 from tavern_core.upstreams.facilities import CallFacility
 from tavern_core.upstreams.review import Quarantine
+from tavern_core.upstreams.upstream_plugin_candidates import Entry, entry_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,19 +17,19 @@ from tavern_core.contract.protocols import Sandbox
 from tavern_core.contract.tool_context import RUNNING, ToolContext
 from tavern_core.errors import PolicyDenied, SettingsInvalid, ToolFailed
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.kernel.calls.background import resume_point
-from tavern_core.kernel.execution.modes import in_thread
+from tavern_core.kernel.calls.background_call_request import resume_point
+from tavern_core.kernel.execution.sync_async_drivers import in_thread
 from tavern_core.kernel.execution.threads import Owner, ThreadPool
 from tavern_core.kernel.files.atomic_file import make_private_folder, write_atomic
 from tavern_core.kernel.files.file_lock import locked_async
 from tavern_core.kernel.plugins.record import Record
 from tavern_core.kernel.settings.secret_masking import KnownSecrets, MaskingFilter
 from tavern_core.model.call import Rights, ToolCall
-from tavern_core.model.safe_text import with_type
+from tavern_core.model.safe_printing import with_type
 from tavern_core.model.secret_references import SECRET, is_operators_reference
 from tavern_core.model.upstream import UpstreamConfig, origin_entry
 from tavern_core.schema.secret_names import is_secret_name
-from tavern_core.upstreams.entries import Entry
+from tavern_core.upstreams.upstream_plugin_candidates import Entry
 
 _TOKEN: Final = re.compile(r"(?=.*[0-9])(?=.*[A-Za-z])[A-Za-z0-9._~+/=-]{20,}")
 _MOST_SECRETS: Final = 32
@@ -209,7 +209,7 @@ class UpstreamFacility:
         return locked_async(self._kept(name), LOCK_S)
 
     def _kept(self, name: str) -> Path:
-        from tavern_core.upstreams.catalogue import digest
+        from tavern_core.upstreams.listing_cache import digest
 
         return self._store / self.name / digest([self._credential, name]).removeprefix("sha256:")
 

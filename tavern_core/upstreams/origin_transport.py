@@ -11,8 +11,8 @@ from urllib.parse import urljoin
 import httpx2
 
 from tavern_core.contract.guards.addresses import PORTS, Address, BadUrl, Target, read_url
+from tavern_core.contract.guards.bounded_decompression import Unpacker
 from tavern_core.contract.guards.connecting import NoAddress
-from tavern_core.contract.guards.unpacker import Unpacker
 from tavern_core.errors import UpstreamError
 
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})

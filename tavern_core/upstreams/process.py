@@ -5,7 +5,7 @@
     async for line in process.lines(4_000_000): ...
     await process.close()
 
-Inside or outside of a box, a program has a guard that belongs to no process of the host (`box/script_job.py`): what it leaves behind is
+Inside or outside of a box, a program has a guard that belongs to no process of the host (`box/script_fork_job.py`): what it leaves behind is
 killed, also what made itself a session of its own, and also when the host is killed.
 """
 
@@ -24,8 +24,8 @@ from typing import Final
 
 from tavern_core.box import runtime_paths
 from tavern_core.box.fork_server_client import ending
+from tavern_core.box.host_script_launch import Child, Launch
 from tavern_core.box.output import STOPPING_S, Ended, HeadAndTail, Reports
-from tavern_core.box.script_launch import Child, Launch
 from tavern_core.contract.protocols import Sandbox
 from tavern_core.errors import CallError, ConnectionLost, OutputTooLarge, PolicyDenied, UpstreamError
 from tavern_core.frozen_dataclass import dataclass

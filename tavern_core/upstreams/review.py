@@ -14,9 +14,9 @@ from tavern_core.contract.adapters import UpstreamTool
 from tavern_core.errors import ToolQuarantined
 from tavern_core.kernel.access.tool_pins import Difference, changed_parts, differences
 from tavern_core.kernel.grants.grant_store import GrantStore
-from tavern_core.upstreams.catalogue import Catalogue, definition, digest, is_of_all, lock_form
-from tavern_core.upstreams.entries import Entry
+from tavern_core.upstreams.listing_cache import Catalogue, definition, digest, is_of_all, lock_form
 from tavern_core.upstreams.tool_specs import local_name
+from tavern_core.upstreams.upstream_plugin_candidates import Entry
 
 
 class Quarantine:

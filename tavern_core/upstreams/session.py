@@ -19,7 +19,7 @@ from typing import Any, Final, Literal, TypeVar
 
 from tavern_core.contract.adapters import Connection
 from tavern_core.errors import CallError, ConnectionLost
-from tavern_core.model.safe_text import printed
+from tavern_core.model.safe_printing import printed
 
 T = TypeVar("T")
 State = Literal["idle", "connecting", "open", "failed"]

@@ -15,17 +15,17 @@ from typing import Any, Final
 
 from tavern_core.contract.adapters import Listing, UpstreamTool
 from tavern_core.errors import UpstreamError
-from tavern_core.kernel.plugins.tool_rules import VERSION
+from tavern_core.kernel.plugins.tool_spec_validation import VERSION
 from tavern_core.model.capability import is_dangerous
-from tavern_core.model.limits import NO_LIMITS, ToolLimits
 from tavern_core.model.naming_rules import is_local_name
 from tavern_core.model.nearest import fold
-from tavern_core.model.safe_text import printed, said, seen, with_type
+from tavern_core.model.rate_and_concurrency_limits import NO_LIMITS, ToolLimits
+from tavern_core.model.safe_printing import printed, said, seen, with_type
 from tavern_core.model.tool import Example, ToolSpec
 from tavern_core.model.upstream import ToolOverride, UpstreamConfig
 from tavern_core.model.wildcard import matches
 from tavern_core.tam.neutralise import VISIBLE, neutralise, neutralise_json
-from tavern_core.upstreams.catalogue import tool_json
+from tavern_core.upstreams.listing_cache import tool_json
 
 MAX_TOOLS: Final = 10_000
 MAX_NAME: Final = 256

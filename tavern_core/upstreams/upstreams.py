@@ -14,13 +14,13 @@ from tavern_core.kernel.catalogue.tools import ToolsDiff
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.model.call import CallContext, Rights, shortfall
 from tavern_core.model.nearest import did_you_mean
-from tavern_core.upstreams.catalogue import Catalogue
 from tavern_core.upstreams.connections import Connections, without_secrets
-from tavern_core.upstreams.entries import Entry, entry_of
-from tavern_core.upstreams.listings import Listings
+from tavern_core.upstreams.listing_cache import Catalogue
+from tavern_core.upstreams.listing_refresh import Listings
 from tavern_core.upstreams.review import Quarantine
 from tavern_core.upstreams.status import UpstreamStatus
 from tavern_core.upstreams.tool_specs import local_name
+from tavern_core.upstreams.upstream_plugin_candidates import Entry, entry_of
 
 T = TypeVar("T")
 ANSWER_S: Final = 30.0

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tavern_core.agents.answer_stream import Listener
 from tavern_core.agents.compaction import KEPT_TURNS, TARGET, plan_compaction, shorten, tokens_of_messages
-from tavern_core.agents.model_answers import Listener
 from tavern_core.agents.repetition import is_looping
 from tavern_core.agents.spending import Clock
 from tavern_core.model.config import TamConfig

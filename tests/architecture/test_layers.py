@@ -77,7 +77,7 @@ print(*sorted(sys.modules))
 """
 WITH_THEIR_FIRST_USE = (
     "tavern_core.assistant", "tavern_core.agents", "tavern_core.box", "tavern_core.kernel.access.profiles", "tavern_core.kernel.catalogue.search",
-    "tavern_core.kernel.grants.lock_file", "tavern_core.kernel.nodes.node_types", "tavern_core.kernel.text.yaml_reader",
+    "tavern_core.kernel.grants.lock_file", "tavern_core.kernel.nodes.node_signature_reading", "tavern_core.kernel.text.yaml_reader",
     "tavern_core.model.manifest", "tavern_core.model.agent_profile", "tavern_core.tam", "tavern_core.upstreams.upstreams", "yaml",
 )  # fmt: skip
 

@@ -26,7 +26,7 @@ from typing import Any
 
 from tavern_core import CallContext, Out, Plugin, Tavern, hookimpl, node
 from tavern_core.graph.compile import compile_workflow
-from tavern_core.kernel.nodes.node_types import NodeOwner, describe_nodes
+from tavern_core.kernel.nodes.node_signature_reading import NodeOwner, describe_nodes
 from tavern_core.model.workflow import Workflow
 
 CONDITIONS = "audit on; numbers; any CPU"

@@ -19,7 +19,7 @@ from tavern_core import Tavern
 from tavern_core.graph.layout import layout
 from tavern_core.graph.patch import patched
 from tavern_core.graph.patch_ids import with_ids
-from tavern_core.kernel.manifest.workflow_files import workflow_of
+from tavern_core.kernel.manifest.workflow_file_codec import workflow_of
 from tavern_core.model.workflow import Workflow
 
 CONDITIONS = "chain of nodes, 1 MB of JSON; 100 operations of five kinds; CPU time; any CPU"

@@ -90,8 +90,8 @@ def starts() -> dict[str, float]:
     """Median ms: opening a host without and with configured upstreams, and listing their stored catalogues."""
     from tavern_core.contract.adapters import UpstreamTool
     from tavern_core.model.upstream import UpstreamConfig
-    from tavern_core.upstreams.catalogue import Catalogue, Definitions, Listed
-    from tavern_core.upstreams.entries import Entry
+    from tavern_core.upstreams.listing_cache import Catalogue, Definitions, Listed
+    from tavern_core.upstreams.upstream_plugin_candidates import Entry
 
     home = tempfile.mkdtemp()
     entry = {"kind": "mcp", "url": "http://127.0.0.1:9/mcp"}

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tavern_core import tam
-from tavern_core.kernel.calls.feedback import render_feedback
+from tavern_core.kernel.calls.text_call_report import render_feedback
 from tavern_core.model.result import ToolError, ToolResult
-from tavern_core.model.text_outcome import Step, TextOutcome
+from tavern_core.model.text_calls_outcome import Step, TextOutcome
 
 
 def step(tool: str = "text:count", result: ToolResult | None = None, block: int = 1, index: int = 1) -> Step:

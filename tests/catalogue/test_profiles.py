@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tavern_core.errors import ProfileInvalid
 from tavern_core.kernel.access.profile_files import ProfileFiles
 from tavern_core.kernel.access.profiles import parse_profile, profile_schema, resolve_profile
-from tavern_core.kernel.catalogue import profile_inventories
-from tavern_core.kernel.plugins.contributions import Contributions
+from tavern_core.kernel.catalogue import profile_resolution
+from tavern_core.kernel.plugins.contribution_registry import Contributions
 from tavern_core.kernel.signal import Signal
 from tavern_core.model.agent_profile import AgentProfile
 from tavern_core.model.naming_rules import spellings
@@ -295,8 +295,8 @@ def test_the_published_schema_fits_the_example_of_the_original_and_refuses_wildc
 
 
 def test_of_profiles_that_programs_give_only_so_many_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(profile_inventories, "MOST_LENT", 3)
-    profiles = profile_inventories.WrittenProfiles(ProfileFiles(), Contributions(Signal()))
+    monkeypatch.setattr(profile_resolution, "MOST_LENT", 3)
+    profiles = profile_resolution.WrittenProfiles(ProfileFiles(), Contributions(Signal()))
     names = [profiles.lend(AgentProfile(name=f"p{number}")) for number in range(5)]
     assert [profiles.get(name)[0].name for name in names[2:]] == ["p2", "p3", "p4"]
     with pytest.raises(ProfileInvalid):

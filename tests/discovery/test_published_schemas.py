@@ -14,7 +14,7 @@ from tavern_core.contract.permissions import hook_spellings
 from tavern_core.kernel.manifest.field_descriptions import TEXTS
 from tavern_core.kernel.manifest.manifest_reader import read_manifest
 from tavern_core.kernel.manifest.published_schemas import FILES, Kind, published_schema, render
-from tavern_core.kernel.manifest.workflow_schema import WORKFLOW_TEXTS
+from tavern_core.kernel.manifest.workflow_schema_completion import WORKFLOW_TEXTS
 from tavern_core.kernel.text.yaml_reader import read_yaml
 from tavern_core.model.capability import CAPABILITIES
 from tavern_core.model.manifest import Manifest

@@ -10,7 +10,7 @@ import pytest
 from tavern_core.graph.json_patch import read_operations
 from tavern_core.kernel.access.profiles import parse_profile
 from tavern_core.kernel.config.configuration import load
-from tavern_core.kernel.files.plugin_files import FolderFiles
+from tavern_core.kernel.files.plugin_file_reader import FolderFiles
 from tavern_core.kernel.manifest.vcp_manifest import VCP_FILE, read_vcp
 from tavern_core.review.plugin_check import check_plugin
 

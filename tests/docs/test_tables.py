@@ -11,7 +11,7 @@ import pytest
 
 from tavern_core import CallContext, Tavern
 from tavern_core.assistant.cycle import ANSWER_CODES
-from tavern_core.assistant.form_layout import OUTPUT_WIDGETS, TEXT_WIDGETS
+from tavern_core.assistant.form_widgets import OUTPUT_WIDGETS, TEXT_WIDGETS
 from tavern_core.builtin.executors.script.executor import MOST_AT_ONCE
 from tavern_core.contract.nodes import NodeMark, Port
 from tavern_core.contract.permissions import permission_table, requested_permissions
@@ -23,13 +23,13 @@ from tavern_core.graph.patch_problems import PATCH_CODES
 from tavern_core.graph.problems import PROBLEM_CODES
 from tavern_core.kernel.manifest.manifest_reader import read_manifest
 from tavern_core.kernel.manifest.tool_ids import IdRefusal, canonical_id
-from tavern_core.kernel.manifest.workflow_schema import WORKFLOW_TEXTS
+from tavern_core.kernel.manifest.workflow_schema_completion import WORKFLOW_TEXTS
 from tavern_core.model.capability import CAPABILITIES
 from tavern_core.model.environment_variables import FIXED, PASSED
 from tavern_core.model.naming_rules import RESERVED_NAMESPACES
 from tavern_core.model.plugin_status import PluginState
 from tavern_core.model.run import NodeState
-from tavern_core.schema.dialects import DIALECTS
+from tavern_core.schema.provider_tool_export import DIALECTS
 
 from .blocks import DOCS
 

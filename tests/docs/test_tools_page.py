@@ -10,12 +10,12 @@ import yaml
 from tavern_core import tam
 from tavern_core.kernel.access.profiles import parse_profile
 from tavern_core.kernel.access.tool_access import compile_access
-from tavern_core.kernel.calls.feedback import render_feedback
+from tavern_core.kernel.calls.text_call_report import render_feedback
 from tavern_core.kernel.catalogue.manual import render_manual
 from tavern_core.model.call import CallContext
 from tavern_core.model.config import HostConfig
 from tavern_core.model.result import ToolError, ToolResult
-from tavern_core.model.text_outcome import Step
+from tavern_core.model.text_calls_outcome import Step
 from tavern_core.model.tool import Example, ToolSpec
 
 from .blocks import DOCS, blocks_of

@@ -13,7 +13,7 @@ from tavern_core.flow.engine.run_options import RunOptions
 from tavern_core.graph.compile import Compiled, compile_workflow
 from tavern_core.graph.problems import FlowProblem
 from tavern_core.kernel.execution.threads import ThreadPool
-from tavern_core.kernel.nodes.node_types import NodeOwner, describe_nodes
+from tavern_core.kernel.nodes.node_signature_reading import NodeOwner, describe_nodes
 from tavern_core.model.call import CallContext
 from tavern_core.model.node import NodeSpec, Slot
 from tavern_core.model.run import RunResult

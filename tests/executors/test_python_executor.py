@@ -13,7 +13,7 @@ import pytest
 
 from tavern_core.builtin.executors.python import PythonExecutor
 from tavern_core.contract.protocols import BoundTool
-from tavern_core.contract.targets import PythonTarget
+from tavern_core.contract.python_targets import PythonTarget
 from tavern_core.contract.tools import Tool
 from tavern_core.errors import InputInvalid, ToolFileInvalid
 from tavern_core.model.call import CallContext, ToolCall

@@ -8,9 +8,9 @@ from typing import Any, Protocol
 
 import pytest
 
-from tavern_core.builtin.executors.service import ServiceExecutor
+from tavern_core.builtin.executors.service_method import ServiceExecutor
 from tavern_core.contract.protocols import BoundTool, Service
-from tavern_core.contract.publishing import published_methods
+from tavern_core.contract.published_methods import published_methods
 from tavern_core.errors import ToolFailed, ToolFileInvalid
 from tavern_core.model.tool import ToolSpec
 

@@ -16,7 +16,7 @@ import pytest
 from tavern_core.builtin.executors.script.executor import ScriptExecutor
 from tavern_core.contract.protocols import BoundTool, Sandbox, ToolHome
 from tavern_core.errors import ToolFailed
-from tavern_core.isolation.sandbox import PluginSandbox, Sandboxes
+from tavern_core.isolation.plugin_sandboxes import PluginSandbox, Sandboxes
 from tavern_core.isolation.work_folders import WorkFolders
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.model.call import CallContext, Rights, ToolCall

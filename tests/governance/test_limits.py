@@ -22,7 +22,7 @@ from tavern_core import Budget, CallContext, Plugin, Tavern, tool
 from tavern_core.errors import ConfigInvalid, UpstreamError, UsageError
 from tavern_core.kernel.limits.breakers import CircuitBreaker
 from tavern_core.kernel.limits.slots import Full, Slots
-from tavern_core.model.limits import Breaker, ToolLimits, parse_rate
+from tavern_core.model.rate_and_concurrency_limits import Breaker, ToolLimits, parse_rate
 from tests import programs
 from tests.governance import redis_server
 
@@ -565,7 +565,7 @@ def test_a_call_that_is_cancelled_between_two_attempts_has_the_outcome_of_the_fi
 
 
 def test_any_number_of_callers_leaves_bounded_traces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tavern_core.kernel.limits.limit_table._MOST_CALLERS", 20)
+    monkeypatch.setattr("tavern_core.kernel.limits.limiter_registry._MOST_CALLERS", 20)
     config = {"limits": {"callers": {"*": {"concurrency": 2}}}, "metrics": {"enabled": True}}
     with Tavern.open(config, home=tmp_path / "home", plugins=[Plugin([ping], name="t")]) as host:
         for number in range(100):

@@ -11,7 +11,7 @@ import pytest
 
 from tavern_core import CallContext, Plugin, Tavern, tool
 from tavern_core.errors import ArtifactNotFound, JobNotFound, PolicyDenied, TavernError, UsageError
-from tavern_core.kernel.calls import plan_tokens, stored_approvals
+from tavern_core.kernel.calls import pending_approval_store, plan_tokens
 
 pytestmark = pytest.mark.slow
 
@@ -168,7 +168,7 @@ LEFT_BEHIND: dict[str, Callable[[Tavern, str], Any]] = {
 def test_what_one_caller_leaves_behind_is_bounded_and_keeps_no_other_out(
     host: Tavern, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stored_approvals, "MOST_PENDING", 20)
+    monkeypatch.setattr(pending_approval_store, "MOST_PENDING", 20)
     monkeypatch.setattr(plan_tokens, "MOST_OPEN", 20)
     one = LEFT_BEHIND[what]
     first = [one(host, f"word {number}") for number in range(20)]

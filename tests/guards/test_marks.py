@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tavern_core import CallContext
-from tavern_core.model.guard import Guard
-from tavern_core.schema.guard_marks import TooMuchMarked, compile_guarded
+from tavern_core.model.parameter_guard_marks import Guard
+from tavern_core.schema.guarded_value_search import TooMuchMarked, compile_guarded
 from tavern_core.schema.schema_check import check_schema
 from tests.guards.conftest import Desk
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tavern_core.review.probe import prober
+from tavern_core.review.import_probe import prober
 from tavern_core.review.probe_result import Import
 from tests.programs import Program
 
@@ -336,7 +336,7 @@ def test_a_forked_copy_of_a_host_tries_imports_of_its_own(workshop: Workshop) ->
     code = f"""
 import os
 from pathlib import Path
-from tavern_core.review.probe import prober
+from tavern_core.review.import_probe import prober
 from tavern_core.review.probe_result import Import
 one = Import("one", folder=Path({str(folder)!r}))
 assert prober.probe(one, seconds=60).outcome == "good"

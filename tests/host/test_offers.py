@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tavern_core import CallContext, CostHints, Plugin, PluginError, Tavern, ToolSpec, factory, hookimpl, offer, tool
-from tavern_core.contract.targets import PythonTarget
+from tavern_core.contract.python_targets import PythonTarget
 from tavern_core.contract.tools import Tool, ToolMark
 
 from .conftest import Opened, run, tools

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tavern_core import Plugin
-from tavern_core.review.probe import prober
+from tavern_core.review.import_probe import prober
 from tavern_core.review.probe_result import Import
 from tests import programs
 

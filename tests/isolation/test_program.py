@@ -25,7 +25,7 @@ from .test_box import ROOT, USERS
 
 STAGE = """
 import json, os, signal, sys
-from tavern_core.box import gateway_socket, launcher, syscalls
+from tavern_core.box import egress_proxy_socket, launcher, syscalls
 from tavern_core.box.policy import BoxPolicy, BoxUnavailable
 
 uid, policy, argv = int(sys.argv[1]), BoxPolicy.from_json(sys.argv[2]), sys.argv[3:]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tavern_core.box.policy import LAYERS
-from tavern_core.box.protected_paths import around
+from tavern_core.box.protected_path_splitting import around
 from tavern_core.isolation.closed_paths import Mount, closed, read_mounts
 
 from ..executors.workbench import processes_with

@@ -254,7 +254,7 @@ def many(count: int) -> list[dict[str, Any]]:
 def test_the_work_grows_with_the_workflow_and_with_the_patch_and_not_with_their_product() -> None:
     from tavern_core.graph.patch import patched
     from tavern_core.graph.patch_ids import with_ids
-    from tavern_core.kernel.manifest.workflow_files import workflow_of
+    from tavern_core.kernel.manifest.workflow_file_codec import workflow_of
 
     def work(nodes: int, operations: int) -> int:
         workflow, patch = workflow_of(large(nodes)), many(operations)

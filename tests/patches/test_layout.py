@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tavern_core import Tavern
 from tavern_core.graph.layout import arranged, layout
-from tavern_core.kernel.manifest.workflow_files import workflow_of
+from tavern_core.kernel.manifest.workflow_file_codec import workflow_of
 from tavern_core.model.workflow import Workflow
 from tests.counting import calls_made
 from tests.patches.example import TEMPLATE, edge, flow, op

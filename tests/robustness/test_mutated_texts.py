@@ -16,7 +16,7 @@ from tavern_core import tam
 from tavern_core.builtin.executors.script import script_output
 from tavern_core.errors import ConfigInvalid, Finding, ProfileInvalid
 from tavern_core.kernel.access.profiles import parse_profile
-from tavern_core.kernel.calls.feedback import render_feedback
+from tavern_core.kernel.calls.text_call_report import render_feedback
 from tavern_core.kernel.config import configuration
 from tavern_core.kernel.grants.grant_store import GrantStore
 from tavern_core.kernel.log import reader as log_reader

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tavern_core.errors import NameConflict, UsageError
 from tavern_core.model.tool import ToolSpec
-from tavern_core.schema.dialects import DIALECTS, WireNames, export_tool, wire_name
+from tavern_core.schema.provider_tool_export import DIALECTS, WireNames, export_tool, wire_name
 from tavern_core.schema.schema_check import check_schema
 
 SUMMARIZE = ToolSpec(

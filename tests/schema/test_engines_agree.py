@@ -8,11 +8,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tavern_core.schema.bounded_json_copying import json_copy
 from tavern_core.schema.closed import close
-from tavern_core.schema.engine import engine_of, explaining_engine
-from tavern_core.schema.limits import json_copy
 from tavern_core.schema.prepare import flaws_of, prepare
 from tavern_core.schema.validate import compile_output_validator, compile_validator
+from tavern_core.schema.validation_engines import engine_of, explaining_engine
 
 DRAFT_7 = "http://json-schema.org/draft-07/schema#"
 

@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tavern_core.errors import SchemaInvalid
-from tavern_core.schema.argument_intake import compile_intake
+from tavern_core.schema.bounded_json_copying import is_plain, json_copy, measure, quick_copy
+from tavern_core.schema.compiled_argument_validation import compile_intake
 from tavern_core.schema.defaults import compile_defaults
-from tavern_core.schema.limits import is_plain, json_copy, measure, quick_copy
 from tavern_core.schema.validate import compile_validator
 
 PLENTY = 16_000_000

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from tavern_core import Plugin, Tavern, tool
 from tavern_core.errors import SchemaInvalid
-from tavern_core.schema.guard_marks import compile_guarded
+from tavern_core.schema.guarded_value_search import compile_guarded
 from tavern_core.schema.patterns import fits, pattern_flaw
 from tavern_core.schema.validate import compile_output_validator, compile_validator
 

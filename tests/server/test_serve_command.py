@@ -20,7 +20,7 @@ from starlette.routing import Mount
 from tavern_core import Tavern, tool
 from tavern_core.__main__ import main
 from tavern_core.errors import UsageError
-from tavern_core.kernel.log.audit import AuditLog
+from tavern_core.kernel.log.audit_log_queries import AuditLog
 from tavern_core.server import app
 from tests.forked_programs import ForkedProgram
 from tests.state.processes import ENVIRONMENT

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from tavern_core.kernel.config.config_key_lookup import leaves
 from tavern_core.kernel.config.configuration import load
 from tavern_core.kernel.config.environment import environment_layer
-from tavern_core.kernel.config.keys import leaves
 from tavern_core.kernel.grants.lock_file import parse_lock
 from tavern_core.kernel.log.event_log import EventLog
 from tavern_core.model.config import HostConfig

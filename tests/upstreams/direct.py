@@ -12,7 +12,7 @@ import httpx2
 
 from tavern_core.contract.adapters import Process
 from tavern_core.contract.tool_context import ToolContext
-from tavern_core.isolation.sandbox import PluginSandbox, Sandboxes
+from tavern_core.isolation.plugin_sandboxes import PluginSandbox, Sandboxes
 from tavern_core.isolation.work_folders import WorkFolders
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.model.call import CallContext, Rights, ToolCall

@@ -19,7 +19,7 @@ from tavern_core import CallContext, Tavern
 from tavern_core.contract.adapters import Connection, Listing, Upstream, UpstreamTool
 from tavern_core.errors import ConnectionLost
 from tavern_core.model.naming_rules import is_local_name
-from tavern_core.upstreams import listings
+from tavern_core.upstreams import listing_refresh
 from tavern_core.upstreams.tool_specs import local_name
 from tests.upstreams.toy import ECHO, INTEGER, System, lost, opened
 
@@ -214,7 +214,7 @@ def test_a_list_that_is_under_way_when_the_host_ends_is_finished_or_noted_as_lat
     with opened(slow, tmp_path, refreshMs=1) as host:
         assert host.upstreams["toy"].tools == ("toy:echo", "toy:more")
         assert host.upstreams["toy"].last_error == ""
-    monkeypatch.setattr(listings, "CLOSING_S", 0.1)
+    monkeypatch.setattr(listing_refresh, "CLOSING_S", 0.1)
     slow.release.clear()
     for _ in range(2):
         slow.begun.clear()

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tavern_core.errors import CallError, ConnectionLost, OutputTooLarge, UpstreamError
-from tavern_core.isolation.sandbox import PluginSandbox, Sandboxes
+from tavern_core.isolation.plugin_sandboxes import PluginSandbox, Sandboxes
 from tavern_core.isolation.work_folders import WorkFolders
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.model.call import Rights

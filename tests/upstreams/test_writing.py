@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from tavern_core.errors import ConfigInvalid
-from tavern_core.upstreams.config_entries import entries_of_json, entry_of_words, write_entries
+from tavern_core.upstreams.config_entry_writer import entries_of_json, entry_of_words, write_entries
 from tests.programs import tavern
 
 COMMANDS: dict[str, tuple[list[str], str, dict[str, Any]]] = {

@@ -10,7 +10,7 @@ import pytest
 
 from tavern_core import Plugin, hookimpl, mutates, read_only
 from tavern_core.contract.protocols import Service
-from tavern_core.contract.publishing import changing_methods, unmarked_methods
+from tavern_core.contract.published_methods import changing_methods, unmarked_methods
 from tavern_core.errors import PolicyDenied
 
 from ..host.conftest import Opened, home, opened  # noqa: F401 - fixtures

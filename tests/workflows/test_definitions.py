@@ -17,7 +17,7 @@ from pydantic import BaseModel, Field
 from tavern_core import Node, NodeContext, Out, Plugin, Port, Tavern, hookimpl, node
 from tavern_core.errors import WorkflowInvalid
 from tavern_core.model.node import NodeMode, NodeSpec, PassThrough, Slot
-from tavern_core.schema.slot_schema import node_schema
+from tavern_core.schema.slot_to_schema import node_schema
 
 pytestmark = pytest.mark.anyio
 

@@ -13,7 +13,7 @@ import pytest
 from tavern_core import Tavern
 from tavern_core.errors import UsageError
 from tavern_core.graph.edit import WorkflowEditor
-from tavern_core.kernel.manifest.workflow_files import workflow_of
+from tavern_core.kernel.manifest.workflow_file_codec import workflow_of
 from tests.workflows.folder import Flows
 
 pytestmark = pytest.mark.anyio

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tavern_core import Out, Plugin, Tavern, hookimpl, node
-from tavern_core.flow.engine import run_store
+from tavern_core.flow.engine import sqlite_run_store
 from tests.workflows.folder import CALLS, Flows
 
 pytestmark = pytest.mark.anyio
@@ -158,7 +158,7 @@ async def test_large_and_small_pieces_of_anything_come_back_as_they_were(
     flows: Flows, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dice = random.Random(seed)
-    monkeypatch.setattr(run_store, "MOST_RECORD", 300_000)
+    monkeypatch.setattr(sqlite_run_store, "MOST_RECORD", 300_000)
 
     def made(depth: int) -> Any:
         match dice.randrange(8 if depth else 5):

@@ -14,7 +14,7 @@ import pytest
 
 from tavern_core import Plugin, Tavern, hookimpl, node
 from tavern_core.errors import PluginError, WorkflowInvalid
-from tavern_core.kernel.nodes.node_code import code_hash
+from tavern_core.kernel.nodes.node_callable import code_hash
 from tests.forked_programs import run_forked
 
 CODE = "from tavern_core import Out, node\n@node(cache=True)\ndef One(x: int = 0) -> Out(y=int):\n    return x + {}\n"

@@ -22,7 +22,7 @@ from typing import Any, Final
 from tavern_core.contract.adapters import Listing, Target, Upstream, UpstreamCall, UpstreamTool
 from tavern_core.contract.langchain_tools import is_tool, runner, schema_of
 from tavern_core.errors import UpstreamError
-from tavern_core.model.safe_text import printed
+from tavern_core.model.safe_printing import printed
 
 MAX_TOOLS: Final = 1_000
 

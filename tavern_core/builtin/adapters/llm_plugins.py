@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from tavern_core.contract.adapters import Listing, Target, Upstream, UpstreamCall, UpstreamTool
 from tavern_core.errors import ToolFailed, UpstreamError
-from tavern_core.model.safe_text import printed
+from tavern_core.model.safe_printing import printed
 
 GROUP: Final = "llm"
 HOOK: Final = "register_tools"

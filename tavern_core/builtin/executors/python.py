@@ -16,7 +16,7 @@ from tavern_core.contract.context import PluginContext
 from tavern_core.contract.hookspecs import hookimpl
 from tavern_core.contract.langchain_tools import is_tool, runner
 from tavern_core.contract.protocols import BoundTool, Executor, ToolHome
-from tavern_core.contract.targets import BindsItself, PythonTarget
+from tavern_core.contract.python_targets import BindsItself, PythonTarget
 from tavern_core.contract.tool_context import ToolContext
 from tavern_core.contract.tools import Tool, ToolObject
 from tavern_core.errors import SchemaInvalid, SettingsInvalid, ToolFailed, ToolFileInvalid

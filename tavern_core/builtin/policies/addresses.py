@@ -14,11 +14,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from tavern_core.contract.decisions import Deny, deny
-from tavern_core.contract.guards.marked import guard, marked, marks
+from tavern_core.contract.guards.guarded_arguments import guard, marked, marks
 from tavern_core.contract.hookspecs import hookimpl
 from tavern_core.model.call import ToolCall
 from tavern_core.model.capability_scope import Scope
-from tavern_core.model.guard import WHOLE, Guard
+from tavern_core.model.parameter_guard_marks import WHOLE, Guard
 from tavern_core.model.tool import ToolSpec
 
 if TYPE_CHECKING:  # loaded with the first checked address

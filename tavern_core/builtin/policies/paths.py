@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from tavern_core.contract.decisions import Deny, deny
-from tavern_core.contract.guards.marked import guard, marked, marks
+from tavern_core.contract.guards.guarded_arguments import guard, marked, marks
 from tavern_core.contract.hookspecs import hookimpl
 from tavern_core.model.call import ToolCall
-from tavern_core.model.guard import Guard
+from tavern_core.model.parameter_guard_marks import Guard
 from tavern_core.model.tool import ToolSpec
 
 _CAPABILITIES: Final = {"read": "read:fs", "write": "write:fs"}

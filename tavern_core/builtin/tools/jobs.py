@@ -12,7 +12,7 @@ from tavern_core.contract.context import PluginContext
 from tavern_core.contract.core_services import JOB_MANAGER, JobManager
 from tavern_core.contract.hookspecs import hookimpl
 from tavern_core.contract.protocols import NamespaceResolver
-from tavern_core.contract.targets import PythonTarget
+from tavern_core.contract.python_targets import PythonTarget
 from tavern_core.errors import JobNotFound, ToolFailed
 from tavern_core.model.job import JOB_STATUSES
 from tavern_core.model.tool import ToolSpec

@@ -12,12 +12,12 @@ from tavern_core.contract.context import PluginContext
 from tavern_core.contract.core_services import KNOWLEDGE, Knowledge
 from tavern_core.contract.hookspecs import hookimpl
 from tavern_core.contract.protocols import NamespaceResolver
-from tavern_core.contract.targets import PythonTarget
+from tavern_core.contract.python_targets import PythonTarget
 from tavern_core.errors import ToolFailed
 from tavern_core.model.knowledge import KB
 from tavern_core.model.result import ToolResult
 from tavern_core.model.tool import ToolSpec
-from tavern_core.model.untrusted import MARK
+from tavern_core.model.untrusted_content_rules import MARK
 
 _ALL: Final = "Query"
 _PARAMETERS: Final[Mapping[str, Any]] = {

@@ -11,7 +11,7 @@ from tavern_core.contract.context import PluginContext
 from tavern_core.contract.core_services import SYSTEM_CLOCK, TOOL_MANAGER, SystemClock, ToolManager
 from tavern_core.contract.hookspecs import hookimpl
 from tavern_core.contract.protocols import NamespaceResolver
-from tavern_core.contract.targets import PythonTarget
+from tavern_core.contract.python_targets import PythonTarget
 from tavern_core.errors import InputInvalid
 from tavern_core.model.naming_rules import SEARCH_TOOLS, split_id
 from tavern_core.model.nearest import nearest

@@ -14,7 +14,7 @@ from tavern_core.contract.nodes import Skip
 from tavern_core.errors import StateDamaged
 from tavern_core.flow.engine.cache_keys import joined_key
 from tavern_core.flow.engine.node_outputs import SKIPPED, Outputs
-from tavern_core.flow.engine.node_values import fresh, is_large, size, weight, written
+from tavern_core.flow.engine.node_value_encoding import fresh, is_large, size, weight, written
 from tavern_core.flow.engine.plan_tables import Work
 from tavern_core.kernel.limits.lru_cache import LruCache
 from tavern_core.kernel.nodes.json_values import from_plain

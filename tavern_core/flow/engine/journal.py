@@ -25,7 +25,7 @@ from typing import Any, Final
 from zlib import crc32
 
 from tavern_core.errors import UsageError
-from tavern_core.flow.engine.node_values import encoded
+from tavern_core.flow.engine.node_value_encoding import encoded
 from tavern_core.kernel.files.atomic_file import PRIVATE_FILE, cannot, make_private_folder, state_errors
 from tavern_core.kernel.files.file_lock import release, take
 from tavern_core.kernel.files.regular_file import open_regular

@@ -12,8 +12,8 @@ from tavern_core.contract.llm import LLM
 from tavern_core.contract.nodes import MisfitInput, NodeContext, NothingCame
 from tavern_core.flow.engine.plan_tables import Work
 from tavern_core.flow.engine.protocols import RunModel, RunPart, ScopePart
-from tavern_core.kernel.views.awaitable import Awaited, awaited
 from tavern_core.kernel.views.clean_errors import fresh
+from tavern_core.kernel.views.sealed_awaitable import Awaited, awaited
 from tavern_core.kernel.views.sealed_functions import hidden
 from tavern_core.kernel.views.values import exact
 from tavern_core.model.question import prompt_and_schema

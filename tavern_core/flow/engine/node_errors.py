@@ -7,11 +7,11 @@ from typing import Any, Final
 
 from tavern_core.contract.nodes import MisfitInput
 from tavern_core.errors import CallError, TavernError, sayable
-from tavern_core.flow.engine.node_values import weight
+from tavern_core.flow.engine.node_value_encoding import weight
 from tavern_core.flow.engine.plan_tables import Work
-from tavern_core.kernel.execution.modes import TimeLimit
+from tavern_core.kernel.execution.sync_async_drivers import TimeLimit
 from tavern_core.model.run import PLACE, NodeError
-from tavern_core.model.safe_text import notes_of, with_type
+from tavern_core.model.safe_printing import notes_of, with_type
 from tavern_core.package_location import is_own
 
 _MOST_DETAILS: Final = 100_000

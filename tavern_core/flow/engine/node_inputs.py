@@ -7,7 +7,7 @@ from typing import Any
 
 from tavern_core.contract.nodes import Skip
 from tavern_core.flow.engine.node_outputs import Outputs
-from tavern_core.flow.engine.node_values import CONTAINERS, fresh
+from tavern_core.flow.engine.node_value_encoding import CONTAINERS, fresh
 from tavern_core.flow.engine.plan_tables import Many, Work
 from tavern_core.flow.engine.streams import Streams
 from tavern_core.graph.slot_compatibility import converted

@@ -12,8 +12,8 @@ from tavern_core.errors import OutputInvalid
 from tavern_core.flow.engine.plan_tables import Gives, Work
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.graph.slot_compatibility import as_float, nesting_misfit, value_misfit
+from tavern_core.kernel.nodes.annotation_coercion import plain, why_not
 from tavern_core.kernel.nodes.json_values import NotPlain, to_plain
-from tavern_core.kernel.nodes.value_conversion import plain, why_not
 from tavern_core.model.nearest import did_you_mean
 
 Outputs = Mapping[str, Any]

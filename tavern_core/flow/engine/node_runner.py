@@ -17,17 +17,17 @@ from tavern_core.flow.engine.cache_keys import value_key
 from tavern_core.flow.engine.channel import Reader
 from tavern_core.flow.engine.eager_task import together
 from tavern_core.flow.engine.node_outputs import Given, Recalled, Unread, judged, outputs_of
-from tavern_core.flow.engine.node_values import fresh
+from tavern_core.flow.engine.node_value_encoding import fresh
 from tavern_core.flow.engine.plan_tables import Work
 from tavern_core.flow.engine.protocols import ScopePart
 from tavern_core.graph.plan import FlowPlan
-from tavern_core.kernel.calls.retrying import LONGEST_WAIT_S
-from tavern_core.kernel.calls.untrusted_content import judge_node
-from tavern_core.kernel.execution.modes import TimeLimit, bounded
+from tavern_core.kernel.calls.retry_rules import LONGEST_WAIT_S
+from tavern_core.kernel.calls.taint_tracking import judge_node
+from tavern_core.kernel.execution.sync_async_drivers import TimeLimit, bounded
 from tavern_core.kernel.execution.threads import Owner
-from tavern_core.kernel.nodes.value_conversion import adapt, adapted
+from tavern_core.kernel.nodes.annotation_coercion import adapt, adapted
 from tavern_core.kernel.views.stream_view import ReadStream
-from tavern_core.model.safe_text import with_type
+from tavern_core.model.safe_printing import with_type
 
 _NEVER_AGAIN: Final = (
     MisfitInput,
@@ -118,7 +118,7 @@ def _has_effects(plan: FlowPlan) -> bool:
 
 
 def _is_harmless_again(error: Exception, work: Work) -> bool:
-    """Whether a retry does no harm; the rule of calls (`kernel/calls/retrying.py`).
+    """Whether a retry does no harm; the rule of calls (`kernel/calls/retry_rules.py`).
 
     A node without effects changes nothing. The error of a call states its own outcome.
     """

@@ -15,7 +15,7 @@ from tavern_core.flow.engine.cache_keys import fixed_key, joined_key
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.graph.plan import ERROR_PORT, Binding, FlowPlan, Step
 from tavern_core.graph.slot_compatibility import value_misfit
-from tavern_core.kernel.nodes.node_code import NodeCode
+from tavern_core.kernel.nodes.node_callable import NodeCode
 from tavern_core.model.node import ABSENT, JSON_TYPES, Slot
 from tavern_core.schema.validate import Validator, compile_output_validator
 

@@ -23,17 +23,17 @@ from tavern_core.flow.engine.chunk_redaction import LONGEST_CHUNK, ReportedChunk
 from tavern_core.flow.engine.concurrency import Gates, Place
 from tavern_core.flow.engine.node_context import RunningNode
 from tavern_core.flow.engine.node_outputs import SKIPPED
-from tavern_core.flow.engine.node_values import fresh
+from tavern_core.flow.engine.node_value_encoding import fresh
 from tavern_core.flow.engine.plan_tables import Prepared, Work, misfits
 from tavern_core.flow.engine.protocols import Around, Cache, NodeFacilities, ScopePart
-from tavern_core.flow.engine.run_events import EventLog
+from tavern_core.flow.engine.run_event_log import EventLog
 from tavern_core.flow.engine.run_options import Question, RunOptions
 from tavern_core.flow.engine.scheduler import Scheduler
 from tavern_core.flow.engine.subworkflows import given as interface_values
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.graph.order import reachable
 from tavern_core.kernel.calls.running_call import Frame
-from tavern_core.kernel.execution.modes import caught
+from tavern_core.kernel.execution.sync_async_drivers import caught
 from tavern_core.kernel.execution.threads import Owner, ThreadPool
 from tavern_core.model.call import CallContext
 from tavern_core.model.run import FINAL_STATES, NodeError, NodeState, RunEvent, RunResult, RunState
@@ -102,7 +102,7 @@ class Run:
         self.facilities = host.facilities
         self.context = context
         self.reads: Mapping[str, None] | None = None
-        """The sources of untrusted content that its nodes have read (`kernel/calls/untrusted_content.py`)."""
+        """The sources of untrusted content that its nodes have read (`kernel/calls/taint_tracking.py`)."""
         self.outer: Frame | None = None
         """The call within which it runs."""
         self.options = options

@@ -28,21 +28,21 @@ from tavern_core.contract.nodes import MisfitInput, NothingCame, Skip
 from tavern_core.flow.engine.cache_keys import joined_key, value_key
 from tavern_core.flow.engine.channel import Channel, Rest
 from tavern_core.flow.engine.concurrency import Place
-from tavern_core.flow.engine.content_keys import Marks
 from tavern_core.flow.engine.eager_task import Starter
 from tavern_core.flow.engine.node_errors import GroupFailed, node_error
 from tavern_core.flow.engine.node_inputs import inputs_of
 from tavern_core.flow.engine.node_outputs import SKIPPED, Given, Outputs, Recalled, Unread, outputs_of
 from tavern_core.flow.engine.node_runner import collect, perform
-from tavern_core.flow.engine.node_values import CONTAINERS, fresh
+from tavern_core.flow.engine.node_value_encoding import CONTAINERS, fresh
 from tavern_core.flow.engine.plan_tables import Prepared, Work
 from tavern_core.flow.engine.protocols import RunPart
+from tavern_core.flow.engine.step_cache_keys import Marks
 from tavern_core.flow.engine.streams import Streams
 from tavern_core.flow.engine.subworkflows import run_group
 from tavern_core.graph.order import reachable
 from tavern_core.graph.plan import ERROR_PORT
 from tavern_core.graph.slot_compatibility import converted
-from tavern_core.kernel.nodes.value_conversion import adapt, adapted
+from tavern_core.kernel.nodes.annotation_coercion import adapt, adapted
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.node import ABSENT
 from tavern_core.model.run import NodeError

@@ -16,12 +16,12 @@ from tavern_core.flow.engine.channel import Channel, Reader
 from tavern_core.flow.engine.eager_task import together
 from tavern_core.flow.engine.node_errors import GroupFailed
 from tavern_core.flow.engine.node_runner import tried
-from tavern_core.flow.engine.node_values import own
+from tavern_core.flow.engine.node_value_encoding import own
 from tavern_core.flow.engine.plan_tables import Prepared, Work
 from tavern_core.flow.engine.protocols import ScopePart
 from tavern_core.graph.plan import map_keys
 from tavern_core.graph.slot_compatibility import nesting_misfit, value_misfit
-from tavern_core.kernel.execution.modes import bounded
+from tavern_core.kernel.execution.sync_async_drivers import bounded
 from tavern_core.model.node import ABSENT, Slot
 
 _AT_A_TIME: Final = 16

@@ -9,7 +9,7 @@ from typing import Final
 
 import h11
 
-from tavern_core.isolation.gateway.connection import Side, both
+from tavern_core.isolation.gateway.byte_relay import Side, both
 from tavern_core.isolation.gateway.request_head import LARGEST, Head, end_to_end
 
 _AT_ONCE: Final = 16_384

@@ -12,11 +12,11 @@ from typing import Final
 
 import h11
 
-from tavern_core.box.gateway_socket import USER
+from tavern_core.box.egress_proxy_socket import USER
 from tavern_core.box.output import Serve
 from tavern_core.contract.guards.addresses import Address, BadUrl, Target
 from tavern_core.errors import UsageError
-from tavern_core.isolation.gateway.connection import Allowance, Line, Side, TooMuch, both, carry
+from tavern_core.isolation.gateway.byte_relay import Allowance, Line, Side, TooMuch, both, carry
 from tavern_core.isolation.gateway.destinations import READ, Judge, Refused, place_of
 from tavern_core.isolation.gateway.exchange import BadAnswer, exchange
 from tavern_core.isolation.gateway.listener import Listener, Seats

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from tavern_core.contract.context import PluginContext, Runtime
-from tavern_core.contract.effects import MUTATES, function_of
 from tavern_core.contract.protocols import Service
-from tavern_core.contract.publishing import published, view_members
+from tavern_core.contract.published_methods import published, view_members
+from tavern_core.contract.read_only_decorators import MUTATES, function_of
 from tavern_core.isolation.codec import crossing
 from tavern_core.isolation.worker.host_client import HostClient
-from tavern_core.schema.limits import json_or
+from tavern_core.schema.bounded_json_copying import json_or
 from tavern_core.schema.redact import compile_redactor
 
 LONGEST_LINE: Final = 10_000

@@ -25,7 +25,7 @@ from tavern_core.isolation.stream_window import Outbox, bounded_frame
 from tavern_core.isolation.transport import MOST_AT_ONCE, BrokenChannel, Channel, Stream, encode
 from tavern_core.isolation.worker.facilities import LinesToHost
 from tavern_core.isolation.worker.host_client import HostClient, running
-from tavern_core.isolation.worker.plugin import WorkerPlugin
+from tavern_core.isolation.worker.plugin_request_handlers import WorkerPlugin
 from tavern_core.isolation.worker.running_call import WorkerCalls
 from tavern_core.isolation.worker.streams import StreamingCall
 

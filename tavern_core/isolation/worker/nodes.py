@@ -16,10 +16,10 @@ from tavern_core.isolation.codec import CALLS
 from tavern_core.isolation.node_codec import ANSWERS, NO_END, NOTHING, VALUES, reported_node
 from tavern_core.isolation.worker.host_client import HostClient
 from tavern_core.isolation.worker.streams import StreamingCall, in_thread, in_threads
-from tavern_core.kernel.nodes.node_code import NodeCode
+from tavern_core.kernel.nodes.annotation_coercion import adapt, adapted
+from tavern_core.kernel.nodes.node_callable import NodeCode
 from tavern_core.kernel.nodes.node_discovery import nodes_in
-from tavern_core.kernel.nodes.node_types import NodeOwner, describe_nodes
-from tavern_core.kernel.nodes.value_conversion import adapt, adapted
+from tavern_core.kernel.nodes.node_signature_reading import NodeOwner, describe_nodes
 from tavern_core.model.node import NodeSpec
 from tavern_core.model.question import prompt_and_schema
 from tavern_core.model.result import ToolResult

@@ -12,16 +12,23 @@ from pathlib import Path
 from typing import Any
 
 from tavern_core.contract.protocols import BoundTool, ToolHome
-from tavern_core.contract.targets import PythonTarget
+from tavern_core.contract.python_targets import PythonTarget
 from tavern_core.contract.tools import ToolFactory
-from tavern_core.contract.tracing import within_trace
+from tavern_core.contract.trace_context import within_trace
 from tavern_core.errors import TavernError, ToolFailed
 from tavern_core.isolation.codec import CALLS, pack_tool, preview_key, unpack_context, unpack_tool
 from tavern_core.isolation.worker.running_call import WorkerCalls
-from tavern_core.isolation.worker_setup import Setup
-from tavern_core.kernel.calls.normalise import plain, plain_parts
+from tavern_core.isolation.worker_setup_message import Setup
+from tavern_core.kernel.calls.result_normalisation import plain, plain_parts
 from tavern_core.kernel.plugins.executor_facilities import load_handler
-from tavern_core.kernel.plugins.tool_offers import DRAFT, Described, Owner, of_handler, spec_from_mapping, specs_of
+from tavern_core.kernel.plugins.tool_spec_reading import (
+    DRAFT,
+    Described,
+    Owner,
+    of_handler,
+    spec_from_mapping,
+    specs_of,
+)
 from tavern_core.model.config import LimitsConfig
 from tavern_core.model.manifest import Manifest
 from tavern_core.model.result import ToolResult

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.access.tool_selectors import Known, ToolList, ToolNames, plugin_key, specificity
-from tavern_core.model.limits import NO_LIMITS, ToolLimits
+from tavern_core.model.rate_and_concurrency_limits import NO_LIMITS, ToolLimits
 from tavern_core.model.tool import ToolSpec
 
 OWN: Final = "the tool"

@@ -27,13 +27,13 @@ from tavern_core.kernel.text.json_document import JsonDocument, read_json
 from tavern_core.model.agent_profile import AgentBudget, AgentProfile
 from tavern_core.model.capability import is_capability, known_capability
 from tavern_core.model.knowledge import KB
-from tavern_core.model.language import Language
+from tavern_core.model.message_translation import Language
 from tavern_core.model.naming_rules import RESERVED_NAMESPACES, UNLISTED_TOOLS, split_id
 from tavern_core.model.nearest import did_you_mean, nearest
 from tavern_core.model.pydantic_errors import Refusal, as_written, explain
-from tavern_core.model.safe_text import printed
+from tavern_core.model.safe_printing import printed
 from tavern_core.model.tool import ToolSpec
-from tavern_core.schema.dialects import wire_name
+from tavern_core.schema.provider_tool_export import wire_name
 
 CODE: Final = ProfileInvalid.code
 INVENTORY: Final = "tool_ids_inventory"

@@ -26,7 +26,7 @@ from tavern_core.model.call import HOST_PRINCIPAL, CallContext
 from tavern_core.model.config import HostConfig, LimitsConfig
 from tavern_core.model.naming_rules import JOB_TOOLS, SEARCH_TOOLS, split_id
 from tavern_core.model.tool import ToolSpec
-from tavern_core.model.untrusted import is_source
+from tavern_core.model.untrusted_content_rules import is_source
 
 if TYPE_CHECKING:
     from tavern_core.kernel.access.profiles import Profile

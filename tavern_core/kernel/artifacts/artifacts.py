@@ -25,13 +25,13 @@ from pydantic_core import to_json
 from tavern_core.contract.stores import Record, RecordStore
 from tavern_core.errors import ArtifactNotFound, OutputTooLarge, StateDamaged, UsageError
 from tavern_core.kernel.calls.running_call import current
-from tavern_core.kernel.calls.untrusted_content import running_call_has_read, sources_of_running_call
+from tavern_core.kernel.calls.taint_tracking import running_call_has_read, sources_of_running_call
 from tavern_core.kernel.files.atomic_file import PRIVATE_FILE, make_private_folder, state_errors
 from tavern_core.kernel.files.file_lock import locked
 from tavern_core.model.artifact import SCHEME, Artifact
 from tavern_core.model.call import HOST_PRINCIPAL, CallContext, check_caller, check_most, owner_of
 from tavern_core.model.nearest import did_you_mean
-from tavern_core.model.untrusted import sources_in
+from tavern_core.model.untrusted_content_rules import sources_in
 
 KIND: Final = "artifact"
 _CHUNK: Final = 1 << 20

@@ -1,6 +1,6 @@
 """Requests approval of one frozen call (SECURITY §1, FEATURES G12).
 
-    no approver is reachable      APPROVAL_REQUIRED, and the request is stored for an answer later (`stored_approvals.py`)
+    no approver is reachable      APPROVAL_REQUIRED, and the request is stored for an answer later (`pending_approval_store.py`)
     refused, too late, an error   APPROVAL_REJECTED: only a plain yes is one
     the caller's deadline passed  TIMEOUT
 
@@ -22,23 +22,23 @@ from typing import Any, Final
 
 from tavern_core.contract.stores import Record
 from tavern_core.errors import ApprovalRejected, ApprovalRequired, CallError, PolicyDenied, StateDamaged
-from tavern_core.kernel.calls.messages import MESSAGES
-from tavern_core.kernel.calls.stored_approvals import StoredApprovals
-from tavern_core.kernel.calls.untrusted_content import AFTER_READING
+from tavern_core.kernel.calls.bilingual_messages import MESSAGES
+from tavern_core.kernel.calls.pending_approval_store import StoredApprovals
+from tavern_core.kernel.calls.taint_tracking import AFTER_READING
 from tavern_core.kernel.catalogue.call_plan import Plan
-from tavern_core.kernel.execution.modes import InlineMode, LoopMode, Mode, TimeLimit, cancellations
 from tavern_core.kernel.execution.portal import Portal
+from tavern_core.kernel.execution.sync_async_drivers import InlineMode, LoopMode, Mode, TimeLimit, cancellations
 from tavern_core.kernel.execution.threads import ThreadPool
 from tavern_core.kernel.hooks.argument_copies import copied
-from tavern_core.kernel.hooks.dispatch import Wish
+from tavern_core.kernel.hooks.hook_chain_calls import Wish
 from tavern_core.kernel.log.recorder import Recorder
 from tavern_core.kernel.stores.store_offload import asked
 from tavern_core.model.approval import Approval, ApprovalRequest, Approver
 from tavern_core.model.call import ToolCall
 from tavern_core.model.capability import RISKS, Risk, describe
 from tavern_core.model.event import APPROVAL_DECIDED, APPROVAL_REQUESTED, Event
-from tavern_core.model.language import say
-from tavern_core.model.safe_text import printed
+from tavern_core.model.message_translation import say
+from tavern_core.model.safe_printing import printed
 from tavern_core.model.tool import ToolSpec
 
 _MOST_AT_ONCE: Final = 64

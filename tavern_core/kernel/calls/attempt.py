@@ -12,11 +12,11 @@ from typing import Any
 from tavern_core.contract.protocols import BoundTool
 from tavern_core.errors import OutputInvalid
 from tavern_core.kernel.calls.call_errors import explained, timed_out
-from tavern_core.kernel.calls.normalise import to_result
+from tavern_core.kernel.calls.result_normalisation import to_result
 from tavern_core.kernel.calls.running_call import CallLimits, RunningCall
-from tavern_core.kernel.calls.untrusted_content import marked, taken_over
+from tavern_core.kernel.calls.taint_tracking import marked, taken_over
 from tavern_core.kernel.catalogue.call_plan import Execute, Plan
-from tavern_core.kernel.execution.modes import Mode
+from tavern_core.kernel.execution.sync_async_drivers import Mode
 from tavern_core.kernel.execution.threads import Owner
 from tavern_core.model.result import ToolResult, success
 

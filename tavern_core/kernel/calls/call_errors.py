@@ -18,14 +18,14 @@ from tavern_core.errors import (
     Outcome,
     UpstreamError,
 )
-from tavern_core.kernel.calls.messages import MESSAGES, together
+from tavern_core.kernel.calls.bilingual_messages import MESSAGES, together
 from tavern_core.kernel.calls.running_call import RunningCall
 from tavern_core.kernel.catalogue.call_plan import Plan
-from tavern_core.kernel.execution.modes import LeftBehind, StoreSilent, TimeLimit, cancellations, has_begun
+from tavern_core.kernel.execution.sync_async_drivers import LeftBehind, StoreSilent, TimeLimit, cancellations, has_begun
 from tavern_core.kernel.registry import no_text
-from tavern_core.model.language import say
+from tavern_core.model.message_translation import say
 from tavern_core.model.result import ToolResult
-from tavern_core.model.safe_text import notes_of, with_type
+from tavern_core.model.safe_printing import notes_of, with_type
 from tavern_core.schema.redact import redact_text
 from tavern_core.schema.validate import Validator
 

@@ -11,32 +11,32 @@ from types import NoneType
 from typing import Any, Final
 
 from tavern_core.contract.protocols import BoundTool
-from tavern_core.contract.targets import BindsItself, PythonTarget
+from tavern_core.contract.python_targets import BindsItself, PythonTarget
 from tavern_core.errors import CallError, PluginError, PolicyDenied, TavernError, ToolNotFound, UpstreamError
 from tavern_core.kernel.calls.attempt import execute_of, way_of
 from tavern_core.kernel.calls.running_call import RunningCall, current
 from tavern_core.kernel.catalogue.call_plan import Execute, Inner, Plan
-from tavern_core.kernel.catalogue.namespaces import Namespaces, canonical
-from tavern_core.kernel.catalogue.profile_inventories import Inventories
-from tavern_core.kernel.catalogue.tool_specs import ToolSpecs
+from tavern_core.kernel.catalogue.namespace_resolvers import Namespaces, canonical
+from tavern_core.kernel.catalogue.profile_resolution import Inventories
+from tavern_core.kernel.catalogue.tool_spec_cache import ToolSpecs
 from tavern_core.kernel.hooks.argument_copies import ShownTool
-from tavern_core.kernel.limits.limit_table import Governor, LimitTable
+from tavern_core.kernel.limits.limiter_registry import Governor, LimitTable
 from tavern_core.kernel.plugins.effective_scopes import EffectiveScopes
 from tavern_core.kernel.plugins.executor_facilities import ToolHomes
 from tavern_core.kernel.plugins.record import Record
 from tavern_core.kernel.registry import Entry
 from tavern_core.model.call import CallContext
-from tavern_core.model.language import Language
+from tavern_core.model.message_translation import Language
 from tavern_core.model.naming_rules import spellings, split_id
 from tavern_core.model.nearest import nearest
-from tavern_core.model.safe_text import with_type
+from tavern_core.model.safe_printing import with_type
 from tavern_core.model.tool import ToolSpec
-from tavern_core.model.untrusted import effect_of, reads_addresses
-from tavern_core.schema.argument_intake import compile_intake
+from tavern_core.model.untrusted_content_rules import effect_of, reads_addresses
+from tavern_core.schema.bounded_json_copying import ROOM, quick_copy
+from tavern_core.schema.compiled_argument_validation import compile_intake
 from tavern_core.schema.defaults import compile_defaults
-from tavern_core.schema.guard_marks import compile_guarded
+from tavern_core.schema.guarded_value_search import compile_guarded
 from tavern_core.schema.integers import compile_integers
-from tavern_core.schema.limits import ROOM, quick_copy
 from tavern_core.schema.redact import compile_marked, compile_redactor
 from tavern_core.schema.validate import compile_output_validator, compile_validator
 

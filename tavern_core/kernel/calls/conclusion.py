@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.calls.running_call import RunningCall, begin
-from tavern_core.kernel.calls.untrusted_content import marked
+from tavern_core.kernel.calls.taint_tracking import marked
 from tavern_core.kernel.catalogue.call_plan import Plan
-from tavern_core.kernel.execution.modes import Mode
-from tavern_core.kernel.hooks.dispatch import HookCalls
+from tavern_core.kernel.execution.sync_async_drivers import Mode
+from tavern_core.kernel.hooks.hook_chain_calls import HookCalls
 from tavern_core.kernel.log.call_changes import Change
 from tavern_core.kernel.log.recorder import DENIALS, Recorder
 from tavern_core.kernel.settings.result_redaction import redact_result

@@ -1,11 +1,11 @@
-"""The words of the report to a model about its calls (`feedback.py`), in both languages."""
+"""The words of the report to a model about its calls (`text_call_report.py`), in both languages."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Final
 
-from tavern_core.model.language import Row
+from tavern_core.model.message_translation import Row
 
 LABELS: Final[Mapping[str, Row]] = {
     "results": ("[Tool results]", "[工具调用结果]"),

@@ -9,16 +9,16 @@ from typing import Any
 
 from tavern_core.errors import CallError
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.kernel.calls.admission import check_budget, check_depth, check_rule, give_copy, tool_call
 from tavern_core.kernel.calls.approvals import Approvals, definition_of
+from tavern_core.kernel.calls.call_preparation import check_budget, check_depth, check_rule, give_copy, tool_call
 from tavern_core.kernel.calls.compiler import Compiler
-from tavern_core.kernel.calls.normalise import to_result
 from tavern_core.kernel.calls.plan_tokens import PlanTokens
+from tavern_core.kernel.calls.result_normalisation import to_result
 from tavern_core.kernel.calls.running_call import CallLimits, RunningCall, begin, enter, frame, frame_of, leave
-from tavern_core.kernel.calls.untrusted_content import has_read, judged
+from tavern_core.kernel.calls.taint_tracking import has_read, judged
 from tavern_core.kernel.catalogue.call_plan import Execute, Plan
-from tavern_core.kernel.execution.modes import Mode
-from tavern_core.kernel.hooks.dispatch import HookCalls, Wish
+from tavern_core.kernel.execution.sync_async_drivers import Mode
+from tavern_core.kernel.hooks.hook_chain_calls import HookCalls, Wish
 from tavern_core.kernel.hooks.table import Implementation
 from tavern_core.model.call import CallContext
 from tavern_core.model.result import ToolResult, iso_utc, success

@@ -28,14 +28,14 @@ from pydantic_core import from_json, to_json
 from tavern_core.contract.stores import Record, RecordStore
 from tavern_core.errors import CallError, CallMisused, ConnectionLost, IdempotencyConflict, StateDamaged
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.kernel.calls.background import has_asked, resume_point
-from tavern_core.kernel.calls.retrying import is_harmless_again
+from tavern_core.kernel.calls.background_call_request import has_asked, resume_point
+from tavern_core.kernel.calls.result_serialization import result_of, result_text
+from tavern_core.kernel.calls.retry_rules import is_harmless_again
 from tavern_core.kernel.calls.running_call import RunningCall
-from tavern_core.kernel.calls.stored_results import result_of, result_text
 from tavern_core.kernel.calls.unstored_keys import RUNNING, UNKNOWN, UnstoredKeys
 from tavern_core.kernel.catalogue.call_plan import Plan
 from tavern_core.kernel.diagnostics import Diagnostics
-from tavern_core.kernel.execution.modes import Mode, StoreSilent, TimeLimit, has_begun
+from tavern_core.kernel.execution.sync_async_drivers import Mode, StoreSilent, TimeLimit, has_begun
 from tavern_core.kernel.limits.slots import held
 from tavern_core.kernel.settings.result_redaction import ForDisk
 from tavern_core.kernel.stores.store_offload import ask, at_once

@@ -10,7 +10,7 @@ from pydantic_core import to_json
 from tavern_core.errors import ArtifactNotFound, CallError, OutputTooLarge, StateDamaged
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.calls.running_call import CallLimits, RunningCall
-from tavern_core.kernel.calls.untrusted_content import sources_of
+from tavern_core.kernel.calls.taint_tracking import sources_of
 from tavern_core.kernel.catalogue.call_plan import Inner
 from tavern_core.model.artifact import Artifact
 from tavern_core.model.call import CallContext

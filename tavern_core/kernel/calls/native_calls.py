@@ -16,8 +16,8 @@ from typing import Any, Final, Literal
 
 from tavern_core.errors import InputInvalid, UsageError
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.kernel.calls.feedback import next_step
-from tavern_core.model.language import Language
+from tavern_core.kernel.calls.text_call_report import next_step
+from tavern_core.model.message_translation import Language
 from tavern_core.model.result import ToolResult
 from tavern_core.tam import neutralise
 

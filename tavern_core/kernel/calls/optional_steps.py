@@ -18,20 +18,27 @@ from typing import Any, Final
 
 from tavern_core.errors import BudgetExceeded, CallError, CircuitOpen
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.kernel.calls.admission import give_copy
 from tavern_core.kernel.calls.attempt import accept
 from tavern_core.kernel.calls.call_errors import error_of
+from tavern_core.kernel.calls.call_preparation import give_copy
 from tavern_core.kernel.calls.conclusion import Conclusion
 from tavern_core.kernel.calls.idempotency import Claim, Idempotency
 from tavern_core.kernel.calls.large_results import LargeResults
-from tavern_core.kernel.calls.normalise import NOT_AWAITABLE
-from tavern_core.kernel.calls.retrying import LONGEST_WAIT_S, is_harmless_again, may_pass, pause_before
+from tavern_core.kernel.calls.result_normalisation import NOT_AWAITABLE
+from tavern_core.kernel.calls.retry_rules import LONGEST_WAIT_S, is_harmless_again, may_pass, pause_before
 from tavern_core.kernel.calls.running_call import CallLimits, RunningCall, enter, frame_of, leave
-from tavern_core.kernel.calls.untrusted_content import marked, taken_over
+from tavern_core.kernel.calls.taint_tracking import marked, taken_over
 from tavern_core.kernel.catalogue.call_plan import Plan
-from tavern_core.kernel.execution.modes import LeftBehind, Mode, NeverBegan, TimeLimit, cancellations, has_begun
+from tavern_core.kernel.execution.sync_async_drivers import (
+    LeftBehind,
+    Mode,
+    NeverBegan,
+    TimeLimit,
+    cancellations,
+    has_begun,
+)
 from tavern_core.kernel.limits.breakers import CircuitBreaker
-from tavern_core.kernel.limits.limit_table import Governor, Place, Rate
+from tavern_core.kernel.limits.limiter_registry import Governor, Place, Rate
 from tavern_core.kernel.limits.result_cache import Key, Making
 from tavern_core.kernel.limits.slots import Full, Slots, held
 from tavern_core.model.call import owner_of

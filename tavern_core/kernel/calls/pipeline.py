@@ -25,7 +25,11 @@ from typing import Any, Final
 from tavern_core.contract.stores import RecordStore
 from tavern_core.contract.tool_context import RUNNING
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.kernel.calls.admission import (
+from tavern_core.kernel.calls.approvals import Approvals
+from tavern_core.kernel.calls.attempt import accept
+from tavern_core.kernel.calls.background_call_request import Background, Request, job_id
+from tavern_core.kernel.calls.call_errors import error_of, log_origin, no_context, no_texts
+from tavern_core.kernel.calls.call_preparation import (
     admit,
     check_rule,
     fill_and_validate,
@@ -34,20 +38,15 @@ from tavern_core.kernel.calls.admission import (
     take_changed,
     tool_call,
 )
-from tavern_core.kernel.calls.approvals import Approvals
-from tavern_core.kernel.calls.attempt import accept
-from tavern_core.kernel.calls.background import Background, Request, job_id
-from tavern_core.kernel.calls.call_control import CallControl, on_left_behind
-from tavern_core.kernel.calls.call_errors import error_of, log_origin, no_context, no_texts
 from tavern_core.kernel.calls.compiler import Compiler
 from tavern_core.kernel.calls.conclusion import Conclusion
+from tavern_core.kernel.calls.cross_process_cancellation import LongCalls, owner_of_call
 from tavern_core.kernel.calls.foresight import Foresight, own_gates
 from tavern_core.kernel.calls.idempotency import Idempotency
 from tavern_core.kernel.calls.large_results import ArtifactStore, LargeResults
-from tavern_core.kernel.calls.long_calls import LongCalls, owner_of_call
-from tavern_core.kernel.calls.normalise import NOT_AWAITABLE
 from tavern_core.kernel.calls.optional_steps import Governance
 from tavern_core.kernel.calls.plan_tokens import PlanTokens
+from tavern_core.kernel.calls.result_normalisation import NOT_AWAITABLE
 from tavern_core.kernel.calls.running_call import (
     CallLimits,
     Frame,
@@ -58,10 +57,11 @@ from tavern_core.kernel.calls.running_call import (
     frame_of,
     leave,
 )
-from tavern_core.kernel.calls.untrusted_content import concluded, has_read, judged
+from tavern_core.kernel.calls.taint_tracking import concluded, has_read, judged
+from tavern_core.kernel.calls.tool_context_control import CallControl, on_left_behind
 from tavern_core.kernel.catalogue.call_plan import Plan
-from tavern_core.kernel.execution.modes import Mode, TimeLimit, cancellations, has_begun
-from tavern_core.kernel.hooks.dispatch import HookCalls, Wish
+from tavern_core.kernel.execution.sync_async_drivers import Mode, TimeLimit, cancellations, has_begun
+from tavern_core.kernel.hooks.hook_chain_calls import HookCalls, Wish
 from tavern_core.kernel.log.recorder import Recorder
 from tavern_core.kernel.settings.secret_masking import KnownSecrets
 from tavern_core.model.call import CallContext, ToolCall, owner_of

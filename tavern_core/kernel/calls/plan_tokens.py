@@ -25,7 +25,7 @@ from tavern_core.errors import BudgetExceeded, CallMisused, CallTimeout, PolicyD
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.calls.approvals import definition_of, fingerprint
 from tavern_core.kernel.catalogue.call_plan import Plan
-from tavern_core.kernel.execution.modes import Mode, TimeLimit
+from tavern_core.kernel.execution.sync_async_drivers import Mode, TimeLimit
 from tavern_core.kernel.settings.result_redaction import ForDisk
 from tavern_core.kernel.stores.store_offload import ask
 from tavern_core.model.call import CallContext, ToolCall, owner_of

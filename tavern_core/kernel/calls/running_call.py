@@ -11,7 +11,7 @@ from typing import Any
 from tavern_core.contract.stores import Record
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.catalogue.call_plan import Plan
-from tavern_core.kernel.execution.modes import TimeLimit, cancellations
+from tavern_core.kernel.execution.sync_async_drivers import TimeLimit, cancellations
 from tavern_core.kernel.log.call_changes import Change
 from tavern_core.model.call import CallContext, ToolCall
 from tavern_core.model.config import ArtifactsConfig, LimitsConfig

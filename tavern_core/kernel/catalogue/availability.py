@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from tavern_core.errors import CallError, TavernError, ToolNotFound
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.kernel.catalogue.namespaces import Namespaces, canonical
-from tavern_core.kernel.catalogue.profile_inventories import Inventories
-from tavern_core.kernel.catalogue.tool_specs import ToolSpecs
+from tavern_core.kernel.catalogue.namespace_resolvers import Namespaces, canonical
+from tavern_core.kernel.catalogue.profile_resolution import Inventories
+from tavern_core.kernel.catalogue.tool_spec_cache import ToolSpecs
 from tavern_core.kernel.plugins.record import Record
 from tavern_core.model.call import HOST_PRINCIPAL, CallContext, check_caller, grant_fix, shortfall
 from tavern_core.model.capability import is_capability

@@ -13,13 +13,13 @@ from tavern_core.kernel.access.approval_rules import ApprovalRule
 from tavern_core.kernel.access.tool_access import ToolAccess
 from tavern_core.kernel.hooks.argument_copies import ShownTool
 from tavern_core.kernel.hooks.table import Implementation
-from tavern_core.kernel.limits.limit_table import Governor
+from tavern_core.kernel.limits.limiter_registry import Governor
 from tavern_core.kernel.log.recorder import Redactor
 from tavern_core.kernel.plugins.record import Usage
 from tavern_core.model.call import CallContext, Rights
 from tavern_core.model.result import ToolResult
 from tavern_core.model.tool import ToolSpec
-from tavern_core.model.untrusted import Effect
+from tavern_core.model.untrusted_content_rules import Effect
 from tavern_core.schema.validate import Validator
 
 Execute = Callable[[Any, Any], Any]

@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from tavern_core.errors import PluginError, ToolNotFound, UsageError
-from tavern_core.kernel.catalogue.profile_inventories import Inventories
-from tavern_core.kernel.catalogue.tool_specs import ToolSpecs
+from tavern_core.kernel.catalogue.profile_resolution import Inventories
+from tavern_core.kernel.catalogue.tool_spec_cache import ToolSpecs
 from tavern_core.kernel.catalogue.tools import Tools
 from tavern_core.model.call import CallContext
-from tavern_core.model.language import Language, of_the_locale
+from tavern_core.model.message_translation import Language, of_the_locale
 from tavern_core.model.naming_rules import SEARCH_TOOLS, UNLISTED_TOOLS
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.tool import ToolSpec
@@ -35,7 +35,7 @@ class Descriptions:
         """Ids of tools that were described and are not registered: those of namespaces, and what factories make for one caller."""
 
     def tool_schema(self, tool: str | ToolSpec, dialect: str) -> dict[str, Any]:
-        from tavern_core.schema.dialects import DIALECTS
+        from tavern_core.schema.provider_tool_export import DIALECTS
 
         if not isinstance(dialect, str) or dialect not in DIALECTS:
             raise UsageError(
@@ -47,7 +47,7 @@ class Descriptions:
         return export_for_model(spec, dialect)
 
     def tool_id(self, wire_name: str) -> str:
-        from tavern_core.schema.dialects import WireNames
+        from tavern_core.schema.provider_tool_export import WireNames
 
         if not isinstance(wire_name, str):
             raise ToolNotFound(f"a wire name is text, got {type(wire_name).__name__}")
@@ -135,7 +135,7 @@ class Descriptions:
 def export_for_model(spec: ToolSpec, dialect: str) -> dict[str, Any]:
     """`export_tool`, for a reader that is a model: values in schemas of upstreams cannot be read as calls. Calls are held against the
     schemas as they are."""
-    from tavern_core.schema.dialects import export_tool
+    from tavern_core.schema.provider_tool_export import export_tool
 
     if spec.described_by:
         from tavern_core.tam import neutralise_json

@@ -22,9 +22,9 @@ from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.catalogue.full_text import FullText
 from tavern_core.kernel.catalogue.parameter_text import fold_lines, harmless, parameter_lines
 from tavern_core.kernel.catalogue.tokenizer import query_words, words_of
-from tavern_core.model.language import Language, Row, words_in
+from tavern_core.model.message_translation import Language, Row, words_in
 from tavern_core.model.naming_rules import JOB_RESULT, SEARCH_TOOLS
-from tavern_core.model.safe_text import seen
+from tavern_core.model.safe_printing import seen
 from tavern_core.model.tool import Example, ToolSpec
 
 AVAILABLE_TOOLS: Final = "system:available_tools"

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from tavern_core.model import depths
-from tavern_core.model.language import Language, Row, words_in
-from tavern_core.model.safe_text import seen, shortened
+from tavern_core.model.message_translation import Language, Row, words_in
+from tavern_core.model.safe_printing import seen, shortened
 
 _MOST_LINES: Final = 100
 _MOST_CHOICES: Final = 50

@@ -11,9 +11,9 @@ from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.access.tool_access import PluginToolGroups
 from tavern_core.kernel.access.tool_pins import ToolPin
 from tavern_core.kernel.catalogue.availability import Availability, Need, Why
-from tavern_core.kernel.catalogue.namespaces import Namespaces
-from tavern_core.kernel.catalogue.profile_inventories import Inventories
-from tavern_core.kernel.catalogue.tool_specs import ToolSpecs
+from tavern_core.kernel.catalogue.namespace_resolvers import Namespaces
+from tavern_core.kernel.catalogue.profile_resolution import Inventories
+from tavern_core.kernel.catalogue.tool_spec_cache import ToolSpecs
 from tavern_core.kernel.hooks.event_emitter import EventEmitter
 from tavern_core.kernel.plugins.app_tools import Registration
 from tavern_core.kernel.plugins.reconciler import Reconciler

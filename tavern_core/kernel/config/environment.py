@@ -17,9 +17,18 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from tavern_core.errors import ConfigInvalid, Finding, Location
-from tavern_core.kernel.config.keys import FREE, Keys, annotation_at, canonical, put, section_keys, shape_of, spelt
+from tavern_core.kernel.config.config_key_lookup import (
+    FREE,
+    Keys,
+    annotation_at,
+    canonical,
+    put,
+    section_keys,
+    shape_of,
+    spelt,
+)
+from tavern_core.kernel.config.layer_reading import Layer
 from tavern_core.kernel.config.places import PREFIX
-from tavern_core.kernel.config.sources import Layer
 from tavern_core.model.config import HostConfig
 from tavern_core.model.nearest import did_you_mean
 

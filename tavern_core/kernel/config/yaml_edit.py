@@ -21,12 +21,12 @@ from typing import Any, Final
 import yaml
 
 from tavern_core.errors import ConfigInvalid
-from tavern_core.kernel.config.keys import Keys
+from tavern_core.kernel.config.config_key_lookup import Keys
 from tavern_core.kernel.files.atomic_file import read_text, write_atomic
 from tavern_core.kernel.files.file_lock import locked
 from tavern_core.kernel.text.document_limits import LARGEST_FILE
 from tavern_core.kernel.text.yaml_reader import read_yaml
-from tavern_core.model.safe_text import shortened
+from tavern_core.model.safe_printing import shortened
 
 _PLAIN: Final = re.compile(r"[A-Za-z](?:[A-Za-z0-9_./:-]*[A-Za-z0-9_/-])?\Z")
 _NOT_PLAIN: Final = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n"})

@@ -38,7 +38,7 @@ from tavern_core.model.plugin_status import Diagnostic, Source
 from tavern_core.model.tool import ToolSpec
 
 if TYPE_CHECKING:
-    from tavern_core.kernel.discovery.package_finder import PackageFinder
+    from tavern_core.kernel.discovery.package_locator import PackageFinder
 
 _RANKS: Final[dict[Source, int]] = {"builtin": 0, "object": 1, "folder": 2, "entry_point": 3, "vcp": 4, "skill": 5}
 _SETTING: Final[dict[Source, str]] = {"folder": "plugins.roots", "vcp": "plugins.vcp", "skill": "skills.roots"}
@@ -257,7 +257,7 @@ class _Looking:
         return entries, is_unchanged
 
     def _finder(self, entries: Sequence[PathEntry]) -> PackageFinder:
-        from tavern_core.kernel.discovery.package_finder import PackageFinder
+        from tavern_core.kernel.discovery.package_locator import PackageFinder
 
         listings = {entry.path: entry.names for entry in entries if entry.names is not None}
         return PackageFinder(self._paths, listings, ask_hooks=self._is_own_path)

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.kernel.files.plugin_files import Stamp, bear_stamps, is_settled, stamp_of
+from tavern_core.kernel.files.plugin_file_reader import Stamp, bear_stamps, is_settled, stamp_of
 from tavern_core.kernel.files.regular_file import open_regular
 from tavern_core.model.plugin_status import Diagnostic
 

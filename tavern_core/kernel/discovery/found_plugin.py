@@ -23,8 +23,8 @@ from tavern_core.kernel.discovery.index import (
     finding_of,
     unpack_tools,
 )
-from tavern_core.kernel.discovery.plugin_facts import Facts
-from tavern_core.kernel.files.plugin_files import FolderFiles, PluginFiles, ZipFiles
+from tavern_core.kernel.discovery.manifest_facts import Facts
+from tavern_core.kernel.files.plugin_file_reader import FolderFiles, PluginFiles, ZipFiles
 from tavern_core.kernel.manifest.declared_tools import DeclaredTools
 from tavern_core.model.plugin_status import Source
 from tavern_core.model.tool import ToolSpec

@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple
 from tavern_core.errors import Finding, Location
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.discovery.distributions import Distribution, PathEntry
-from tavern_core.kernel.files.plugin_files import Stamp, bear_stamps
+from tavern_core.kernel.files.plugin_file_reader import Stamp, bear_stamps
 from tavern_core.kernel.files.regular_file import open_regular
 from tavern_core.kernel.manifest.declared_tools import DeclaredTools
 from tavern_core.model.plugin_status import Source

@@ -15,7 +15,7 @@ from tavern_core.model.plugin_status import Source
 from tavern_core.model.skill import SCRIPTS, SKILL_FILES
 
 if TYPE_CHECKING:
-    from tavern_core.kernel.files.plugin_files import PluginFiles
+    from tavern_core.kernel.files.plugin_file_reader import PluginFiles
     from tavern_core.kernel.manifest.translated import Translated
 
 MARKS: Final[Mapping[Source, tuple[str, ...]]] = {"vcp": ("plugin-manifest.json",), "skill": SKILL_FILES}

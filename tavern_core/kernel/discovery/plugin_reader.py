@@ -23,10 +23,10 @@ from tavern_core.kernel.discovery.index import (
     finding_row,
     pack_tools,
 )
+from tavern_core.kernel.discovery.manifest_facts import Facts, facts_of
 from tavern_core.kernel.discovery.other_formats import MARKS, WATCHED, marked, name_of, translate
-from tavern_core.kernel.discovery.package_finder import Place
-from tavern_core.kernel.discovery.plugin_facts import Facts, facts_of
-from tavern_core.kernel.files.plugin_files import PluginFiles, is_settled, stamp_of
+from tavern_core.kernel.discovery.package_locator import Place
+from tavern_core.kernel.files.plugin_file_reader import PluginFiles, is_settled, stamp_of
 from tavern_core.kernel.manifest.declared_tools import DeclaredTools, read_declared_tools
 from tavern_core.kernel.manifest.manifest_reader import ManifestReading, read_manifest
 from tavern_core.model.manifest import Entry, Manifest

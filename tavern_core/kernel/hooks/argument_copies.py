@@ -15,7 +15,7 @@ from tavern_core.model.event import Event
 from tavern_core.model.node import NodeMode, NodeSpec, PassThrough, Slot
 from tavern_core.model.result import ToolResult
 from tavern_core.model.tool import ToolSpec
-from tavern_core.schema.limits import copied_parts, json_or
+from tavern_core.schema.bounded_json_copying import copied_parts, json_or
 
 
 class _Code:

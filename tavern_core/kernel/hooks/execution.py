@@ -17,11 +17,11 @@ from typing import Any
 from tavern_core.contract.decisions import Deny
 from tavern_core.errors import CallError, PolicyDenied
 from tavern_core.kernel.diagnostics import Diagnostics
-from tavern_core.kernel.execution.modes import Mode, TimeLimit, cancellations
+from tavern_core.kernel.execution.sync_async_drivers import Mode, TimeLimit, cancellations
 from tavern_core.kernel.hooks.argument_copies import shown
 from tavern_core.kernel.hooks.quarantine import HookPaused, Quarantine
 from tavern_core.kernel.hooks.table import Implementation
-from tavern_core.model.safe_text import printed
+from tavern_core.model.safe_printing import printed
 from tavern_core.schema.secret_scanning import redact_text
 
 

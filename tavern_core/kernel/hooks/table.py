@@ -29,7 +29,7 @@ from tavern_core.kernel.hooks.argument_copies import shown
 from tavern_core.kernel.signal import Signal
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.plugin_status import RestingHook
-from tavern_core.model.safe_text import printed
+from tavern_core.model.safe_printing import printed
 from tavern_core.model.tool import ToolSpec
 
 _MARK = f"{PROJECT}_impl"

@@ -13,7 +13,7 @@ from pydantic_core import to_json
 
 from tavern_core.contract.stores import Record, RecordStore
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.kernel.calls.stored_results import result_of, result_text
+from tavern_core.kernel.calls.result_serialization import result_of, result_text
 from tavern_core.kernel.log.recorder import Recorder
 from tavern_core.kernel.settings.result_redaction import ForDisk
 from tavern_core.model.event import JOB_CHANGED

@@ -18,12 +18,12 @@ from functools import partial
 from typing import Any, Final
 
 from tavern_core.errors import InputInvalid, JobNotFound, StateDamaged, UsageError
-from tavern_core.kernel.calls.background import Request
+from tavern_core.kernel.calls.background_call_request import Request
 from tavern_core.kernel.calls.elicitation import misfit
-from tavern_core.kernel.calls.stored_approvals import StoredApprovals
-from tavern_core.kernel.calls.untrusted_content import running_call_has_read, sources_of
+from tavern_core.kernel.calls.pending_approval_store import StoredApprovals
+from tavern_core.kernel.calls.taint_tracking import running_call_has_read, sources_of
 from tavern_core.kernel.catalogue.call_plan import Plan
-from tavern_core.kernel.execution.modes import cancellations
+from tavern_core.kernel.execution.sync_async_drivers import cancellations
 from tavern_core.kernel.jobs.job_records import LOST, KeptJob, ended
 from tavern_core.kernel.jobs.new_jobs import NewJobs
 from tavern_core.kernel.jobs.running_job import RunningJob, give_answer

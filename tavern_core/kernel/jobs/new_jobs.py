@@ -9,14 +9,14 @@ from hashlib import sha256
 from os import urandom
 from typing import Any, Final
 
-from tavern_core.contract.tracing import trace_headers, traceparent_of
+from tavern_core.contract.trace_context import trace_headers, traceparent_of
 from tavern_core.errors import CallMisused, InputInvalid, InternalError, StateDamaged
-from tavern_core.kernel.calls.admission import own_copy
-from tavern_core.kernel.calls.background import Request
+from tavern_core.kernel.calls.background_call_request import Request
+from tavern_core.kernel.calls.call_preparation import own_copy
 from tavern_core.kernel.calls.idempotency import digest_of
 from tavern_core.kernel.calls.running_call import current
-from tavern_core.kernel.calls.untrusted_content import inherited
-from tavern_core.kernel.execution.modes import Mode, TimeLimit
+from tavern_core.kernel.calls.taint_tracking import inherited
+from tavern_core.kernel.execution.sync_async_drivers import Mode, TimeLimit
 from tavern_core.kernel.jobs.job_records import KeptJob, ended
 from tavern_core.kernel.jobs.running_job import RunningJob
 from tavern_core.kernel.jobs.running_jobs import NEVER_RAN, RunningJobs

@@ -11,10 +11,10 @@ from typing import Any, Final
 
 from tavern_core.contract.tool_context import LogLevel
 from tavern_core.errors import InputInvalid, TavernError
-from tavern_core.kernel.calls.background import Request
+from tavern_core.kernel.calls.background_call_request import Request
 from tavern_core.kernel.calls.elicitation import misfit, unanswered
 from tavern_core.kernel.calls.running_call import Frame
-from tavern_core.kernel.execution.modes import Mode
+from tavern_core.kernel.execution.sync_async_drivers import Mode
 from tavern_core.kernel.jobs.job_records import JobChanges
 from tavern_core.model.call import CallContext
 from tavern_core.model.job import Job

@@ -21,7 +21,7 @@ from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
 from tavern_core.contract.protocols import Calls, RunJobs
-from tavern_core.contract.tracing import within_trace
+from tavern_core.contract.trace_context import within_trace
 from tavern_core.errors import (
     CallError,
     InputInvalid,
@@ -29,14 +29,14 @@ from tavern_core.errors import (
     TavernError,
     UsageError,
 )
-from tavern_core.kernel.calls.background import has_asked, job_id, resume_point
-from tavern_core.kernel.calls.call_control import Progress, on_left_behind, on_progress
+from tavern_core.kernel.calls.background_call_request import has_asked, job_id, resume_point
 from tavern_core.kernel.calls.elicitation import conversation
+from tavern_core.kernel.calls.pending_approval_store import StoredApprovals
 from tavern_core.kernel.calls.running_call import current
-from tavern_core.kernel.calls.stored_approvals import StoredApprovals
-from tavern_core.kernel.calls.untrusted_content import Starter
-from tavern_core.kernel.execution.modes import Mode
+from tavern_core.kernel.calls.taint_tracking import Starter
+from tavern_core.kernel.calls.tool_context_control import Progress, on_left_behind, on_progress
 from tavern_core.kernel.execution.portal import Portal
+from tavern_core.kernel.execution.sync_async_drivers import Mode
 from tavern_core.kernel.jobs.job_records import LOST, JobChanges, KeptJob, ended
 from tavern_core.kernel.jobs.running_job import (
     AGAIN_S,

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Literal
 
-from tavern_core.model.limits import Breaker
+from tavern_core.model.rate_and_concurrency_limits import Breaker
 
 State = Literal["closed", "open", "half-open"]
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.kernel.limits.limit_table import BLOCKS, Governor, LimitTable
+from tavern_core.kernel.limits.limiter_registry import BLOCKS, Governor, LimitTable
 from tavern_core.model.config import HostConfig
-from tavern_core.model.limits import NO_LIMITS, ToolLimits, parse_rate
+from tavern_core.model.rate_and_concurrency_limits import NO_LIMITS, ToolLimits, parse_rate
 from tavern_core.model.tool import ToolSpec
 
 

@@ -23,7 +23,7 @@ from tavern_core.kernel.signal import Signal, Subscribers
 from tavern_core.model.call import CallContext, ToolCall
 from tavern_core.model.event import POLICY_DENIED, TOOL_CALLED, TOOL_RESULT, Event, event_of, event_types
 from tavern_core.model.result import ToolResult
-from tavern_core.model.safe_text import printed
+from tavern_core.model.safe_printing import printed
 from tavern_core.schema.redact import named_secrets, shortened
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from tavern_core.errors import Finding, Location
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.kernel.files.plugin_files import PluginFiles, Stamp
+from tavern_core.kernel.files.plugin_file_reader import PluginFiles, Stamp
 from tavern_core.model.nearest import fold
 from tavern_core.model.tool import ToolSpec
 

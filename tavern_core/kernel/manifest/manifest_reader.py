@@ -16,8 +16,8 @@ from pydantic import ValidationError
 
 from tavern_core.errors import Finding, Location
 from tavern_core.frozen_dataclass import dataclass
+from tavern_core.kernel.manifest.key_shape_examples import SHAPES
 from tavern_core.kernel.manifest.manifest_rules import check_manifest
-from tavern_core.kernel.manifest.misspelt_keys import SHAPES
 from tavern_core.kernel.text.yaml_reader import YamlDocument, read_yaml
 from tavern_core.model.manifest import Manifest, Permissions
 from tavern_core.model.path_problem import Path

@@ -17,7 +17,7 @@ from tavern_core.contract.permissions import canonical_hook, hook_spellings
 from tavern_core.errors import Finding
 from tavern_core.kernel.files.safe_paths import path_problem
 from tavern_core.kernel.manifest.tool_ids import IdRefusal, canonical_id
-from tavern_core.kernel.settings.values import key_problem, setting_problems
+from tavern_core.kernel.settings.setting_value_validation import key_problem, setting_problems
 from tavern_core.kernel.text.document_limits import MOST_FINDINGS
 from tavern_core.kernel.text.yaml_reader import YamlDocument
 from tavern_core.model.capability_scope import entry_problem

@@ -20,7 +20,7 @@ from tavern_core import package_location
 from tavern_core.contract.hookspecs import permission_names
 from tavern_core.contract.permissions import DATA_RIGHTS, describe_permission
 from tavern_core.kernel.manifest.field_descriptions import TEXTS
-from tavern_core.kernel.manifest.workflow_schema import WORKFLOW_TEXTS, complete
+from tavern_core.kernel.manifest.workflow_schema_completion import WORKFLOW_TEXTS, complete
 from tavern_core.model.capability import CAPABILITIES
 from tavern_core.model.manifest import Manifest
 from tavern_core.model.naming_rules import SERVICE_NAME

@@ -19,7 +19,7 @@ from tavern_core.kernel.text.document_limits import LARGEST_FILE
 from tavern_core.kernel.text.yaml_dialect import EventParser
 from tavern_core.kernel.text.yaml_reader import YamlDocument, decode, read_yaml
 from tavern_core.model.nearest import known_instead
-from tavern_core.model.safe_text import seen
+from tavern_core.model.safe_printing import seen
 from tavern_core.model.skill import split_skill
 from tavern_core.tam.neutralise import VISIBLE, neutralise
 

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from tavern_core.contract.permissions import TRUST
-from tavern_core.kernel.files.plugin_files import FolderFiles, PluginFiles
+from tavern_core.kernel.files.plugin_file_reader import FolderFiles, PluginFiles
 from tavern_core.kernel.manifest.declared_tools import DeclaredTools
 from tavern_core.kernel.manifest.skill_file import SkillFile
 from tavern_core.kernel.manifest.skill_tools import LONGEST_DESCRIPTION, NAMESPACE, read_one, specs_of, version_of

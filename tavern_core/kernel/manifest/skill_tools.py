@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from tavern_core.errors import Finding, Location
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.kernel.files.plugin_files import PluginFiles, Stamp
+from tavern_core.kernel.files.plugin_file_reader import PluginFiles, Stamp
 from tavern_core.kernel.manifest.skill_file import CODE, SkillFile, read_skill
 from tavern_core.kernel.manifest.tool_ids import plugin_name
 from tavern_core.model.skill import RUN, SCRIPTS, SKILL_FILES

@@ -18,18 +18,18 @@ from pydantic import ValidationError
 
 from tavern_core.errors import Finding
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.kernel.manifest.implementation_check import KINDS, shell_signs, split_command
-from tavern_core.kernel.manifest.misspelt_keys import SHAPES
+from tavern_core.kernel.manifest.implementation_validation import KINDS, shell_signs, split_command
+from tavern_core.kernel.manifest.key_shape_examples import SHAPES
 from tavern_core.kernel.manifest.tool_ids import IdRefusal, canonical_id
-from tavern_core.kernel.settings.values import setting_problems
+from tavern_core.kernel.settings.setting_value_validation import setting_problems
 from tavern_core.kernel.text.document_limits import MOST_FINDINGS
 from tavern_core.kernel.text.json_document import JsonDocument, read_json
 from tavern_core.model.capability import is_capability, known_capability
-from tavern_core.model.limits import NO_LIMITS
 from tavern_core.model.manifest import Manifest
 from tavern_core.model.nearest import did_you_mean, known_instead
 from tavern_core.model.path_problem import Path
 from tavern_core.model.pydantic_errors import Located, as_written, explain
+from tavern_core.model.rate_and_concurrency_limits import NO_LIMITS
 from tavern_core.model.tool import Example, ToolSpec
 from tavern_core.model.toolfile import Implementation, ToolDefinition
 from tavern_core.schema.problem import split_pointer

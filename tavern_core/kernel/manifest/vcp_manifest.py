@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from tavern_core.errors import Finding
-from tavern_core.kernel.files.plugin_files import PluginFiles
+from tavern_core.kernel.files.plugin_file_reader import PluginFiles
 from tavern_core.kernel.manifest.declared_tools import DeclaredTools
-from tavern_core.kernel.manifest.implementation_check import KINDS, RUNNERS, split_command
+from tavern_core.kernel.manifest.implementation_validation import KINDS, RUNNERS, split_command
 from tavern_core.kernel.manifest.tool_ids import plugin_name
 from tavern_core.kernel.manifest.translated import CODE, Translated, unstated_needs
 from tavern_core.kernel.manifest.vcp_parameters import declared_schema, infer, inferred_schema, prose
@@ -26,7 +26,7 @@ from tavern_core.model.manifest import Manifest
 from tavern_core.model.naming_rules import is_local_name
 from tavern_core.model.nearest import fold
 from tavern_core.model.path_problem import Path
-from tavern_core.model.safe_text import seen
+from tavern_core.model.safe_printing import seen
 from tavern_core.model.tool import ToolSpec
 from tavern_core.model.toolfile import Implementation
 

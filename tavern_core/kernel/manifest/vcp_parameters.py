@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model.naming_rules import is_local_name
-from tavern_core.model.safe_text import seen
+from tavern_core.model.safe_printing import seen
 from tavern_core.tam import parse
 from tavern_core.tam.document import Field
 from tavern_core.tam.grammar import END, START

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from tavern_core.contract.nodes import Skip
 from tavern_core.model import depths
-from tavern_core.model.safe_text import shortened
-from tavern_core.schema.limits import SCALARS
+from tavern_core.model.safe_printing import shortened
+from tavern_core.schema.bounded_json_copying import SCALARS
 
 _BYTES: Final = "$bytes"
 _SKIP: Final = "$skip"

@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 from typing import Any, Final
 
 from tavern_core.model.node import NodeMode, NodeSpec, PassThrough, Slot
-from tavern_core.schema.limits import json_copy
+from tavern_core.schema.bounded_json_copying import json_copy
 
 _SLOT: Final = tuple(f.name for f in fields(Slot))
 _NODE: Final = tuple(

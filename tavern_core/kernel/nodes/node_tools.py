@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from tavern_core.errors import TavernError
 from tavern_core.kernel.files.regular_file import open_regular
-from tavern_core.kernel.manifest.workflow_files import LARGEST_FILE, read_workflow
-from tavern_core.schema.slot_schema import node_schema, workflow_schema
+from tavern_core.kernel.manifest.workflow_file_codec import LARGEST_FILE, read_workflow
+from tavern_core.schema.slot_to_schema import node_schema, workflow_schema
 
 if TYPE_CHECKING:
     from tavern_core.model.node import NodeSpec

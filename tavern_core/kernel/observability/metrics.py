@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from tavern_core.errors import StateDamaged, UsageError
 from tavern_core.kernel.jobs.jobs import Jobs
-from tavern_core.kernel.limits.limit_table import LimitTable
+from tavern_core.kernel.limits.limiter_registry import LimitTable
 from tavern_core.kernel.log.recorder import DENIALS, Recorder
 from tavern_core.model.job import JOB_STATUSES
 from tavern_core.model.result import CallTrace, ToolResult

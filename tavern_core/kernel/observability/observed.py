@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final
 
-from tavern_core.contract.tracing import traceparent_of
+from tavern_core.contract.trace_context import traceparent_of
 from tavern_core.errors import UsageError
 from tavern_core.kernel.calls.pipeline import Phase, Pipeline
-from tavern_core.kernel.execution.modes import Mode
+from tavern_core.kernel.execution.sync_async_drivers import Mode
 from tavern_core.model.call import CallContext
 from tavern_core.model.result import ToolResult
 

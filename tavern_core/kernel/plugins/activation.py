@@ -20,21 +20,21 @@ from typing import Any, Final, TypeVar
 from tavern_core.contract.context import PluginContext, Runtime
 from tavern_core.contract.tools import ToolFactory
 from tavern_core.errors import ActivationFailed, NameConflict
-from tavern_core.kernel.execution.modes import TimeLimit, cancellations
+from tavern_core.kernel.execution.sync_async_drivers import TimeLimit, cancellations
 from tavern_core.kernel.hooks.argument_copies import copied
 from tavern_core.kernel.plugins.candidate import has_nodes
-from tavern_core.kernel.plugins.contributions import SECTIONS, named
+from tavern_core.kernel.plugins.contribution_registry import SECTIONS, named
 from tavern_core.kernel.plugins.deactivation import forget, stop_started
 from tavern_core.kernel.plugins.executor_facilities import load_handler
+from tavern_core.kernel.plugins.host_registries import ImportGuard, Tables
 from tavern_core.kernel.plugins.permitted_hooks import LIFE, permitted
 from tavern_core.kernel.plugins.plugin_errors import as_activation_error
 from tavern_core.kernel.plugins.plugin_facilities import GrantedFacilities
 from tavern_core.kernel.plugins.record import Record
 from tavern_core.kernel.plugins.registry_entries import aliases_of, offered_entries
-from tavern_core.kernel.plugins.remote_plugin import RemotePlugin
+from tavern_core.kernel.plugins.remote_plugin_interface import RemotePlugin
 from tavern_core.kernel.plugins.service_replacement import settle_overrides, split_overrides, without_ungranted
-from tavern_core.kernel.plugins.tables import ImportGuard, Tables
-from tavern_core.kernel.plugins.tool_offers import (
+from tavern_core.kernel.plugins.tool_spec_reading import (
     DRAFT,
     Described,
     Owner,
@@ -48,7 +48,7 @@ from tavern_core.kernel.plugins.tool_offers import (
 from tavern_core.kernel.registry import Entry as ToolEntry
 from tavern_core.kernel.settings.secret_masking import MaskingFilter
 from tavern_core.model.call import HOST_PRINCIPAL, CallContext
-from tavern_core.model.safe_text import printed
+from tavern_core.model.safe_printing import printed
 from tavern_core.model.tool import ToolSpec
 
 Offered = Mapping[str, Mapping[str, Any]]
@@ -205,7 +205,7 @@ async def _add_profiles(record: Record, offered: dict[str, dict[str, Any]], tabl
     """Add the profiles that stand below `profiles.entry`."""
     if "profiles" not in record.candidate.facts.sections:
         return
-    from tavern_core.kernel.plugins.plugin_profiles import profiles_in
+    from tavern_core.kernel.plugins.agent_profile_loader import profiles_in
 
     cache = tables.base.home / "cache" / "unpacked"
     found, findings = await _aside(record, tables, profiles_in, record.candidate, cache)
@@ -227,7 +227,7 @@ async def _describe_nodes(record: Record, offered: dict[str, dict[str, Any]], ta
         given += await _nodes_in_files(record, tables)
     if not given:
         return
-    from tavern_core.kernel.nodes.node_types import NodeOwner, describe_nodes
+    from tavern_core.kernel.nodes.node_signature_reading import NodeOwner, describe_nodes
 
     unique = {id(item): item for item in given}  # a node may be found below `nodes.entry` and be returned as well
     artifact = await _aside(record, tables, candidate.artifact)

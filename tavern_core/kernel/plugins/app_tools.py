@@ -20,7 +20,7 @@ from tavern_core.kernel.plugins.candidate import object_candidate
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.kernel.plugins.record import Record, Standing
 from tavern_core.kernel.plugins.registry_entries import refuse_bad_schemas
-from tavern_core.kernel.plugins.tool_offers import Owner, describe, spec_from_mapping
+from tavern_core.kernel.plugins.tool_spec_reading import Owner, describe, spec_from_mapping
 from tavern_core.kernel.registry import Entry, Registry
 from tavern_core.model.naming_rules import RESERVED_NAMESPACES, is_local_name, is_plugin_name, is_reserved
 from tavern_core.model.nearest import known_instead

@@ -23,15 +23,15 @@ from tavern_core.contract.plugin import Plugin
 from tavern_core.contract.tools import Offer, Tool, ToolFactory, mark_of
 from tavern_core.errors import Finding, UsageError
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.kernel.discovery.plugin_facts import Facts, facts_of
-from tavern_core.kernel.files.plugin_files import FolderFiles
+from tavern_core.kernel.discovery.manifest_facts import Facts, facts_of
+from tavern_core.kernel.files.plugin_file_reader import FolderFiles
 from tavern_core.kernel.grants.grants import Tier
 from tavern_core.kernel.hooks.table import implements
 from tavern_core.kernel.manifest.declared_tools import DeclaredTools
 from tavern_core.model.config import IsolationConfig
 from tavern_core.model.naming_rules import is_plugin_name
 from tavern_core.model.plugin_status import Source
-from tavern_core.model.safe_text import seen
+from tavern_core.model.safe_printing import seen
 from tavern_core.model.tool import ToolSpec
 
 if TYPE_CHECKING:

@@ -10,12 +10,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from tavern_core.kernel.plugins.host_registries import Tables
 from tavern_core.kernel.plugins.record import Record
-from tavern_core.kernel.plugins.remote_plugin import RemotePlugin
+from tavern_core.kernel.plugins.remote_plugin_interface import RemotePlugin
 from tavern_core.kernel.plugins.service_replacement import report_rivals
-from tavern_core.kernel.plugins.tables import Tables
 from tavern_core.kernel.registry import Entry
-from tavern_core.model.safe_text import printed
+from tavern_core.model.safe_printing import printed
 
 
 async def stop(record: Record, tables: Tables, drain_s: float) -> None:

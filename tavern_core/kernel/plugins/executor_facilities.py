@@ -8,11 +8,11 @@ from typing import Any, cast
 
 from tavern_core.contract.protocols import BoundTool, Sandbox, ToolHome
 from tavern_core.errors import ToolFileInvalid
+from tavern_core.kernel.plugins.host_registries import Tables
 from tavern_core.kernel.plugins.plugin_code import handler_in
 from tavern_core.kernel.plugins.record import Record
-from tavern_core.kernel.plugins.remote_plugin import RemotePlugin
-from tavern_core.kernel.plugins.tables import Tables
-from tavern_core.kernel.views.executor_view import sealed_home
+from tavern_core.kernel.plugins.remote_plugin_interface import RemotePlugin
+from tavern_core.kernel.views.plugin_view_for_executors import sealed_home
 from tavern_core.model.tool import ToolSpec
 
 

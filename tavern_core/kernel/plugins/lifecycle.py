@@ -27,11 +27,11 @@ from tavern_core.kernel.hooks.event_emitter import EventEmitter
 from tavern_core.kernel.plugins import activation, deactivation
 from tavern_core.kernel.plugins.candidate import Candidate
 from tavern_core.kernel.plugins.eligibility import missing_reason, undecided_reason
+from tavern_core.kernel.plugins.host_registries import ImportGuard, Tables, known_specs
 from tavern_core.kernel.plugins.lock_check import reviewed
-from tavern_core.kernel.plugins.plugin_reports import changed_since_review
+from tavern_core.kernel.plugins.plugin_diagnostics import changed_since_review
 from tavern_core.kernel.plugins.record import Record, Records, Standing
 from tavern_core.kernel.plugins.registry_entries import aliases_of, declared_entries, offered_entries
-from tavern_core.kernel.plugins.tables import ImportGuard, Tables, known_specs
 from tavern_core.kernel.registry import Entry
 from tavern_core.model.event import PLUGIN_CHANGED, PLUGIN_STATE
 from tavern_core.model.naming_rules import split_id

@@ -11,10 +11,10 @@ from tavern_core.errors import PluginError, UsageError
 from tavern_core.kernel.hooks.quarantine import Quarantine
 from tavern_core.kernel.plugins.consent import Consent, who
 from tavern_core.kernel.plugins.enabled_state import PluginStates
+from tavern_core.kernel.plugins.host_registries import ImportGuard
 from tavern_core.kernel.plugins.lifecycle import Lifecycle, unusable
 from tavern_core.kernel.plugins.reconciler import Reconciler
 from tavern_core.kernel.plugins.record import Record
-from tavern_core.kernel.plugins.tables import ImportGuard
 from tavern_core.model.plugin_status import PluginStatus
 
 

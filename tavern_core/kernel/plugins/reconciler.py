@@ -7,11 +7,11 @@ from contextlib import suppress
 from tavern_core.errors import PluginError
 from tavern_core.kernel.foundation import Foundation
 from tavern_core.kernel.hooks.quarantine import Quarantine
+from tavern_core.kernel.plugins.host_registries import ImportGuard
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
-from tavern_core.kernel.plugins.plugin_reports import report
+from tavern_core.kernel.plugins.plugin_diagnostics import report
 from tavern_core.kernel.plugins.record import Record
 from tavern_core.kernel.plugins.roster import Activate, Roster
-from tavern_core.kernel.plugins.tables import ImportGuard
 
 
 class Reconciler:

@@ -9,7 +9,7 @@ from tavern_core.errors import ActivationFailed, Finding
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.plugins.candidate import Candidate
 from tavern_core.kernel.plugins.record import Record
-from tavern_core.kernel.plugins.tool_offers import Described, completed
+from tavern_core.kernel.plugins.tool_spec_reading import Described, completed
 from tavern_core.kernel.registry import Entry
 from tavern_core.model.naming_rules import is_reserved_namespace, split_id
 from tavern_core.model.tool import ToolSpec

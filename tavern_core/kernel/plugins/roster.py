@@ -14,9 +14,9 @@ from tavern_core.kernel.foundation import Foundation
 from tavern_core.kernel.grants.grant_store import GrantStore
 from tavern_core.kernel.grants.grants import Decision, GrantRecord, Grants, decide
 from tavern_core.kernel.plugins.candidate import Candidate, Tiers, builtin_candidate, object_candidate
+from tavern_core.kernel.plugins.candidate_discovery import IndexedSpecs, find_candidates
 from tavern_core.kernel.plugins.eligibility import Circumstances, judge
 from tavern_core.kernel.plugins.enabled_state import PluginStates
-from tavern_core.kernel.plugins.found_candidates import IndexedSpecs, find_candidates
 from tavern_core.kernel.plugins.lock_check import GRANTED_BY_PASSING, facts_for, facts_of_now, mismatch, why_not_locked
 from tavern_core.kernel.plugins.record import Record, Records
 from tavern_core.kernel.registry import Registry

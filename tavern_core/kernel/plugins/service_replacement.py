@@ -12,12 +12,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from tavern_core.contract.protocols import Service
-from tavern_core.contract.publishing import unmarked_methods
+from tavern_core.contract.published_methods import unmarked_methods
 from tavern_core.errors import ActivationFailed, sayable
 from tavern_core.kernel.plugins.candidate import OVERRIDE
+from tavern_core.kernel.plugins.host_registries import Tables
 from tavern_core.kernel.plugins.record import Record
 from tavern_core.kernel.plugins.service_overrides import Override, differences
-from tavern_core.kernel.plugins.tables import Tables
 
 Offered = Mapping[str, Mapping[str, Any]]
 _MOST_NAMED: Final = 5

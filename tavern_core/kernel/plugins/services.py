@@ -13,9 +13,9 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from tavern_core.contract.protocols import Service, ServiceUser
-from tavern_core.contract.publishing import changing_methods, published, unmarked_methods
+from tavern_core.contract.published_methods import changing_methods, published, unmarked_methods
 from tavern_core.errors import PolicyDenied, ToolFailed
-from tavern_core.kernel.plugins.contributions import Contributions
+from tavern_core.kernel.plugins.contribution_registry import Contributions
 from tavern_core.kernel.signal import Signal
 from tavern_core.kernel.views.service_view import Epoch, Limits, view_of
 from tavern_core.kernel.views.values import exact

@@ -15,7 +15,7 @@ from typing import Any
 
 from tavern_core.model import depths
 from tavern_core.model.result import NO_REST, ToolError, ToolResult
-from tavern_core.model.safe_text import printed
+from tavern_core.model.safe_printing import printed
 from tavern_core.schema.redact import named_secrets, redact_text
 from tavern_core.schema.secret_encodings import SHORTEST, SecretRedactor, secret_redactor
 from tavern_core.schema.secret_names import is_secret_name

@@ -17,7 +17,7 @@ from tavern_core.kernel.files.json_state import JsonState, JsonStateFile
 from tavern_core.kernel.settings.declared_settings import PREFIX, Declared, SettingTable
 from tavern_core.kernel.settings.masked_settings import DescribedSetting
 from tavern_core.kernel.settings.secret_masking import KnownSecrets, is_secret, mask
-from tavern_core.kernel.settings.values import Keyring, follow, problem_of, system_keyring
+from tavern_core.kernel.settings.setting_value_validation import Keyring, follow, problem_of, system_keyring
 from tavern_core.model.secret_references import is_reference
 
 Origin = Literal["default", "instance", "user"]

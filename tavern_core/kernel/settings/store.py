@@ -20,7 +20,7 @@ from tavern_core.kernel.settings.declared_settings import PREFIX, Declared, Sett
 from tavern_core.kernel.settings.masked_settings import Change, DescribedSetting, SavedChanges
 from tavern_core.kernel.settings.secret_masking import is_secret, mask
 from tavern_core.kernel.settings.setting_layers import SettingLayers
-from tavern_core.kernel.settings.values import all_refused, from_text, problem_of, refused
+from tavern_core.kernel.settings.setting_value_validation import all_refused, from_text, problem_of, refused
 from tavern_core.kernel.signal import Subscribers
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.secret_references import is_reference

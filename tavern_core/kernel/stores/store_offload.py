@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from tavern_core.contract.stores import RecordStore
 from tavern_core.errors import InternalError, StateDamaged, TavernError
-from tavern_core.kernel.execution.modes import Mode, StoreSilent, TimeLimit
+from tavern_core.kernel.execution.sync_async_drivers import Mode, StoreSilent, TimeLimit
 
 T = TypeVar("T")
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 from tavern_core import errors
 from tavern_core.errors import CallError, Finding, TavernError, UpstreamError, sayable
 from tavern_core.model import depths
-from tavern_core.schema.limits import json_or
+from tavern_core.schema.bounded_json_copying import json_or
 
 _BUILTIN: Final = frozenset(
     thing for thing in vars(builtins).values() if isinstance(thing, type) and issubclass(thing, BaseException)

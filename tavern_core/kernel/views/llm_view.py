@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from tavern_core.contract.llm import LLM, LLMAnswer, Message, StreamingLLM
-from tavern_core.kernel.views.awaitable import Awaited, awaited
+from tavern_core.kernel.views.sealed_awaitable import Awaited, awaited
 from tavern_core.kernel.views.sealed_functions import hidden
 
 

@@ -13,14 +13,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import Any, Final, Protocol
 
-from tavern_core.contract.publishing import view_members
+from tavern_core.contract.published_methods import view_members
 from tavern_core.errors import OutputTooLarge, ToolFailed
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.kernel.views.awaitable import awaited
 from tavern_core.kernel.views.clean_errors import fresh
+from tavern_core.kernel.views.sealed_awaitable import awaited
 from tavern_core.kernel.views.sealed_functions import hidden
 from tavern_core.kernel.views.values import NotPlain, copied, flat_copy
-from tavern_core.schema.limits import SCALARS, json_or
+from tavern_core.schema.bounded_json_copying import SCALARS, json_or
 
 IS_ASYNC: Final = "__tavern_async__"
 """Attribute of a view's method: True for one that is awaited."""

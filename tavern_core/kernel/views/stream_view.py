@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 from typing import Any, Protocol
 
 from tavern_core.contract.nodes import MisfitInput, NothingCame
-from tavern_core.kernel.views.awaitable import Awaited, awaited
 from tavern_core.kernel.views.clean_errors import fresh
+from tavern_core.kernel.views.sealed_awaitable import Awaited, awaited
 from tavern_core.kernel.views.sealed_functions import hidden
 
 

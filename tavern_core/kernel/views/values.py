@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from tavern_core.model import depths
-from tavern_core.schema.limits import MAX_NODES, ROOM, SCALARS, json_copy, measure, quick_copy
+from tavern_core.schema.bounded_json_copying import MAX_NODES, ROOM, SCALARS, json_copy, measure, quick_copy
 
 _FEW: Final = 64
 _SHORT: Final = 4096

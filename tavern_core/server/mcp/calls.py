@@ -16,9 +16,9 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from tavern_core.errors import TavernError
 from tavern_core.kernel.access.profiles import CALL_TOOL
 from tavern_core.kernel.access.tokens import Token
-from tavern_core.kernel.calls.call_control import on_progress
 from tavern_core.kernel.calls.elicitation import conversation
-from tavern_core.kernel.calls.feedback import next_step
+from tavern_core.kernel.calls.text_call_report import next_step
+from tavern_core.kernel.calls.tool_context_control import on_progress
 from tavern_core.model.question import Question
 from tavern_core.model.result import ToolResult
 from tavern_core.server.mcp.content import call_result, error_result

@@ -31,8 +31,8 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from tavern_core.contract.tool_context import LogLevel
 from tavern_core.errors import ConnectionLost, InputInvalid
-from tavern_core.kernel.calls.call_control import Progress
 from tavern_core.kernel.calls.elicitation import misfit, unanswered
+from tavern_core.kernel.calls.tool_context_control import Progress
 from tavern_core.model.question import Question, QuestionKind
 
 _MOST_NOTICES: Final = 1_000

@@ -21,10 +21,10 @@ from tavern_core.errors import ProfileInvalid, ToolNotFound
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.access.profiles import CALL_TOOL
 from tavern_core.kernel.catalogue.descriptions import export_for_model
-from tavern_core.model.language import Language, of_the_locale
+from tavern_core.model.message_translation import Language, of_the_locale
 from tavern_core.model.naming_rules import SEARCH_TOOLS, UNLISTED_TOOLS
 from tavern_core.model.tool import ToolSpec
-from tavern_core.schema.dialects import wire_name
+from tavern_core.schema.provider_tool_export import wire_name
 from tavern_core.server.request_access import tools_stamp
 
 if TYPE_CHECKING:

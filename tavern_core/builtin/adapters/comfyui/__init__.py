@@ -12,7 +12,7 @@ templates.py    the folder: which workflows there are, and where their parameter
 parameters.py   what the parameters take, of the server's node types
 native_api.py   ComfyUI's own API
 jobs_api.py     the Comfy API v2 (Comfy Cloud, comfy-api-proxy)
-runs.py         the values of a call and the id of its run
+run_ids_and_progress.py         the values of a call and the id of its run
 watch.py        messages about a run become progress
 history.py      what a run came to
 file_transfer.py  inputs go up, outputs come down, evidence
@@ -27,7 +27,7 @@ from typing import Any, Final
 from tavern_core.builtin.adapters.comfyui.jobs_api import JobsApi
 from tavern_core.builtin.adapters.comfyui.native_api import Native
 from tavern_core.builtin.adapters.comfyui.parameters import classes_of, tool_of
-from tavern_core.builtin.adapters.comfyui.runs import order_of
+from tavern_core.builtin.adapters.comfyui.run_ids_and_progress import order_of
 from tavern_core.builtin.adapters.comfyui.templates import BadTemplate, Template, read_object_info, read_templates
 from tavern_core.contract.adapters import Listing, Target, Upstream, UpstreamCall, UpstreamTool, etag_of
 

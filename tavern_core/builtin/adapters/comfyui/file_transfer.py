@@ -22,7 +22,7 @@ from tavern_core.errors import CallError, OutputTooLarge, ToolFailed, UpstreamEr
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model.artifact import SCHEME
 from tavern_core.model.result import Evidence, ToolResult
-from tavern_core.model.safe_text import shortened
+from tavern_core.model.safe_printing import shortened
 
 MOST_BYTES: Final = 64_000_000
 """Of one file, in either direction."""

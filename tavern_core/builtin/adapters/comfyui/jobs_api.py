@@ -18,7 +18,7 @@ from pydantic_core import from_json
 
 from tavern_core.builtin.adapters.comfyui.file_transfer import Kept, Upload, downloaded, keep, result_of, upload_of
 from tavern_core.builtin.adapters.comfyui.history import OutputFile, Outputs, invalid
-from tavern_core.builtin.adapters.comfyui.runs import Order, ProgressReporter
+from tavern_core.builtin.adapters.comfyui.run_ids_and_progress import Order, ProgressReporter
 from tavern_core.builtin.adapters.comfyui.templates import fill
 from tavern_core.builtin.adapters.comfyui.watch import Preview
 from tavern_core.contract.exchange import Answer, exchange

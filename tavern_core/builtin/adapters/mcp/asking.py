@@ -8,7 +8,7 @@ from typing import Any, Final
 from tavern_core.contract.adapters import UpstreamCall
 from tavern_core.errors import SchemaInvalid, UpstreamError
 from tavern_core.schema.defaults import compile_defaults
-from tavern_core.schema.schema_rules import house_flaws
+from tavern_core.schema.schema_lint_rules import house_flaws
 
 MOST_QUESTIONS: Final = 20
 MOST_ROUNDS: Final = 20

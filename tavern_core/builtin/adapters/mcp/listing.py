@@ -13,7 +13,7 @@ from tavern_core.builtin.adapters.mcp.failures import text_of
 from tavern_core.contract.adapters import UpstreamTool
 from tavern_core.errors import UpstreamError, sayable
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.schema.schema_rules import house_flaws
+from tavern_core.schema.schema_lint_rules import house_flaws
 
 MOST_ITEMS: Final = 10_000
 """Tools, resources or prompts of one server."""

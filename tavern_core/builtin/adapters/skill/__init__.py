@@ -1,6 +1,6 @@
 """Tools of kind `skill`: instructions and files for a model, and the programs that come with them.
 
-executor.py   one call           reading.py   instructions, the list of files, one file
+executor.py   one call           skill_rendering.py   instructions, the list of files, one file
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """One call of a skill.
 
-`skill:<name>`      answers what a model reads (`reading.py`)
+`skill:<name>`      answers what a model reads (`skill_rendering.py`)
 `skill:<name>.run`  runs a program of its folder `scripts/`, as a script tool with the protocol `text`
 
 A skill ends nothing and decides nothing: it answers with data and evidence, and what a model does with that are calls of their own, by the
@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
-from tavern_core.builtin.adapters.skill.reading import Reader
+from tavern_core.builtin.adapters.skill.skill_rendering import Reader
 from tavern_core.contract.protocols import BoundTool, ToolHome
 from tavern_core.errors import PolicyDenied, ToolFailed, ToolFileInvalid
 from tavern_core.model.call import ToolCall

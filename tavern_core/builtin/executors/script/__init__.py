@@ -6,7 +6,7 @@ work_folder.py  folders for each call            script_artifacts.py  files that
 executor.py     one call, from top to bottom     masking.py        no secret comes back out
 queue.py        how many at once
 
-`tavern_core/box` starts and ends them, and reads their output (script_launch.py, script_job.py, output.py).
+`tavern_core/box` starts and ends them, and reads their output (host_script_launch.py, script_fork_job.py, output.py).
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from tavern_core.box import runtime_paths
 from tavern_core.box.policy import BoxPolicy
-from tavern_core.box.protected_paths import is_in
+from tavern_core.box.protected_path_splitting import is_in
 from tavern_core.errors import ToolFileInvalid
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model.environment_variables import for_programs, is_name, is_passed, is_refused

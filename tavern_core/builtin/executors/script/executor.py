@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, Final
 
+from tavern_core.box.host_script_launch import Launch, Spawner
 from tavern_core.box.output import Ended, Serve, collect
-from tavern_core.box.script_launch import Launch, Spawner
 from tavern_core.builtin.executors.script.command import (
     ScriptCommand,
     check_names,
@@ -28,7 +28,7 @@ from tavern_core.builtin.executors.script.script_input import request, vcp_reque
 from tavern_core.builtin.executors.script.work_folder import WorkFolder, work_folder
 from tavern_core.contract.protocols import BoundTool, ToolHome
 from tavern_core.contract.tool_context import ToolContext
-from tavern_core.contract.tracing import trace_headers
+from tavern_core.contract.trace_context import trace_headers
 from tavern_core.errors import SettingsInvalid, ToolFailed, ToolFileInvalid, UpstreamError
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model.call import Rights, ToolCall

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tavern_core.errors import InputInvalid
-from tavern_core.schema.limits import measure
+from tavern_core.schema.bounded_json_copying import measure
 
 
 def vcp_request(arguments: Mapping[str, Any], command: str, tool: str) -> bytes:

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from tavern_core.errors import Outcome, ToolFailed
-from tavern_core.schema.limits import measure
+from tavern_core.schema.bounded_json_copying import measure
 
 _EXCERPT: Final = 300
 _OUTCOMES: Final = ("none", "done", "unknown")

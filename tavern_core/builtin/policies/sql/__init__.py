@@ -3,7 +3,7 @@
 gate.py        which calls are checked, and against which permissions
 statement.py   what one statement does, in every dialect that accepts it
 parser_differentials.py    spellings that parsers read differently
-tables.py      tables that it names, locks or creates
+host_registries.py      tables that it names, locks or creates
 functions.py   functions that do more than compute
 
 Without `write:db`, granted to plugin and caller, a value that the schema marks as sql is one statement that only reads. With it,

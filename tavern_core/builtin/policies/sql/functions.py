@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tavern_core.builtin.policies.sql.allowed import CALLS, DIALECT_CALLS, is_known
+from tavern_core.builtin.policies.sql.allowlists import CALLS, DIALECT_CALLS, is_known
 
 _NAMES: Final = frozenset({
     # SQLite, its shell and the usual extensions

@@ -7,10 +7,10 @@ from typing import Any
 
 from tavern_core.contract.context import PluginContext
 from tavern_core.contract.decisions import Deny, RequireApproval, deny, require_approval
-from tavern_core.contract.guards.marked import guard, marked, marks
+from tavern_core.contract.guards.guarded_arguments import guard, marked, marks
 from tavern_core.contract.hookspecs import hookimpl
 from tavern_core.model.call import ToolCall, grant_fix
-from tavern_core.model.guard import Guard
+from tavern_core.model.parameter_guard_marks import Guard
 from tavern_core.model.tool import ToolSpec
 
 

@@ -16,7 +16,7 @@ from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any, Final
 
-from tavern_core.builtin.policies.sql.allowed import CHANGING_KINDS, KINDS, TYPES
+from tavern_core.builtin.policies.sql.allowlists import CHANGING_KINDS, KINDS, TYPES
 from tavern_core.builtin.policies.sql.functions import attribute_flaw, call_flaw, locks, made_flaw, table_flaw
 from tavern_core.builtin.policies.sql.parser_differentials import second_statement, text_flaw, token_flaw
 from tavern_core.frozen_dataclass import dataclass

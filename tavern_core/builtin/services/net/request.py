@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
 
 from tavern_core.contract.guards.addresses import Address, Target
-from tavern_core.contract.guards.unpacker import Unpacker
+from tavern_core.contract.guards.bounded_decompression import Unpacker
 from tavern_core.errors import ToolFailed, UpstreamError
 from tavern_core.frozen_dataclass import dataclass
 

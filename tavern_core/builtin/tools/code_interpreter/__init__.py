@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from tavern_core.contract.context import PluginContext
 from tavern_core.contract.hookspecs import hookimpl
-from tavern_core.contract.targets import PythonTarget
+from tavern_core.contract.python_targets import PythonTarget
 from tavern_core.model.tool import Example, ToolSpec
 
 LONGEST_CODE: Final = 200_000

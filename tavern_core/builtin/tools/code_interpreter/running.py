@@ -14,15 +14,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from tavern_core.box.host_script_launch import Launch
 from tavern_core.box.output import Ended, collect
 from tavern_core.box.policy import BoxUnavailable
-from tavern_core.box.script_launch import Launch
 from tavern_core.contract.protocols import Sandbox, ToolHome
 from tavern_core.errors import CallTimeout, OutputTooLarge, PolicyDenied, ToolFailed, UpstreamError
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model.call import Rights, ToolCall
 from tavern_core.model.capability_scope import common, folders
-from tavern_core.schema.limits import measure
+from tavern_core.schema.bounded_json_copying import measure
 
 TOOL: Final = "CodeInterpreter:execute"
 _ENVIRONMENT: Final = {

@@ -1,0 +1,73 @@
+"""A form layout, by rule and changed by a model through the same cycle of patches as a workflow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from tavern_core.assistant.cycle import Judged, negotiate
+from tavern_core.assistant.form_widgets import OUTPUT_WIDGETS, misfits, properties_of, proposed, widgets_for
+from tavern_core.assistant.model_answers import Answered
+from tavern_core.assistant.model_requests import ModelRequests
+from tavern_core.assistant.prompt import layout_messages, prompt_tokens
+from tavern_core.assistant.proposal import Panel
+from tavern_core.errors import UsageError
+from tavern_core.graph.json_patch import apply_patch
+from tavern_core.graph.patch_problems import PatchRefused
+from tavern_core.model.message_translation import Language
+from tavern_core.model.tool import ToolSpec
+
+_ONLY: Final = "result"
+"""The name of a result that is not an object."""
+
+
+async def panel(
+    subject: ToolSpec,
+    request: str,
+    requests: ModelRequests,
+    layout: Mapping[str, Any] | None,
+    rounds: int,
+    language: Language,
+) -> Panel:
+    """See `Assistant.panel`."""
+    inputs, outputs = dict(subject.input_schema), _outputs(subject.output_schema)
+    if layout is not None and (wrong := misfits(layout, inputs, outputs)):
+        raise UsageError(
+            f"the layout does not fit {subject.id}: {wrong[0].message}",
+            hint=wrong[0].fix,
+            problems=[problem.to_json() for problem in wrong],
+        )
+    current = layout or proposed(subject.display_name or subject.id, subject.description, inputs, outputs)
+    if not request.strip():
+        return Panel(True, current, inputs, outputs)
+
+    async def judge(answered: Answered) -> Judged[Mapping[str, Any]]:
+        try:
+            changed = apply_patch(current, list(answered.patch))
+        except PatchRefused as refused:
+            return Judged(None, refused.problems)
+        problems = misfits(changed, inputs, outputs)
+        return Judged(None if problems else changed, problems)
+
+    tokens = prompt_tokens(requests.context_tokens)
+    described = {
+        name: {**schema, "widgets": widgets_for(schema), "required": name in (inputs.get("required") or ())}
+        for name, schema in properties_of(inputs).items()
+    }
+    shown = {name: {**schema, "widgets": OUTPUT_WIDGETS} for name, schema in outputs.items()}
+    messages = layout_messages(request, current, described, shown, language, tokens=tokens)
+    ended = await negotiate(requests.ask, messages, judge, rounds=rounds, language=language)
+    found = ended.result
+    return Panel(
+        found is not None, current if found is None else found, inputs, outputs,
+        ended.answered.reason if ended.answered is not None else "", ended.declined, ended.problems,
+        tuple(ended.rounds), requests.spent,
+    )  # fmt: skip
+
+
+def _outputs(schema: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Output → its schema."""
+    properties = schema.get("properties") if schema is not None else None
+    if isinstance(properties, Mapping):
+        return {name: each if isinstance(each, Mapping) else {} for name, each in properties.items()}
+    return {_ONLY: dict(schema or {})}

@@ -1,0 +1,145 @@
+"""The host's side of scripts: start one through the fork server, hold its descriptors."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from tavern_core.box.fork_server_client import ForkServer, ForkServerGone, by_path, readable
+from tavern_core.errors import ConnectionLost, UpstreamError
+
+LARGEST_REQUEST: Final = 192_000
+"""Bytes of command line and environment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One script to start."""
+
+    argv: tuple[str, ...]
+    """The program's absolute path first."""
+    environment: Mapping[str, str]
+    folder: str
+    """Working directory."""
+    stdin: bytes | None
+    """All that it reads; None: a pipe, which stays open for more (`Child.stdin`)."""
+    seconds: float
+    """Its deadline."""
+    policy: str = ""
+    """Its `BoxPolicy` as JSON; empty: none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A started script, as the host sees it. Closing `status` ends the script and everything that it started."""
+
+    stdout: int
+    stderr: int
+    status: socket.socket
+    """Its reports: ``taken``, ``gateway <token>`` and ``asking`` with their descriptors, ``started <pid>``,
+    ``boxless <layer> <why>``, ``weak <layers as JSON>``, ``failed <errno>``, ``ended <wait status> <why> <left>``."""
+    policy: str = ""
+    """As of its `Launch`."""
+    stdin: int = -1
+    """Where to write what it reads, never blocking; -1: it was given everything at once."""
+
+    def say(self, word: str) -> None:
+        """``stop``: SIGTERM, a moment, SIGKILL. ``kill``: at once."""
+        with contextlib.suppress(OSError):  # it has already ended
+            self.status.send(word.encode())
+
+    def without_stdin(self) -> Child:
+        """The same after closing its stdin."""
+        if self.stdin >= 0:
+            os.close(self.stdin)
+        return replace(self, stdin=-1)
+
+    def close(self) -> None:
+        """Close it; remaining processes are killed."""
+        self.status.close()
+        for descriptor in (self.stdout, self.stderr, self.stdin):
+            if descriptor >= 0:
+                os.close(descriptor)
+
+
+class Spawner:
+    """Starts scripts. Usable from any thread and event loop, and after a fork of the host."""
+
+    def __init__(self) -> None:
+        self._server = ForkServer(lambda: by_path("tavern_core.box.script_fork_job"), _environment)
+
+    def start(self, launch: Launch) -> Child:
+        """Pass a script to the fork server; reports come over `Child.status`.
+
+        Raises:
+            UpstreamError: the command line is too long, or descriptors or processes are exhausted (UPSTREAM_ERROR).
+            ConnectionLost: no fork server can be started (CONNECTION_LOST).
+        """
+        request = {
+            "argv": launch.argv,
+            "env": dict(launch.environment),
+            "cwd": launch.folder,
+            "seconds": launch.seconds,
+        }
+        words = json.dumps(request).encode()
+        if len(words) > LARGEST_REQUEST:
+            raise UpstreamError(
+                f"command line and environment take {len(words):,} bytes, more than {LARGEST_REQUEST:,}",
+                hint="pass large values in the arguments: they go over stdin",
+            )
+        try:
+            return self._hand_over(words + b"\n" + launch.policy.encode(), launch.stdin, launch.policy)
+        except ForkServerGone as error:
+            raise ConnectionLost(
+                "the process that starts scripts ends as soon as it is started",
+                hint=f"check that {sys.executable!r} is a working Python interpreter",
+                retryable=True,
+            ) from error
+        except OSError as error:
+            raise UpstreamError(f"cannot start a process: {error.strerror or error}", retryable=True) from error
+
+    def close(self) -> None:
+        """End the fork server. The calls of running scripts end them."""
+        self._server.close()
+
+    def _hand_over(self, request: bytes, stdin: bytes | None, policy: str) -> Child:
+        with contextlib.ExitStack() as theirs, contextlib.ExitStack() as ours:
+            given, kept = _pipe_to(ours, theirs) if stdin is None else (theirs.enter_context(readable(stdin)), -1)
+            stdout, stdout_end = _pipe(ours, theirs)
+            stderr, stderr_end = _pipe(ours, theirs)
+            status, status_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            ours.enter_context(status)
+            theirs.enter_context(status_end)
+            self._server.request([status_end.fileno(), given, stdout_end, stderr_end], request)
+            status.setblocking(False)
+            ours.pop_all()  # from here on, the Child closes them
+            return Child(stdout, stderr, status, policy, kept)
+
+
+def _environment() -> dict[str, str]:
+    """Some interpreters need it to start."""
+    return {name: value for name, value in os.environ.items() if name == "LD_LIBRARY_PATH"}
+
+
+def _pipe_to(ours: contextlib.ExitStack, theirs: contextlib.ExitStack) -> tuple[int, int]:
+    """(their end to read; our end to write, never blocking)."""
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    theirs.callback(os.close, reader)
+    ours.callback(os.close, writer)
+    os.set_blocking(writer, False)
+    return reader, writer
+
+
+def _pipe(ours: contextlib.ExitStack, theirs: contextlib.ExitStack) -> tuple[int, int]:
+    """(our end to read, never blocking; their end to write)."""
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    ours.callback(os.close, reader)
+    theirs.callback(os.close, writer)
+    os.set_blocking(reader, False)
+    return reader, writer

@@ -1,0 +1,55 @@
+"""The values of a call the tool's schema marks as path, address or statement."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from tavern_core.contract.decisions import Deny, deny
+from tavern_core.model.parameter_guard_marks import Guard, GuardKind, guard_of
+from tavern_core.model.tool import ToolSpec
+from tavern_core.schema.tree import nodes_of
+
+if TYPE_CHECKING:
+    from tavern_core.schema.guarded_value_search import Finder, Marked
+
+T = TypeVar("T")
+_MOST_KEPT: Final = 5_000
+_Kept = dict[int, tuple[Mapping[str, Any], T]]
+"""Results by the identity of the schema; the schema is stored too, so that its identity is not reused."""
+_kinds: _Kept[frozenset[GuardKind]] = {}
+_finders: _Kept[Finder | None] = {}
+
+
+def marks(tool: ToolSpec, kind: GuardKind) -> bool:
+    """True if the tool's schema marks anything as `kind`."""
+    return kind in _kept(_kinds, tool.input_schema, _kinds_in)
+
+
+def marked(tool: ToolSpec, arguments: Mapping[str, Any]) -> list[Marked] | Deny:
+    """The marked values in `arguments`, or a denial if there are too many to check."""
+    from tavern_core.schema.guarded_value_search import TooMuchMarked, compile_guarded
+
+    finder = _kept(_finders, tool.input_schema, compile_guarded)
+    try:
+        return finder(arguments) if finder is not None else []
+    except TooMuchMarked:
+        return deny("the arguments hold too many values to check", hint="send fewer values in one call")
+
+
+def guard(found: Marked, kind: GuardKind) -> list[Guard]:
+    """The guards of `kind` at one value."""
+    return [one for one in found.guards if one.kind == kind]
+
+
+def _kinds_in(schema: Mapping[str, Any]) -> frozenset[GuardKind]:
+    return frozenset(found.kind for node in nodes_of(dict(schema)) if (found := guard_of(node)) is not None)
+
+
+def _kept(cache: _Kept[T], schema: Mapping[str, Any], make: Callable[[dict[str, Any]], T]) -> T:
+    kept = cache.get(id(schema))
+    if kept is None or kept[0] is not schema:
+        if len(cache) >= _MOST_KEPT:
+            cache.clear()
+        kept = cache[id(schema)] = schema, make(dict(schema))
+    return kept[1]

@@ -1,0 +1,72 @@
+"""What a service publishes: only its public methods; and which of them change something."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from tavern_core.contract.read_only_decorators import MUTATES, function_of
+
+if TYPE_CHECKING:
+    from tavern_core.contract.protocols import Service
+
+
+def published_methods(service: Service) -> list[str]:
+    """The names of the published methods, sorted. No attribute of the object is evaluated.
+
+    Published are the methods of the service's interface, or else of its object's class, including bases, except names that start with
+    ``_``, attributes, properties, nested classes, attributes of the instance, and methods of `object`.
+    """
+    return list(published(service))
+
+
+def published(service: Service) -> dict[str, object]:
+    """`published_methods` with the attribute of the class: a function, or a descriptor of one."""
+    found: dict[str, object] = {}
+    for cls in reversed((service.interface or type(service.object)).__mro__):
+        if cls is not object:
+            found |= vars(cls)  # a subclass that overrides a method with something else removes it
+    return {name: member for name, member in sorted(found.items()) if not name.startswith("_") and _is_method(member)}
+
+
+def changing_methods(service: Service) -> frozenset[str]:
+    """The published methods that need write permission: all that are not marked `@read_only`."""
+    return frozenset(name for name, member in published(service).items() if _mark(member) is not False)
+
+
+def unmarked_methods(service: Service) -> list[str]:
+    """The published methods without a mark, sorted; they count as changing."""
+    return [name for name, member in published(service).items() if type(_mark(member)) is not bool]
+
+
+def view_members(service: str, methods: Iterable[str], doc: str) -> dict[str, Any]:
+    """What the class of a view of a service has besides its methods: it refuses every other attribute, changes and copies."""
+    label, known = f"<view of service {service!r}>", ", ".join(methods)
+
+    def refuse(self: object, name: str, *value: object) -> Any:
+        what = "is private" if name.startswith("_") else "is not published"
+        raise AttributeError(f"{name!r} of service {service!r} {what}; published: {known}")
+
+    def cannot_copy(self: object, protocol: object = None) -> Any:
+        raise TypeError(f"{label} cannot be copied or pickled: ask for it with ctx.service({service!r})")
+
+    return {
+        "__slots__": (),
+        "__module__": "tavern",
+        "__doc__": doc,
+        "__getattr__": refuse,
+        "__setattr__": refuse,
+        "__delattr__": refuse,
+        "__repr__": lambda self: label,
+        "__reduce_ex__": cannot_copy,
+        "__reduce__": cannot_copy,
+    }
+
+
+def _mark(member: object) -> object:
+    return getattr(function_of(member), MUTATES, None)
+
+
+def _is_method(member: object) -> bool:
+    return inspect.isroutine(function_of(member))

@@ -1,0 +1,119 @@
+"""Runs of workflows as jobs: the same ids, in the terms of jobs."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from tavern_core.errors import RunNotFound, StateDamaged
+from tavern_core.model.call import HOST_PRINCIPAL
+from tavern_core.model.job import OF_RUNS, Job
+from tavern_core.model.result import ToolError, ToolResult
+
+if TYPE_CHECKING:
+    from tavern_core.flow.engine.sqlite_run_store import KeptRun
+    from tavern_core.flow.workflow_tools import Engine
+    from tavern_core.flow.workflows import Workflows
+    from tavern_core.model.config import JobsConfig
+
+_LOST: Final = ToolError(
+    "CONNECTION_LOST", "the process that ran the workflow ended before it did", {}, False, "unknown", None, "tavern workflows resume RUN"
+)  # fmt: skip
+
+
+class RunsAsJobs:
+    """See `contract.protocols.RunJobs`."""
+
+    def __init__(self, workflows: Workflows, engine: Engine, config: JobsConfig) -> None:
+        self._workflows = workflows
+        self._engine = engine
+        self._config = config
+
+    def job(self, run_id: str) -> Job | None:
+        """A run as a job; None: no run has this id."""
+        with suppress(StateDamaged):
+            kept = self._workflows.kept_run(run_id)
+            return None if kept is None else self._of(kept)
+        return None
+
+    def list(self, statuses: Collection[str], most: int) -> builtins.list[Job]:
+        """The stored runs, newest first."""
+        with suppress(StateDamaged):
+            found = map(self._of, self._workflows.kept(most=max(most, 500)))
+            return [job for job in found if not statuses or job.status in statuses][:most]
+        return []
+
+    def cancel(self, run_id: str) -> bool:
+        """End a run; False: it is over."""
+        try:
+            return self._workflows.cancel(run_id)
+        except RunNotFound:
+            return False
+
+    def answer(self, run_id: str, question: str, value: Any) -> bool:
+        """Answer a question of a run; False: it is not open. Raises InputInvalid."""
+        return self._workflows.answer(run_id, question, value)
+
+    def owner(self, run_id: str) -> tuple[str, str] | None:
+        """(principal, user) of its caller; None: unknown."""
+        with suppress(StateDamaged):
+            kept = self._workflows.kept_run(run_id)
+            if kept is not None and kept.caller is not None:
+                return _who(kept)
+        return None
+
+    async def outcome(self, run_id: str) -> ToolResult:
+        """See `Engine.outcome`."""
+        return await self._engine.outcome(run_id)
+
+    def result(self, run_id: str) -> ToolResult | None:
+        """See `RunJobs`."""
+        with suppress(StateDamaged):
+            kept = self._workflows.kept_run(run_id)
+            if kept is not None and kept.outputs is not None:
+                outputs = dict(kept.outputs)
+                value = next(iter(outputs.values())) if len(outputs) == 1 else outputs
+                return ToolResult(True, value, job=run_id, meta={"run": run_id})
+        return None
+
+    def _of(self, kept: KeptRun) -> Job:
+        status = OF_RUNS.get(kept.state, "failed")
+        first = kept.errors[0] if kept.errors else None
+        error = _LOST if kept.state == "interrupted" else None
+        if status == "failed" and first is not None:
+            error = ToolError(
+                str(first.get("kind", "UPSTREAM_ERROR")),
+                str(first.get("message", "")),
+                {"path": first.get("path", "")},
+                outcome="unknown",
+                fix=str(first.get("hint", "")),
+            )
+        asked: tuple[Mapping[str, Any], ...] = ()
+        if status in ("running", "input_required"):
+            with suppress(RunNotFound, StateDamaged):
+                asked = tuple(question.to_json() for question in self._workflows.questions(kept.run_id))
+        if asked and status == "running":
+            status = "input_required"
+        principal, _ = _who(kept)
+        return Job(
+            kept.run_id,
+            f"workflow:{kept.workflow}" if kept.workflow else "workflow",
+            status,
+            principal,
+            kept.started,
+            kept.started + kept.latency_ms / 1000,
+            None,
+            asked,
+            error,
+            poll_ms=self._config.poll_ms,
+            ttl_ms=self._config.ttl_ms,
+        )
+
+
+def _who(kept: KeptRun) -> tuple[str, str]:
+    caller = kept.caller or {}
+    if caller.get("host") or not caller:
+        return HOST_PRINCIPAL, ""
+    return str(caller.get("principal", "")), str(caller.get("userId", ""))

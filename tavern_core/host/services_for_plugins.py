@@ -1,0 +1,290 @@
+"""The host's own parts as services for plugins: tools, nodes, workflows and language models (`contract/core_services.py`).
+
+Each plugin gets its own object. It returns copies, and acts with the grants of the plugin within the permissions of its tool's caller.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from tavern_core.contract.core_services import (
+    JOB_MANAGER,
+    KNOWLEDGE,
+    LLMS,
+    NODE_MANAGER,
+    RESOURCE_MANAGER,
+    TOOL_MANAGER,
+    WORKFLOW_MANAGER,
+    JobManager,
+    Knowledge,
+    Llms,
+    NodeManager,
+    ResourceManager,
+    ToolManager,
+    WorkflowManager,
+)
+from tavern_core.contract.llm import answer_json
+from tavern_core.contract.protocols import Service, ServiceUser
+from tavern_core.errors import PolicyDenied, TavernError, ToolNotFound, WorkflowNotFound
+from tavern_core.flow.llm_calls import Invoke, Models
+from tavern_core.flow.node_catalogue import Nodes, has_words
+from tavern_core.flow.workflows import Workflows
+from tavern_core.frozen_dataclass import dataclass
+from tavern_core.kernel.calls.running_call import current
+from tavern_core.kernel.catalogue.tools import Tools
+from tavern_core.kernel.jobs.jobs import Jobs
+from tavern_core.kernel.knowledge.knowledge import Knowledge as KnowledgeBases
+from tavern_core.model.call import CallContext
+from tavern_core.model.capability import CAPABILITIES, is_dangerous
+
+if TYPE_CHECKING:
+    from tavern_core.flow.patching import PatchOutcome
+
+HOST: Final = ServiceUser("core", lambda capability: None, is_builtin=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The parts behind the services."""
+
+    tools: Tools
+    nodes: Nodes
+    workflows: Workflows
+    models: Models
+    jobs: Jobs
+    knowledge: KnowledgeBases
+    invoke: Invoke
+    changed: Callable[[str, str], None]
+    """Tells of a resource that is not what it was: its address, the plugin that says so."""
+
+
+def core_services(parts: Parts) -> dict[str, Service]:
+    """Name → service, registered before any plugin is active."""
+
+    def made(name: str, kind: Callable[[Parts, ServiceUser], Any], interface: type, description: str) -> Service:
+        return Service(
+            name, kind(parts, HOST), interface, description=description, for_plugin=lambda user: kind(parts, user)
+        )
+
+    services = (
+        made(TOOL_MANAGER, _Tools, ToolManager, "The tools of the host."),
+        made(NODE_MANAGER, _Nodes, NodeManager, "The node types of the host."),
+        made(WORKFLOW_MANAGER, _Workflows, WorkflowManager, "The workflows of the host and their runs."),
+        made(JOB_MANAGER, _Jobs, JobManager, "The jobs of the caller."),
+        made(RESOURCE_MANAGER, _Resources, ResourceManager, "What clients of an MCP server read."),
+        made(LLMS, _Models, Llms, "The language models of tavern.yaml and of plugins."),
+        made(KNOWLEDGE, _Knowledge, Knowledge, "The knowledge bases of tavern.yaml."),
+    )
+    return {service.name: service for service in services}
+
+
+def caller_of(user: ServiceUser) -> CallContext | None:
+    """The caller of a plugin's calls; None: the host itself.
+
+    That is the plugin itself, within the permissions of its tool's caller; for a plugin of the host, it is that caller.
+    """
+    frame = current.get()
+    outer = frame[2] if frame is not None else None
+    if user.is_builtin:
+        return outer
+    reach = {name: user.scope(name) for name in CAPABILITIES if not is_dangerous(name)}
+    may = frozenset(name for name, scope in reach.items() if scope != ())
+    scopes = {name: tuple(scope) for name, scope in reach.items() if scope}
+    if outer is None:
+        return CallContext(principal=f"plugin:{user.plugin}", permissions=may, scopes=scopes)
+    return replace(outer, permissions=may, scopes=scopes)
+
+
+class _Part:
+    def __init__(self, parts: Parts, user: ServiceUser) -> None:
+        self._parts, self._user = parts, user
+
+
+class _Tools(_Part):
+    def list(self, profile: str | None = None) -> list[dict[str, Any]]:
+        return [spec.to_json() for spec in self._parts.tools.list(profile, context=caller_of(self._user))]
+
+    def get(self, tool: str) -> dict[str, Any] | None:
+        try:
+            return self._parts.tools.known(tool).to_json()
+        except ToolNotFound:
+            return None
+
+    def search(self, query: str, limit: int = 20) -> builtins.list[dict[str, Any]]:
+        return [spec.to_json() for spec in self._parts.tools.search(query, limit=limit, context=caller_of(self._user))]
+
+    def why(self, tool: str) -> dict[str, Any]:
+        return self._parts.tools.why(tool, context=caller_of(self._user)).to_json()
+
+    async def invoke(self, tool: str, arguments: Mapping[str, Any] | None = None, purpose: str = "") -> dict[str, Any]:
+        result = await self._parts.invoke(tool, arguments, caller_of(self._user), purpose)
+        return result.to_json()
+
+
+class _Nodes(_Part):
+    def list(self, query: str = "", category: str = "") -> list[dict[str, Any]]:
+        words = query.casefold().split()
+        return [
+            spec.to_json()
+            for spec in self._parts.nodes.known()
+            if spec.category == (category or spec.category) and has_words(spec, words)
+        ]
+
+    def get(self, node_type: str) -> dict[str, Any] | None:
+        found = self._parts.nodes.find(node_type)
+        return None if found is None else found.to_json()
+
+    async def retrieve(
+        self, request: str, plan: Sequence[str] = (), workflow: Any = None, limit: int = 20
+    ) -> builtins.list[dict[str, Any]]:
+        found = await self._parts.nodes.retrieved(request, plan=plan, workflow=workflow, limit=limit)
+        return [match.to_json() for match in found]
+
+
+class _Workflows(_Part):
+    def list(self) -> list[dict[str, Any]]:
+        found = []
+        for id_, source in self._parts.workflows.workflow_files.list().items():
+            try:
+                workflow = self._parts.workflows.workflow_files.open(source)
+            except TavernError as error:
+                found.append(
+                    {
+                        "id": id_,
+                        "name": id_,
+                        "description": "",
+                        "plugin": source.plugin or None,
+                        "error": error.message,
+                    }
+                )
+            else:
+                found.append(
+                    {
+                        "id": id_,
+                        "name": workflow.name or id_,
+                        "description": workflow.description,
+                        "plugin": source.plugin or None,
+                    }
+                )
+        return found
+
+    def get(self, workflow: str) -> dict[str, Any] | None:
+        try:
+            return dict(self._parts.workflows.workflow_files.get(workflow).raw)
+        except WorkflowNotFound:
+            return None
+
+    async def check(self, workflow: str) -> builtins.list[dict[str, Any]]:
+        return [problem.to_json() for problem in await self._parts.workflows.checked(workflow)]
+
+    async def run(self, workflow: str, inputs: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        from tavern_core.kernel.nodes.json_values import to_plain
+
+        result = await self._parts.workflows.run(workflow, inputs, context=caller_of(self._user))
+        return {
+            "runId": result.run_id,
+            "state": result.state,
+            "outputs": to_plain(dict(result.outputs), tagged=False),
+            "errors": [error.to_json() for error in result.errors],
+        }
+
+    def save(self, workflow: str, content: Mapping[str, Any]) -> dict[str, Any]:
+        self._judge_change()
+        return dict(self._parts.workflows.save(workflow, content).raw)
+
+    def project(self, workflow: str | Mapping[str, Any]) -> dict[str, Any] | None:
+        from tavern_core.flow.compiled_workflow_cache import as_workflow
+        from tavern_core.flow.patching import projected
+
+        try:
+            return projected(as_workflow(_named(workflow), self._parts.workflows.workflow_files))
+        except WorkflowNotFound:
+            return None
+
+    async def try_patch(
+        self, workflow: str | Mapping[str, Any], operations: Sequence[Mapping[str, Any]], seed: int | None = None
+    ) -> dict[str, Any]:
+        return _outcome(await self._parts.workflows.patched(_named(workflow), operations, seed=seed, dry_run=True))
+
+    async def patch(
+        self, workflow: str, operations: Sequence[Mapping[str, Any]], rev: int | None = None
+    ) -> dict[str, Any]:
+        self._judge_change()
+        return _outcome(await self._parts.workflows.patched(_named(workflow), operations, rev=rev))
+
+    def _judge_change(self) -> None:
+        """Refuse a change that nobody approved after untrusted content was read. Raises PolicyDenied (POLICY_DENIED)."""
+        if not self._user.may_act("write:workflows"):
+            raise PolicyDenied(
+                f"plugin {self._user.plugin} may not change workflows: its caller has read untrusted content, and what runs only reads",
+                hint="do not declare the tool as read-only, so that the call can be approved",
+            )
+
+
+def _named(workflow: Any) -> Any:
+    """An id or content; a plugin names no files by their paths."""
+    if not isinstance(workflow, str | Mapping) or (
+        isinstance(workflow, str) and ("/" in workflow or workflow.endswith(".json"))
+    ):
+        raise WorkflowNotFound(f"there is no workflow {workflow!r:.300}", hint="give the id of a workflow")
+    return workflow
+
+
+def _outcome(outcome: PatchOutcome) -> dict[str, Any]:
+    return {**outcome.to_json(), "content": dict(outcome.workflow.raw)}
+
+
+class _Jobs(_Part):
+    def list(self, status: str = "", limit: int = 100) -> list[dict[str, Any]]:
+        found = self._parts.jobs.list(status=status, context=caller_of(self._user), most=limit)
+        return [job.to_json() for job in found]
+
+    def get(self, job: str) -> dict[str, Any]:
+        return self._parts.jobs.find(job, context=caller_of(self._user)).to_json()
+
+    def result(self, job: str) -> dict[str, Any]:
+        return self._parts.jobs.result(job, context=caller_of(self._user)).to_json()
+
+    async def start(self, tool: str, arguments: Mapping[str, Any] | None = None, purpose: str = "") -> dict[str, Any]:
+        job = await self._parts.jobs.start(tool, arguments, context=caller_of(self._user), purpose=purpose)
+        return job.to_json()
+
+    def cancel(self, job: str) -> bool:
+        return self._parts.jobs.cancel(job, context=caller_of(self._user))
+
+    def answer(self, job: str, value: Any, question: str = "") -> bool:
+        return self._parts.jobs.answer(job, value, question, context=caller_of(self._user))
+
+
+class _Resources(_Part):
+    def changed(self, uri: str) -> None:
+        self._parts.changed(str(uri)[:2_000], self._user.plugin)
+
+
+class _Knowledge(_Part):
+    def list(self) -> list[dict[str, Any]]:
+        bases = map(self._parts.knowledge.get, self._parts.knowledge.names())
+        return [{"name": base.name, "description": base.description} for base in bases]
+
+    def search(self, query: str, limit: int = 5, base: str = "") -> builtins.list[dict[str, Any]]:
+        found = self._parts.knowledge.search(query, [base] if base else None, limit)
+        return [passage.to_json() for passage in found]
+
+    def read(self, citation: str) -> builtins.list[dict[str, Any]]:
+        return [passage.to_json() for passage in self._parts.knowledge.read(citation)]
+
+
+class _Models(_Part):
+    def names(self) -> list[str]:
+        return self._parts.models.names()
+
+    async def complete(
+        self, messages: Sequence[Mapping[str, Any]], model: str = "", options: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        purpose = f"{self._user.plugin} asks a language model"
+        own = "" if self._user.is_builtin else self._user.plugin
+        answer = await self._parts.models.ask(model, messages, options or {}, caller_of(self._user), purpose, asker=own)
+        return answer_json(answer)

@@ -1,0 +1,179 @@
+"""The boxes of plugins' programs: who gets which. What is needed for a program is imported with the first one (`box_rules`)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tavern_core.frozen_dataclass import dataclass
+from tavern_core.isolation.work_folders import WorkFolders
+from tavern_core.kernel.diagnostics import Diagnostics
+from tavern_core.kernel.discovery.other_formats import MARKS
+from tavern_core.kernel.execution.portal import Portal
+from tavern_core.kernel.plugins.record import Record
+from tavern_core.model.call import Rights, ToolCall
+from tavern_core.model.config import IsolationConfig
+from tavern_core.model.event import Event
+
+if TYPE_CHECKING:
+    from tavern_core.box.host_script_launch import Child, Launch, Spawner
+    from tavern_core.box.output import Serve
+    from tavern_core.box.policy import BoxPolicy, Level
+
+
+@dataclass(slots=True)
+class Sandboxes:
+    """Creates the boxes of one host.
+
+    Args:
+        home: the state folder: settings, secrets, logs. No box can access it, whatever the grants.
+        kept: files that decide what is allowed (lock file, configuration); no box can write to them.
+        work: the folders of running programs.
+    """
+
+    config: IsolationConfig
+    home: Path
+    kept: tuple[Path, ...]
+    diagnostics: Diagnostics
+    work: WorkFolders
+    gateways: Portal = field(default_factory=lambda: Portal("tavern-gateway"))
+    """Serves the network access of boxes."""
+    emit: Callable[[Event], object] = lambda event: None
+    """Records refusals of programs."""
+    code: Callable[[], Iterable[Path]] = tuple
+    """The folders of plugins and profiles; no box can write there either."""
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _spawner: Spawner | None = None
+
+    def start(self, launch: Launch) -> Child:
+        """Start a program that is neither a script nor a worker; its fork server is started with the first one."""
+        from tavern_core.box.host_script_launch import Spawner
+
+        with self._lock:
+            if self._spawner is None:
+                self._spawner = Spawner()
+        return self._spawner.start(launch)
+
+    def release(self) -> None:
+        """End the servers of boxes, and remove the work folders."""
+        if self._spawner is not None:
+            self._spawner.close()
+        self.gateways.close()
+        self.work.close()
+
+    def unwritable(self) -> list[str]:
+        """Paths that no box can write, whatever the grants: files that decide what is allowed, executed code, and its interpreters."""
+        from tavern_core.isolation.box_rules import unwritable
+
+        return unwritable(self.kept, self.code())
+
+    def of(self, record: Record) -> PluginSandbox:
+        """The box of one plugin."""
+        # Folders in the formats of other systems say nothing of what they need, so they are always held.
+        is_foreign = record.candidate.source in MARKS
+        is_isolated = is_foreign or bool(record.candidate.apart or record.standing.kept_apart)
+        level = self.level(record) if is_isolated or self.config.level is not None else "best-effort"
+        # Programs of other plugins: by default confined, too; else as trusted as their code, which runs in the host itself,
+        # and only contained: their own process tree, limits, a work folder, no access to the host's own files.
+        is_whole = is_isolated or self.config.scripts == "granted"
+        if is_foreign and level == "none":
+            level = "required"
+        return PluginSandbox(
+            self, record.name, level, self.home / "data" / record.name, is_whole, record.candidate.requested,
+            record.candidate.source == "builtin",
+        )  # fmt: skip
+
+    def level(self, record: Record) -> Level:
+        """The required isolation level of a plugin: from tavern.yaml, else by whether it was reviewed."""
+        if self.config.level is not None:
+            return self.config.level
+        is_reviewed = record.candidate.source in ("builtin", "object") or bool(record.granted)
+        return "best-effort" if is_reviewed else "required"
+
+    def missing(self) -> str:
+        """Why there is no complete box here; empty if there is one."""
+        from tavern_core.isolation.box_rules import missing_layers
+
+        return missing_layers(self.config)
+
+
+@dataclass(frozen=True, slots=True)
+class PluginSandbox:
+    """`contract.protocols.Sandbox` for one plugin."""
+
+    host: Sandboxes
+    _plugin: str
+    level: Level
+    data: Path
+    is_whole: bool
+    """Only the grants; else everything except the host's own files."""
+    _asked: frozenset[str] = frozenset()
+    """The requests of plugin.yaml."""
+    _is_builtin: bool = False
+
+    @property
+    def missing(self) -> str:
+        return self.host.missing()
+
+    def policy(
+        self,
+        program: str,
+        rights: Rights,
+        *,
+        readable: Sequence[str] = (),
+        writable: Sequence[str] = (),
+        workspace: str = "",
+        is_own: bool = False,
+    ) -> BoxPolicy:
+        from tavern_core.isolation.box_rules import BoxRules
+
+        host = self.host
+        rules = BoxRules(host.config, host.home, host.unwritable, self.level, self.data, self.is_whole)
+        return rules.policy(program, rights, readable, writable, workspace, is_own)
+
+    def what_would_allow(self, rights: Rights, wanted: Sequence[str]) -> str:
+        from tavern_core.isolation.denial_hint import what_would_allow
+
+        return what_would_allow(self._plugin, self._asked, rights, wanted) if self.is_whole else ""
+
+    def work_folder(self) -> str:
+        return self.host.work.make()
+
+    def start(self, launch: Launch) -> Child:
+        return self.host.start(launch)
+
+    def gateway(
+        self, rights: Rights, call: ToolCall | None, on_refusal: Callable[[str], object] | None = None
+    ) -> AbstractAsyncContextManager[Serve | None]:
+        from tavern_core.isolation.box_rules import scopes_of
+
+        if not (scopes := scopes_of(rights)):
+            return nullcontext()
+        from tavern_core.isolation.gateway.destinations import Judge
+        from tavern_core.isolation.gateway.proxy import Gateway, served
+
+        judge = Judge(
+            self._plugin, scopes, call, self.host.diagnostics, self.host.emit, on_refusal, is_builtin=self._is_builtin
+        )
+        gateway = Gateway(judge, self.host.config.connections, self.host.config.network_bytes)
+        return served(gateway, self.host.gateways)
+
+    def weak(self, layers: Mapping[str, str]) -> None:
+        from tavern_core.isolation.box_rules import NOT_OPEN
+
+        layers = {layer: why for layer, why in layers.items() if self.is_whole or layer not in NOT_OPEN}
+        if not layers:
+            return
+        missing = "; ".join(f"{layer}: {why}" for layer, why in layers.items())
+        if "namespaces" in layers:
+            missing += ". Those that may use the network reach all of it, whatever the scope says"
+        self.host.diagnostics.add(
+            "ISOLATION_WEAK",
+            f"programs of {self._plugin} run without layers of the box: {missing}",
+            plugin=self._plugin,
+            hint="`isolation: {level: required}` in tavern.yaml refuses them instead",
+        )

@@ -1,0 +1,103 @@
+"""The box of one plugin: what its worker may read and write, from the places of files and the grants."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from tavern_core import package_location
+from tavern_core.box import runtime_paths
+from tavern_core.box.policy import BoxLimits, BoxPolicy, Granted, Level
+from tavern_core.box.protected_path_splitting import around
+from tavern_core.isolation.closed_paths import Closed, closed, granted_paths
+from tavern_core.kernel.config.configuration import state_root
+from tavern_core.model.capability_scope import Scope
+from tavern_core.model.config import IsolationConfig
+
+"""This package itself: workers import from it."""
+SPAWN: Final = "process:spawn"
+THREADS: Final = 256
+"""Minimum threads of one worker: one per connection."""
+_NEVER: Final = ("/", "/tmp", "/var", "/etc", "/home")
+"""Folders that contain more than modules, whatever lists them."""
+
+
+def worker_policy(
+    *,
+    code: Iterable[Path],
+    path: Iterable[str],
+    shut: Closed,
+    data_dir: Path,
+    scopes: Mapping[str, Scope],
+    config: IsolationConfig,
+    level: Level,
+) -> BoxPolicy:
+    """What a worker may do. It never has network access itself; a service of the host does that.
+
+    Args:
+        code: the plugin's own files.
+        path: where modules are imported from.
+        shut: what it never gets.
+        scopes: granted capability → its scope; None: without limit.
+    """
+    hidden, keep = closed([state_root(shut.home)]), closed(shut.kept)
+    own = os.path.realpath(data_dir)
+    read = [
+        *runtime_paths.machine(),
+        *runtime_paths.interpreter(),
+        str(package_location.FOLDER),
+        *map(str, code),
+        str(data_dir),
+    ]
+    for entry in _modules(path):
+        read += around(entry, [*hidden, *keep, str(Path.home())], own)
+    may_read, may_write = (granted_paths(scopes[name]) if name in scopes else () for name in ("read:fs", "write:fs"))
+    may_spawn = SPAWN in scopes
+    limits = BoxLimits(
+        config.memory_bytes,
+        True,
+        None,
+        max(config.open_files, THREADS),
+        max(config.processes, THREADS),
+        config.file_bytes,
+    )
+    return BoxPolicy(
+        read=tuple(dict.fromkeys(read)),
+        write=(str(data_dir),),
+        execute=runtime_paths.PROGRAMS if may_spawn and scopes[SPAWN] is None else (),
+        granted=Granted(may_read, may_write, tuple(hidden), tuple(shut.unwritable) if may_write else (), own),
+        may_fork=may_spawn,
+        may_execute=may_spawn and scopes[SPAWN] is None,
+        limits=limits,
+        level=level,
+        without=config.without,
+    )
+
+
+def _modules(path: Iterable[str]) -> Iterator[str]:
+    """The folders of installed packages: no other folders of `path`, in particular not that of the program that runs the host.
+
+    These are package folders, folders named in their ``.pth`` files, and archives.
+    """
+    found = [os.path.realpath(entry) for entry in path]
+    installed = [entry for entry in found if _holds_packages(Path(entry))]
+    linked = {name for entry in installed for name in _linked(Path(entry))}
+    for entry in found:
+        if entry in installed or (entry in linked and entry not in _NEVER) or Path(entry).is_file():
+            yield entry
+
+
+def _holds_packages(folder: Path) -> bool:
+    return folder.name in ("site-packages", "dist-packages") or next(folder.glob("*.dist-info"), None) is not None
+
+
+def _linked(folder: Path) -> Iterator[str]:
+    """The folders that ``.pth`` files add to the path: of editable installs."""
+    for file in folder.glob("*.pth"):
+        with suppress(OSError, ValueError):
+            for line in file.read_text("utf-8").splitlines():
+                if line.strip() and not line.startswith(("#", "import ", "import\t")):
+                    yield os.path.realpath(folder / line.rstrip())

@@ -1,0 +1,88 @@
+"""A call that continues in the background: what the pipeline hands over, and to whom."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import Future
+from contextvars import ContextVar
+from dataclasses import replace
+from typing import Any, Final, Protocol
+
+from tavern_core.frozen_dataclass import dataclass
+from tavern_core.kernel.catalogue.call_plan import Plan
+from tavern_core.kernel.execution.sync_async_drivers import Mode
+from tavern_core.model.call import CallContext
+from tavern_core.model.job import Job
+from tavern_core.model.result import ToolResult
+
+job_id: Final[ContextVar[str]] = ContextVar("tavern_job", default="")
+"""The job that this code belongs to; empty: none."""
+
+has_asked: Final[ContextVar[str]] = ContextVar("tavern_has_asked", default="")
+"""The key of a job that waited for an answer when its process ended, so its call is made again from its beginning; empty: none."""
+
+
+class ResumePoint(Protocol):
+    """What finds the work of a job at another system again, once the process of the job has ended."""
+
+    @property
+    def text(self) -> str:
+        """What a process that has ended kept; empty: nothing."""
+        ...
+
+    @property
+    def is_left(self) -> bool:
+        """Whether the host closes, and leaves the job to be resumed from what was kept."""
+        ...
+
+    async def keep(self, text: str) -> None: ...
+
+
+resume_point: Final[ContextVar[ResumePoint | None]] = ContextVar("tavern_resume_point", default=None)
+"""That of the job that this code belongs to; the runner of a job sets it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A call to be made in the background."""
+
+    tool: str
+    arguments: Mapping[str, Any] | None
+    context: CallContext | None
+    purpose: str = ""
+    key: str | None = None
+    door: str = "api"
+    is_run: bool = False
+    """Whether it runs a workflow, so that the job has the id of a run."""
+    is_harmless_again: bool = False
+    """Whether its tool may do the same twice."""
+    has_copy: bool = False
+    """Whether `arguments` are plain JSON of the host's own."""
+    done: Future[ToolResult] | None = None
+    """For a caller who waits: done when the job is."""
+
+    def of(self, plan: Plan) -> Request:
+        """The same request, with what is known of its tool."""
+        spec, has_key = plan.spec, self.key is not None
+        again = spec.may_be_repeated(has_key=has_key) or (has_key and spec.finds_by_key)
+        return replace(self, tool=plan.id, is_run=spec.kind == "workflow", is_harmless_again=again)
+
+
+class Background(Protocol):
+    """Where calls go on."""
+
+    async def begin(self, request: Request, mode: Mode, left: float | None) -> Job:
+        """Keep a job and let it run as soon as there is a place.
+
+        Args:
+            left: seconds until the deadline of who wants it; None: there is none.
+
+        Raises:
+            CallError: it cannot be stored (INTERNAL).
+            TimeLimit: a slow store did not answer in time.
+        """
+        ...
+
+    async def now(self, job: Job, mode: Mode, left: float | None) -> Job:
+        """A job of this process as it is now; as it was, where the store does not say."""
+        ...

@@ -1,0 +1,203 @@
+"""Admits a call: determines its caller, depth, deadline and budget, and makes the ToolCall that hooks and the log see.
+
+Its arguments are copied, filled with defaults, and validated against the tool's schema.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from tavern_core.errors import BudgetExceeded, InputInvalid, PolicyDenied
+from tavern_core.kernel.access.approval_rules import ApprovalRule
+from tavern_core.kernel.calls.bilingual_messages import MESSAGES
+from tavern_core.kernel.calls.call_errors import explained
+from tavern_core.kernel.calls.running_call import RunningCall
+from tavern_core.kernel.calls.taint_tracking import is_watched
+from tavern_core.kernel.catalogue.call_plan import Plan
+from tavern_core.kernel.log.call_changes import Change
+from tavern_core.kernel.plugins.effective_scopes import narrowed
+from tavern_core.model.call import CallContext, ToolCall, call_of, with_arguments
+from tavern_core.model.message_translation import say
+from tavern_core.model.safe_printing import with_type
+from tavern_core.schema.bounded_json_copying import json_copy, measure
+from tavern_core.schema.redact import redact_text
+
+
+def admit(plan: Plan, call: RunningCall, deepest: int) -> CallContext:
+    """Find out who calls, how deep, and until when.
+
+    Args:
+        deepest: how many calls may be within each other (`limits.depth`).
+
+    Raises:
+        BudgetExceeded: too deep, or too many calls (BUDGET_EXCEEDED).
+    """
+    seconds, outer, context = plan.seconds, call.outer, call.context
+    if outer is not None:
+        depth, deadline, caller, _, _ = outer
+        call.depth = depth + 1
+        check_depth(plan, call.depth, deepest)
+        # A tool that calls a tool does so for its own caller, never with more rights.
+        context = context or caller
+        if deadline is not None:
+            left = deadline - call.clock
+            seconds = left if seconds is None else min(left, seconds)
+    if context is None:
+        context = plan.host
+    budget = context.budget
+    if budget.timeout_ms is not None:
+        own = budget.timeout_ms / 1000
+        seconds = own if seconds is None else min(own, seconds)
+    call.context = context
+    if is_watched(context, outer):
+        call.reads = {}
+    if budget.max_tool_calls is not None:
+        check_budget(plan, context, context.ledger.draw())
+    if seconds is not None:
+        call.deadline = call.clock + seconds
+    return context
+
+
+def check_depth(plan: Plan, depth: int, deepest: int) -> None:
+    """
+    Raises:
+        BudgetExceeded: too many calls are within each other (BUDGET_EXCEEDED).
+    """
+    if depth > deepest:
+        raise BudgetExceeded(
+            say(MESSAGES["too_deep"], tool=plan.id, depth=depth, most=deepest),
+            hint="a tool probably calls itself; else raise limits.depth",
+            limit=deepest,
+        )
+
+
+def check_budget(plan: Plan, context: CallContext, number: int) -> None:
+    """
+    Raises:
+        BudgetExceeded: it is one call too many for this caller (BUDGET_EXCEEDED).
+    """
+    most = context.budget.max_tool_calls
+    if most is not None and number > most:
+        raise BudgetExceeded(
+            say(MESSAGES["over_budget"], tool=plan.id, number=number, most=most),
+            hint="raise budget.maxToolCalls, or do with fewer calls",
+            limit=most,
+        )
+
+
+def check_rule(plan: Plan, rule: ApprovalRule) -> None:
+    """
+    Raises:
+        PolicyDenied: the operator's rule denies the tool (POLICY_DENIED).
+    """
+    if rule.decision == "deny":
+        raise PolicyDenied(f"{plan.id} was refused: {rule.reason}", hint=f"change {rule.place}", rule=rule.place)
+
+
+def tool_call(plan: Plan, call: RunningCall, context: CallContext, series: str) -> ToolCall:
+    """The call as hooks, executors and the log see it.
+
+    Args:
+        series: start of the call ids of this host.
+
+    Raises:
+        PolicyDenied: a plugin with a granted gate could not be activated, so the gate refuses
+            (POLICY_DENIED).
+    """
+    if plan.blocked:
+        guilty = plan.blocked.partition(":")[0]
+        raise PolicyDenied(plan.blocked, hint=f"correct it, or `tavern plugins disable {guilty}`", plugin=guilty)
+    rights = plan.rights if context is plan.host else replace(plan.rights, caller=context.permissions)
+    if context.scopes:
+        rights = narrowed(rights, context)
+    parent = call.outer[3] if call.outer else None
+    number = f"{series}-{call.number:x}"
+    return call_of(
+        plan.id, call.values or {}, context, number, call.purpose, call.key, call.depth, call.door, parent, rights
+    )
+
+
+def take(plan: Plan, call: RunningCall, limit: int) -> None:
+    """Copy what the caller gave, as plain JSON, where the plan's quick `intake` could not.
+
+    Args:
+        limit: most characters of text.
+
+    Raises:
+        InputInvalid: no mapping, no JSON, or too large (INPUT_SCHEMA_INVALID).
+    """
+    call.values = own_copy(call.arguments, plan.id, limit)
+
+
+def take_changed(plan: Plan, call: RunningCall, changed: Mapping[str, Any], limit: int) -> None:
+    """Copy what hooks made of the arguments.
+
+    Raises:
+        InputInvalid: as `take`; names the plugins that changed them.
+    """
+    try:
+        call.values = own_copy(changed, plan.id, limit)
+    except InputInvalid as error:
+        raise _blamed(error, call.changes or ()) from None
+    call.fits = False
+
+
+def fill_and_validate(plan: Plan, call: RunningCall) -> None:
+    """Add the defaults of the schema, then hold the arguments against it; integers become integers: 2.0 is 2.
+
+    Raises:
+        InputInvalid: they do not fit (INPUT_SCHEMA_INVALID), with the place and repair of every problem.
+    """
+    values = call.values or {}
+    if plan.fill is not None:
+        values = call.values = plan.fill(values)
+    if not call.fits:
+        if not plan.accepts(values):
+            raise _blamed(explained(InputInvalid, plan.id, plan.inputs, values, "arguments"), call.changes or ())
+        if plan.whole is not None:
+            values = call.values = plan.whole(values)
+    if call.call is not None and call.call.arguments is not values:
+        call.call = with_arguments(call.call, values)
+
+
+def give_copy(plan: Plan, call: RunningCall, limit: int) -> None:
+    """The tool gets its own copy if the host reads the arguments again afterwards."""
+    given = None if call.values is None else plan.intake(call.values)
+    call.given = own_copy(call.values, plan.id, limit) if given is None else given
+    call.handed = call.call and with_arguments(call.call, call.given)
+
+
+def own_copy(arguments: Mapping[str, Any] | None, tool: str, limit: int) -> dict[str, Any]:
+    """The arguments as plain JSON that shares nothing mutable with the caller's.
+
+    Raises:
+        InputInvalid: no mapping, no JSON, or too large (INPUT_SCHEMA_INVALID).
+    """
+    if arguments is None:
+        return {}
+    if not isinstance(arguments, Mapping):
+        raise InputInvalid(
+            f"{tool} takes named arguments, got {type(arguments).__name__}", hint='pass a mapping: {"name": value}'
+        )
+    try:
+        given = arguments if isinstance(arguments, dict) else dict(arguments)
+    except Exception as error:  # a mapping of the caller's own
+        raise InputInvalid(
+            f"{tool}: the arguments cannot be read: {redact_text(with_type(error))}", hint="pass a dict"
+        ) from error
+    copy, problem = json_copy(given)
+    problem = problem or measure(copy, max_chars=limit)
+    if problem is not None:
+        raise InputInvalid(f"{tool}: {problem}", hint=problem.hint, problems=[problem.to_json()])
+    return copy  # type: ignore[no-any-return]
+
+
+def _blamed(error: InputInvalid, changes: Sequence[Change]) -> InputInvalid:
+    """The error, saying which plugins made the arguments what they are: the caller may have passed good ones."""
+    if changes:
+        error.details["changedBy"] = [change.plugin for change in changes]
+        names = ", ".join(dict.fromkeys(error.details["changedBy"]))
+        error.message += f" (the arguments were changed by {names})"
+    return error

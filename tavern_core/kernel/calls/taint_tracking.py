@@ -1,0 +1,298 @@
+"""Untrusted content on the path of a call: who read it, what is marked with it, and which calls a person must approve then.
+
+    a tool that is a source runs → the call, the calls around it and their contexts have read its content
+        → the result is marked, `meta["untrusted"]` → later calls with an effect need approval (`CallContext.after_untrusted`)
+
+Every call passes this within the pipeline, so a tool that calls tools, a node of a workflow and a job cannot go around it. A
+call cannot loosen what holds for the calls around it, whatever context it is made with.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, Protocol
+
+from tavern_core.errors import PolicyDenied
+from tavern_core.kernel.calls.bilingual_messages import MESSAGES
+from tavern_core.kernel.calls.running_call import Frame, RunningCall, frame
+from tavern_core.kernel.catalogue.call_plan import Plan
+from tavern_core.kernel.hooks.hook_chain_calls import Wish
+from tavern_core.model.call import CallContext
+from tavern_core.model.message_translation import Said, say
+from tavern_core.model.result import ToolResult, with_meta
+from tavern_core.model.safe_printing import seen
+from tavern_core.model.untrusted_content_rules import (
+    MARK,
+    AfterUntrusted,
+    Effect,
+    addresses_in,
+    brings_in,
+    effect_with,
+    links_in,
+    sources_in,
+    stricter,
+    texts_in,
+)
+
+AFTER_READING: Final = "after_untrusted"
+"""Who requests an approval because of untrusted content, in requests and in the log."""
+_INSTEAD: Final = "finish the task without it, or report that it could not be done"
+_SHOWN: Final = 5
+_LONGEST_ADDRESS: Final = 300
+
+
+class Reader(Protocol):
+    """What can read content: a call, or a run of a workflow."""
+
+    reads: Mapping[str, None] | None
+    """The sources of untrusted content that it has read; None: nothing is recorded, nor watched."""
+
+    @property
+    def context(self) -> CallContext | None: ...
+
+    @property
+    def outer(self) -> Frame | None: ...
+
+    @property
+    def is_cancelled(self) -> bool: ...
+
+
+class Starter:
+    """The call that began a job, as the job sees it: it has read what the job reads, and its end does not end the job."""
+
+    is_cancelled = False
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+
+    @property
+    def reads(self) -> Mapping[str, None] | None:
+        return self._reader.reads
+
+    @reads.setter
+    def reads(self, sources: Mapping[str, None] | None) -> None:
+        self._reader.reads = sources
+
+    @property
+    def context(self) -> CallContext | None:
+        return self._reader.context
+
+    @property
+    def outer(self) -> Frame | None:
+        return self._reader.outer
+
+
+def is_given_up(reader: Reader) -> bool:
+    """Whether nobody waits for a call any more: its end, or that of a call or run around it, was requested, or its time is over."""
+    for one in around(reader):
+        if isinstance(one, Starter):
+            break
+        if one.is_cancelled:
+            return True
+    return False
+
+
+def around(reader: Reader | None) -> Iterator[Reader]:
+    """A reader and those within which it runs, innermost first."""
+    while reader is not None:
+        yield reader
+        reader = None if reader.outer is None else reader.outer[4]
+
+
+def has_read(reader: Reader | None, sources: Iterable[str]) -> None:
+    """Record that a call or run, all around it, and their contexts have read untrusted content."""
+    named = dict.fromkeys(sources)
+    if not named:
+        return
+    for one in around(reader):
+        one.reads = {**one.reads, **named} if one.reads else named
+        if one.context is not None:
+            one.context.ledger.content_read.add(named, time.time())
+
+
+def running_call_has_read(sources: Iterable[str]) -> None:
+    """The same for the call that runs here, if one does: it was handed a stored answer, or an artifact."""
+    here = frame()
+    if here is not None:
+        has_read(here[4], sources)
+
+
+def sources_of_running_call() -> tuple[str, ...]:
+    """What the call that runs here has read so far."""
+    here = frame()
+    reader: Reader | None = None if here is None else here[4]
+    return () if reader is None else tuple(reader.reads or ())
+
+
+def is_watched(context: CallContext, outer: Frame | None) -> bool:
+    """Whether anything depends on what a call with this context reads."""
+    return context.after_untrusted != "allow" or (
+        outer is not None and outer[4] is not None and outer[4].reads is not None
+    )
+
+
+def inherited(context: CallContext, outer: Reader | None) -> CallContext:
+    """A context that no longer needs the calls around it: as strict as they are, and with what they have read."""
+    strictest = context.after_untrusted
+    for one in around(outer):
+        if (theirs := one.context) is None or theirs.after_untrusted == "allow":
+            continue
+        strictest = stricter(strictest, theirs.after_untrusted)
+        if theirs.ledger is not context.ledger:
+            context.ledger.content_read.take_over(theirs.ledger.content_read)
+    return context if strictest == context.after_untrusted else replace(context, after_untrusted=strictest)
+
+
+def _is_free(reader: Reader | None) -> bool:
+    """Whether nothing depends on what a call reads that no other is around: the quick answer for most calls."""
+    if reader is None or reader.outer is not None:
+        return reader is None
+    return reader.context is None or reader.context.after_untrusted == "allow"
+
+
+def restraint(reader: Reader | None) -> tuple[AfterUntrusted, tuple[str, ...]]:
+    """What holds for calls with an effect now, and the sources because of which it does: the strictest of all around."""
+    if _is_free(reader):
+        return "allow", ()
+    strictest: AfterUntrusted = "allow"
+    sources: dict[str, None] = {}
+    for one in around(reader):
+        context = one.context
+        if context is None or context.after_untrusted == "allow":
+            continue
+        if found := context.ledger.content_read.sources:
+            sources.update(dict.fromkeys(found))
+            strictest = stricter(strictest, context.after_untrusted)
+    return strictest, tuple(sources)
+
+
+def judged(plan: Plan, call: RunningCall, wish: Wish | None) -> Wish | None:
+    """The wish for approval of a call, after what its caller has read; `wish` where that changes nothing.
+
+    Raises:
+        PolicyDenied: such calls are refused now (POLICY_DENIED).
+    """
+    how, sources = restraint(call)
+    if how == "allow" or not (plan.effect or plan.reads_addresses):
+        return wish
+    values = call.values or {}
+    marked = () if plan.addresses is None else plan.addresses(values)
+    address = "" if plan.effect or not plan.reads_addresses else composed(call, values, marked)
+    if not plan.effect and not address:
+        return wish
+    why = _reason(call, plan.id, plan.effect, address, sources)
+    facts: dict[str, Any] = {MARK: list(sources), "effect": plan.effect or "reads"}
+    if how == "deny":
+        raise PolicyDenied(why, hint=_INSTEAD, rule=AFTER_READING, **facts)
+    if wish is not None:
+        why = say(MESSAGES["also"], one=why, other=wish.reason)
+        facts = {**wish.details, **facts}
+    return Wish(AFTER_READING, why, facts)
+
+
+def judge_node(run: Reader, type_: str, capabilities: Collection[str], inputs: Mapping[str, Any]) -> None:
+    """The same for the code of a node that has capabilities itself. It is not a call, so it cannot be approved.
+
+    Raises:
+        PolicyDenied: it would have an effect after untrusted content was read (POLICY_DENIED).
+    """
+    how, sources = restraint(run)
+    if how != "allow":
+        effect = effect_with(capabilities)
+        address = "" if effect else composed(run, inputs, ())
+        if effect or address:
+            facts: dict[str, Any] = {MARK: list(sources), "effect": effect or "reads"}
+            why = _reason(run, type_, effect, address, sources)
+            raise PolicyDenied(
+                why, hint=f"call a tool with core:CallTool, which can be approved, or {_INSTEAD}", **facts
+            )
+    if brings_in(capabilities):
+        has_read(run, (type_,))
+
+
+def may_act(reader: Reader | None, capability: str) -> bool:
+    """Whether services may act with a capability for what runs: not after reading, unless its own call was judged as one with an effect."""
+    if not effect_with((capability,)) or restraint(reader)[0] == "allow":
+        return True
+    return isinstance(reader, RunningCall) and reader.plan is not None and bool(reader.plan.effect)
+
+
+def _reason(reader: Reader, what: str, effect: Effect, address: str, sources: Sequence[str]) -> Said:
+    does = (
+        say(MESSAGES[f"it_{effect}"]) if effect else say(MESSAGES["it_reads"], address=seen(address[:_LONGEST_ADDRESS]))
+    )
+    named = ", ".join(sources[:_SHOWN]) + (f" (+{len(sources) - _SHOWN})" if len(sources) > _SHOWN else "")
+    who = reader.context.principal if reader.context is not None else "?"
+    return say(MESSAGES[AFTER_READING], who=who, tool=what, sources=named, what=does)
+
+
+def composed(reader: Reader, values: Mapping[str, Any], marked: Iterable[Any]) -> str:
+    """An address among the arguments that no text had before; empty if there is none.
+
+    Args:
+        marked: the arguments that are addresses in whatever form; of others, only what has a scheme is one.
+    """
+    known = [
+        one.context.ledger.content_read
+        for one in around(reader)
+        if one.context is not None and one.context.after_untrusted != "allow"
+    ]
+    found: list[tuple[str, ...]] = [(text.strip(),) for value in marked for text in texts_in(value) if text.strip()]
+    found += [forms for text in texts_in(values) for forms in links_in(text)]
+    return next((forms[0] for forms in found if not any(read.knows(form) for read in known for form in forms)), "")
+
+
+def marked(call: RunningCall, result: ToolResult) -> ToolResult:
+    """The result with the sources of untrusted content that it may hold."""
+    if not call.reads:
+        return result
+    meta, sources = result._meta or {}, list(call.reads)
+    if meta.get(MARK) == sources:  # as it was marked before
+        return result
+    sources = list(dict.fromkeys([*sources_in(meta.get(MARK)), *sources]))
+    return result if meta.get(MARK) == sources else with_meta(result, {**meta, MARK: sources})
+
+
+def taken_over(call: RunningCall, result: ToolResult) -> ToolResult:
+    """A result that a tool marked itself, or that is an earlier answer: its mark counts like that of a call made now."""
+    if result._meta is not None and MARK in result._meta:
+        has_read(call, sources_in(result._meta[MARK]))
+    return marked(call, result)
+
+
+def sources_of(result: ToolResult) -> tuple[str, ...]:
+    """The sources of untrusted content that a result may hold."""
+    return sources_in((result._meta or {}).get(MARK))
+
+
+def _addresses_of(values: Any) -> set[str]:
+    return {address for text in texts_in(values) for address in addresses_in(text)}
+
+
+def concluded(call: RunningCall, result: ToolResult) -> ToolResult:
+    """The marked result; addresses in it, and those that the call read, can be read from now on without approval.
+
+    An answer that only repeats an argument makes no address known, nor does one of a tool that is no source once untrusted
+    content was read: the model may have composed it.
+    """
+    plan = call.plan
+    if plan is None or _is_free(call) or (result.error is not None and call.token is None):  # nothing ran
+        return marked(call, result)
+    watching = [
+        one.context for one in around(call) if one.context is not None and one.context.after_untrusted != "allow"
+    ]
+    if not watching:
+        return marked(call, result)
+    given = _addresses_of(call.values)
+    found = [result.value, [dict(block) for block in result._content]]
+    if result.error is not None:
+        found.append(result.error.message)
+    for context in watching:
+        read = context.ledger.content_read
+        if plan.reads_addresses:
+            read.trust(call.values)
+        if plan.source or call.reads or not read.sources:
+            read.learn(found, given)
+    return marked(call, result)

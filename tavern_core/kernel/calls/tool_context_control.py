@@ -1,0 +1,118 @@
+"""One running call, as its tool and its observers see it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from contextvars import ContextVar
+from typing import Any, Final
+
+from tavern_core.contract.tool_context import LONGEST_MESSAGE, LogLevel, json_number
+from tavern_core.frozen_dataclass import dataclass
+from tavern_core.kernel.calls.elicitation import conversation, unanswered
+from tavern_core.kernel.calls.large_results import ArtifactStore
+from tavern_core.kernel.calls.running_call import RunningCall
+from tavern_core.kernel.calls.taint_tracking import is_given_up
+from tavern_core.kernel.log.recorder import Recorder
+from tavern_core.model.call import CallContext
+from tavern_core.model.event import TOOL_PROGRESS
+from tavern_core.model.question import Question, QuestionKind
+
+_LONGEST_LINE: Final = 2_000
+_BETWEEN_S: Final = 0.05
+"""What comes quicker than that is left out, but for the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a call is."""
+
+    done: float
+    total: float | None = None
+    message: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return {"done": self.done, "total": self.total, "message": self.message}
+
+
+on_progress: Final[ContextVar[Callable[[Progress], None] | None]] = ContextVar("tavern_on_progress", default=None)
+"""Receives the progress of inner calls; the runner of a job sets it."""
+
+on_left_behind: Final[ContextVar[Callable[[Future[Any]], None] | None]] = ContextVar(
+    "tavern_on_left_behind", default=None
+)
+"""Gets what a call within could not stop, and is done when that has ended: what runs a job sets it."""
+
+
+class CallControl:
+    """See `contract.tool_context.Control`."""
+
+    __slots__ = ("_artifacts", "_call", "_conversation", "_listener", "_recorder", "_reported_at", "_was_complete")
+
+    def __init__(self, call: RunningCall, recorder: Recorder, artifacts: ArtifactStore) -> None:
+        self._call = call
+        self._artifacts = artifacts
+        self._recorder = recorder
+        self._listener = on_progress.get()
+        self._conversation = conversation.get()
+        self._reported_at, self._was_complete = 0.0, False
+
+    @property
+    def is_cancelled(self) -> bool:
+        return is_given_up(self._call)
+
+    @property
+    def is_again(self) -> bool:
+        return self._call.is_again
+
+    @property
+    def seconds_left(self) -> float | None:
+        return self._call.seconds
+
+    def keep(self, data: Any, media_type: str, name: str) -> dict[str, Any]:
+        call_id = self._call.call.id if self._call.call else ""
+        return self._artifacts.put(data, media_type, name=name, context=self._owner(), call_id=call_id).link()
+
+    def artifact_facts(self, uri: str) -> dict[str, Any]:
+        return self._artifacts.get(uri, context=self._owner()).to_json()
+
+    def read_artifact(self, uri: str, start: int, length: int) -> bytes:
+        return self._artifacts.read(uri, start, length, context=self._owner())
+
+    def _owner(self) -> CallContext | None:
+        call = self._call
+        return None if call.plan is not None and call.context is call.plan.host else call.context
+
+    def progress(self, done: float, total: float | None, message: str) -> None:
+        call, now = self._call, time.perf_counter()
+        call.moved_at = now
+        progress = Progress(json_number(done) or 0, json_number(total), str(message)[:LONGEST_MESSAGE])
+        is_complete = progress.done == progress.total
+        if now - self._reported_at < _BETWEEN_S and (not is_complete or self._was_complete):
+            return
+        self._reported_at, self._was_complete = now, is_complete
+        if self._listener is not None:
+            self._listener(progress)
+        plan = call.plan
+        if plan is not None and call.call is not None:
+            data = {"tool": plan.id, **plan.redact(progress.to_json())}
+            self._recorder.show(TOOL_PROGRESS, data, plugin=plan.spec.plugin, call_id=call.call.id)
+
+    def can_ask(self, kind: QuestionKind) -> bool:
+        return self._conversation is not None and self._conversation.can_ask(kind)
+
+    async def ask(self, questions: Mapping[str, Question]) -> Mapping[str, Any]:
+        if self._conversation is None:
+            raise unanswered(questions)
+        answers = await self._conversation.ask(questions)
+        self._call.moved_at = time.perf_counter()
+        return answers
+
+    def log(self, level: LogLevel, message: str) -> None:
+        call = self._call
+        line = call.plan.redact(str(message)[:_LONGEST_LINE]) if call.plan is not None else ""
+        logging.getLogger("tavern.tools").log(logging.getLevelNamesMapping()[level.upper()], "%s: %s", call.name, line)
+        if self._conversation is not None:
+            self._conversation.log(level, line)

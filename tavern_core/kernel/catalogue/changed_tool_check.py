@@ -1,0 +1,54 @@
+"""What a `tavern_before_register_tool` hook may change of a tool: how it is described and what it accepts, never what it is.
+
+The code stays that of its plugin, and what guards it may be tightened, not loosened: otherwise one granted hook would be
+every right of every other plugin.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tavern_core.errors import ActivationFailed
+from tavern_core.kernel.hooks.argument_copies import is_its_code
+from tavern_core.kernel.plugins.registry_entries import schema_errors
+from tavern_core.kernel.plugins.tool_spec_validation import refuse_unsound
+from tavern_core.model.tool import ToolSpec
+
+if TYPE_CHECKING:
+    from tavern_core.model.node import NodeSpec
+
+
+def why_not(answer: Any, spec: ToolSpec) -> str:
+    """Why what a hook made of a tool cannot be taken; empty when it can.
+
+    Args:
+        answer: what it returned; it was shown `spec` without its code.
+    """
+    if not isinstance(answer, ToolSpec):
+        return f"it answered {type(answer).__name__}"
+    if (answer.name, answer.plugin) != (spec.name, spec.plugin):
+        return "it tried to change the tool's id or owner"
+    if not is_its_code(answer, spec) or (answer.kind, answer.implementation) != (spec.kind, spec.implementation):
+        return "it tried to change the tool's code"
+    try:
+        refuse_unsound(answer)
+    except ActivationFailed as error:
+        return f"its change is not valid: {error.message}"
+    if loosened := _loosened(answer, spec):
+        return f"it tried to remove a safeguard of the tool: {loosened}"
+    errors = schema_errors(answer)
+    return f"its change is not a valid schema: {errors[0]}" if errors else ""
+
+
+def changed_parts(before: ToolSpec | NodeSpec, after: ToolSpec | NodeSpec) -> list[str]:
+    """The parts that differ, by their JSON names."""
+    old, new = before.to_json(), after.to_json()
+    return sorted(key for key in {*old, *new} if old.get(key) != new.get(key))
+
+
+def _loosened(answer: ToolSpec, spec: ToolSpec) -> str:
+    if gone := sorted(spec.capabilities - answer.capabilities):
+        return f"the capability {gone[0]}"
+    was = {"destructive": spec.destructive, "requires_approval": spec.requires_approval, "optional": spec.optional}
+    was["untrusted"] = spec.untrusted
+    return next((name for name, value in was.items() if value and not getattr(answer, name)), "")

@@ -1,0 +1,243 @@
+"""The agent profiles of one host: as written in files, in plugins or in the program, and resolved to tools that exist now."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Mapping
+from dataclasses import replace
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from tavern_core.errors import Finding, Location, PluginError, ProfileInvalid, TavernError, ToolNotFound, UsageError
+from tavern_core.kernel.access.profile_files import ProfileFiles
+from tavern_core.kernel.catalogue.missing_tools import absence
+from tavern_core.kernel.catalogue.namespace_resolvers import Namespaces
+from tavern_core.kernel.foundation import Foundation
+from tavern_core.kernel.plugins.contribution_registry import Contributions
+from tavern_core.kernel.plugins.lifecycle import Lifecycle
+from tavern_core.kernel.plugins.record import Record
+from tavern_core.model.naming_rules import split_id
+
+if TYPE_CHECKING:
+    from tavern_core.kernel.access.profiles import Missing, Profile, ProfileLike
+    from tavern_core.model.agent_profile import AgentProfile
+
+
+MOST_LENT: Final = 10_000
+"""Profiles that programs have given; of more, the oldest are forgotten. Agents that run use theirs."""
+UNNAMED: Final = "(unnamed)"
+"""What a profile that was given as a mapping without a name is called."""
+
+
+class WrittenProfiles:
+    """The profiles of one host, before their inventories are resolved to tools."""
+
+    def __init__(self, files: ProfileFiles, contributions: Contributions) -> None:
+        self._files = files
+        self._contributions = contributions
+        self._lent: dict[str, tuple[AgentProfile, tuple[Finding, ...]]] = {}
+
+    def lend(self, profile: AgentProfile, findings: tuple[Finding, ...] = ()) -> str:
+        """Make a profile that a program has given known, for contexts, which name their profile; returns that name.
+
+        The name is a digest of the content: the same in every process, and never that of another profile.
+
+        Args:
+            findings: what is odd about it.
+
+        Raises:
+            ProfileInvalid: a value in it is not JSON (PROFILE_INVALID).
+        """
+        try:
+            written = profile.model_dump_json()
+        except (ValueError, RecursionError) as error:  # pydantic's PydanticSerializationError is a ValueError
+            raise ProfileInvalid(
+                f"the profile {profile.name!r:.100} is not JSON: {error}", hint="see its own keys"
+            ) from error
+        digest = hashlib.sha256(written.encode("utf-8", "backslashreplace")).hexdigest()[:12]
+        name = f"{profile.name}@{digest}"
+        self._lent.setdefault(name, (profile, findings))
+        if len(self._lent) > MOST_LENT:
+            self._lent.pop(next(iter(self._lent)), None)
+        return name
+
+    def get(self, given: ProfileLike) -> tuple[AgentProfile, tuple[Finding, ...]]:
+        """A profile and what is odd about it. A name goes before a file that happens to be called so.
+
+        Args:
+            given: its name, the path of its file, or the profile itself.
+
+        Raises:
+            ProfileInvalid: it does not exist, or is invalid (PROFILE_INVALID).
+            UsageError: it is not a profile (USAGE).
+        """
+        from tavern_core.kernel.access.profile_files import profile_of
+        from tavern_core.kernel.access.profiles import Profile, misspelt
+        from tavern_core.model.agent_profile import AgentProfile
+
+        if isinstance(given, Profile):
+            given = given.written
+        if isinstance(given, Mapping | AgentProfile):
+            giver = "the given profile"
+            profile = profile_of(given, giver)
+            data = given if isinstance(given, Mapping) else profile.model_dump(exclude_unset=True)
+            findings = tuple(misspelt(data, lambda key: Location(giver, pointer=key), Location(giver)))
+            return profile.model_copy(update={"name": profile.name or UNNAMED}), findings
+        if isinstance(given, PathLike):
+            return self._files.read(Path(given))
+        if not isinstance(given, str):
+            raise UsageError(
+                f"a profile is a name, the path of an agent_profile.json or a mapping, got {type(given).__name__}",
+                hint='for example {"tool_ids_inventory": ["text:count"]}',
+            )
+        if (lent := self._lent.get(given)) is not None:
+            return lent
+        known = self._files.names()
+        contributed = self._contributions.get("profiles", given)
+        if contributed is not None and given not in known:
+            return contributed, ()
+        if given not in known and given.endswith(".json"):  # no name ends like this: a file's stem has lost its suffix
+            return self._files.read(Path(given))
+        return self._files.get(given)
+
+    def names(self) -> list[str]:
+        """The names of all profiles in files and of active plugins, sorted."""
+        return sorted({*self._files.names(), *self._contributions.all("profiles")})
+
+    def has(self, name: str) -> bool:
+        """Whether there is a profile of this name now."""
+        return (
+            name in self._lent or name in self._files.names() or self._contributions.get("profiles", name) is not None
+        )
+
+    def capabilities(self, given: ProfileLike) -> frozenset[str] | None:
+        """What a profile lets calls do at most, None: all; of a plugin's profile, when the plugin is active. Raises as `get`."""
+        allowed = self.get(given)[0].capabilities
+        return None if allowed is None else frozenset(allowed)
+
+
+class Inventories:
+    """Profiles from files, from plugins and from the program itself."""
+
+    def __init__(
+        self, base: Foundation, written: WrittenProfiles, lifecycle: Lifecycle, namespaces: Namespaces
+    ) -> None:
+        self._base = base
+        self.written = written
+        self._lifecycle = lifecycle
+        self._namespaces = namespaces
+        self._registry = lifecycle.tables.registry
+        self._contributions = lifecycle.tables.contributions
+        self._resolved: dict[str, tuple[tuple[int, int, int], Profile]] = {}
+        """Name → what it was resolved for, and the profile."""
+
+    async def resolved(self, given: ProfileLike) -> Profile:
+        """An agent profile with its inventory resolved, after activating the plugins that contribute it or a namespace of its inventory.
+
+        A plugin or resolver that fails costs its own tools only. Steps by hand too, without an event loop.
+
+        Args:
+            given: its name, the path of its file, or the profile itself.
+
+        Raises:
+            ProfileInvalid: it does not exist, or is invalid (PROFILE_INVALID).
+            UsageError: it is not a profile (USAGE).
+        """
+        if (kept := self._kept(given)) is not None:
+            return kept
+        if asyncio._get_running_loop() is None:
+            return self._base.portal.run(self._prepared(given))
+        return await self._prepared(given)
+
+    def now(self, given: ProfileLike) -> Profile:
+        """`resolved` for sync code, which may be called in a running event loop when everything is active. Raises as `resolved`."""
+        if (kept := self._kept(given)) is not None:
+            return kept
+        return self._base.portal.run(self._prepared(given)) if self._asleep(given) else self._resolve(given)
+
+    async def _prepared(self, given: ProfileLike) -> Profile:
+        failed: PluginError | None = None
+        for _ in range(2):  # one plugin contributes the profile, others its namespaces
+            for name in self._asleep(given):
+                try:
+                    await self._lifecycle.activate(name)
+                except PluginError as error:
+                    failed = error
+        is_name = isinstance(given, str) and not given.endswith(".json")
+        if failed is not None and is_name and not self.written.has(str(given)):
+            hint = f"a plugin that may have it has failed: {failed.message} ({failed.hint or failed.code})"
+            raise ProfileInvalid(f"there is no profile {str(given)[:200]!r}", hint=hint)
+        if self._contributions.all("namespaces").keys().isdisjoint(self._prefixes(given)):
+            return self._resolve(given)
+        return await self._base.mode.blocking(self._resolve, given, seconds=None, owner=("core", "profiles"))  # type: ignore[no-any-return]  # resolvers may take a while
+
+    def _kept(self, given: ProfileLike) -> Profile | None:
+        """The resolved profile, if nothing has changed since."""
+        if not isinstance(given, str | PathLike) or str(given) not in self._resolved:
+            return None
+        stamp, resolved = self._resolved[str(given)]
+        return resolved if stamp == self._stamp(self.written.get(given)[0]) else None
+
+    def _resolve(self, given: ProfileLike) -> Profile:
+        from tavern_core.kernel.access.profiles import resolve_profile
+
+        written, findings = self.written.get(given)
+        stamp = self._stamp(written)
+        resolved = resolve_profile(
+            written, self._find_id, sorted(self._registry.entries()), self._namespaces.resolvers(), absent=self._absent
+        )
+        resolved = replace(resolved, findings=(*findings, *resolved.findings))
+        for finding in resolved.findings:
+            self._base.diagnostics.add(finding.code, finding.located, hint=finding.hint)
+        if isinstance(given, str | PathLike) and not resolved.is_partial:
+            if len(self._resolved) >= MOST_LENT:
+                self._resolved.clear()
+            self._resolved[str(given)] = stamp, resolved
+        return resolved
+
+    def _stamp(self, written: AgentProfile) -> tuple[int, int, int]:
+        return self._registry.generation, self._contributions.generation, id(written)
+
+    def _asleep(self, given: ProfileLike) -> list[str]:
+        """The plugins to activate before a profile can be resolved, as far as known."""
+        records = [r for r in self._lifecycle.records.values() if r.usable and not r.active and _brings_profiles(r)]
+        if not records:
+            return []
+        if isinstance(given, str) and not self.written.has(given):
+            found = [r.name for r in records if _may_bring(r, given)]
+            if found:
+                return found
+        try:
+            return self._namespaces.inactive(self._prefixes(given))
+        except TavernError:
+            return []  # the request for the profile gets this error
+
+    def _prefixes(self, given: ProfileLike) -> set[str]:
+        """The prefixes of an inventory's items that no plugin registers."""
+        items = map(str.strip, self.written.get(given)[0].tool_ids_inventory)
+        return {split_id(item)[0] for item in items if self._find_id(item) is None}
+
+    def _absent(self, written: str) -> Missing | None:
+        """Why a tool is not there: its plugin is disabled, its declaration or its file is wrong …"""
+        from tavern_core.kernel.access.profiles import Missing
+
+        found = absence(written, self._lifecycle.records, self._registry.shadowed(), self._base.diagnostics)
+        return None if found is None else Missing(f"there is no tool {written!r}: {found.reason}", found.fix)
+
+    def _find_id(self, written: str) -> str | None:
+        try:
+            return self._registry.resolve(written).id
+        except ToolNotFound:
+            return None
+
+
+def _may_bring(record: Record, profile: str) -> bool:
+    """Whether a plugin declares this profile, or some that it does not name."""
+    facts = record.candidate.facts
+    return "profiles" in facts.sections and profile in (facts.declared.get("profiles") or (profile,))
+
+
+def _brings_profiles(record: Record) -> bool:
+    return bool({"profiles", "namespaces"} & record.candidate.facts.sections)

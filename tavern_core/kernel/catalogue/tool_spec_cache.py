@@ -1,0 +1,375 @@
+"""What each registered tool is right now, and which of them a caller may see.
+
+A tool's specification comes from its declaration, from the last activation or from the code, passes the
+`tavern_before_register_tool` hooks, and is cached until registry, hooks or lists change. Nothing is imported here.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import field, replace
+from typing import TYPE_CHECKING, Any
+
+from tavern_core.contract.decisions import Deny
+from tavern_core.contract.tools import Offer, ToolFactory
+from tavern_core.errors import CallError, PluginError, PolicyDenied, UpstreamError
+from tavern_core.frozen_dataclass import dataclass
+from tavern_core.kernel.access.tool_access import AccessPolicy, compile_access
+from tavern_core.kernel.access.tool_pins import ToolPins
+from tavern_core.kernel.catalogue.call_plan import Plan
+from tavern_core.kernel.catalogue.changed_tool_check import changed_parts, why_not
+from tavern_core.kernel.catalogue.missing_tools import Absence, absence
+from tavern_core.kernel.diagnostics import Diagnostics
+from tavern_core.kernel.execution.sync_async_drivers import Mode, step_by_hand
+from tavern_core.kernel.foundation import Foundation
+from tavern_core.kernel.hooks.argument_copies import shown
+from tavern_core.kernel.plugins.lifecycle import Lifecycle
+from tavern_core.kernel.plugins.record import Record
+from tavern_core.kernel.plugins.tool_spec_reading import Owner, completed, specs_of
+from tavern_core.kernel.registry import Entry
+from tavern_core.model.call import HOST_PRINCIPAL, CallContext, Rights
+from tavern_core.model.capability import is_capability, is_dangerous
+from tavern_core.model.frozen_json import frozen
+from tavern_core.model.naming_rules import split_id
+from tavern_core.model.nearest import fold
+from tavern_core.model.safe_printing import printed
+from tavern_core.model.tool import ToolSpec
+
+if TYPE_CHECKING:
+    from tavern_core.kernel.catalogue.search import ToolIndex
+
+
+@dataclass(slots=True)
+class Seen:
+    """The results for one state of registry, hooks and lists."""
+
+    stamp: tuple[int, int, int]
+    specs: dict[str, ToolSpec | str] = field(default_factory=dict)
+    """Id → the tool as the hooks left it, or why they left it out."""
+    listed: tuple[ToolSpec, ...] | None = None
+    by_id: dict[str, ToolSpec] = field(default_factory=dict)
+    """What is listed, by id."""
+    has_factories: bool = False
+    policy: AccessPolicy | None = None
+    is_indexed: bool = False
+    moving: dict[str, Plan] = field(default_factory=dict)
+    """Id → compiled path, of tools that are looked up at each call: their files may have changed."""
+
+
+class ToolSpecs:
+    """The specifications of all tools of one host. Safe for threads."""
+
+    def __init__(self, base: Foundation, lifecycle: Lifecycle) -> None:
+        self.base = base
+        self.lifecycle = lifecycle
+        self.registry = lifecycle.tables.registry
+        self.hooks = lifecycle.tables.hooks
+        self.config = base.config
+        self.diagnostics = base.diagnostics
+        self.default = CallContext(principal=HOST_PRINCIPAL, config=frozen(base.config.config))
+        """The host itself as a caller."""
+        self.pins = ToolPins(base.home, base.diagnostics.add_finding)
+        self._file = base.file
+        self._calls = lifecycle.tables.calls
+        self._inline = base.inline
+        self._lock = threading.RLock()
+        self._changes = 0
+        self.plans: dict[str, Plan] = {}
+        """Written id → compiled path, for the present state; emptied by each change."""
+        self._seen = Seen((-1, -1, -1))
+        self._index: ToolIndex | None = None
+        base.signals.tools.subscribe(self.changed)
+
+    def catch_up(self) -> None:
+        """Before a listing of tools: reread changed files."""
+        if self.pins.is_outdated:
+            self.changed()
+        self.base.signals.lookup.emit()
+
+    def kinds(self) -> frozenset[str]:
+        """The kinds of tools that can be run: executors that are there, and those that usable plugins declare."""
+        records = self.lifecycle.records.values()
+        declared = [r.candidate.facts.declared.get("executors", ()) for r in records if r.usable]
+        return frozenset(self.lifecycle.tables.contributions.all("executors")).union(*declared)
+
+    def is_host(self, context: CallContext) -> bool:
+        """Whether a context is the host's own and not merely one with the same name."""
+        return context.principal == HOST_PRINCIPAL and context.ledger is self.default.ledger
+
+    def changed(self) -> None:
+        """Drop the cached results: registry, hooks, grants, lists or listeners have changed."""
+        with self._lock:
+            self._changes += 1
+            self.plans.clear()
+
+    def keep(self, plan: Plan, ids: Iterable[str], state: int) -> None:
+        """Cache a compiled plan under `ids`, unless anything has changed since `state` was taken."""
+        with self._lock:
+            if state == self._changes:
+                self.plans.update(dict.fromkeys(ids, plan))
+
+    @property
+    def state(self) -> int:
+        """Another number after each change."""
+        return self._changes
+
+    def look(self) -> Seen:
+        """The cache of the present state; empty after any change."""
+        stamp = (self.registry.generation, self.hooks.generation, self._changes)
+        if self._seen.stamp != stamp:
+            with self._lock:
+                if self._seen.stamp != stamp:
+                    self._seen = Seen(stamp)
+        return self._seen
+
+    def of(self, entry: Entry) -> ToolSpec | None:
+        return step_by_hand(self.specify(entry, self._inline))
+
+    async def specify(self, entry: Entry, mode: Mode) -> ToolSpec | None:
+        """The tool of an entry, as `tavern_before_register_tool` left it; None when a hook left it out."""
+        seen = self.look()
+        known = seen.specs.get(entry.id)
+        if known is None:
+            try:
+                known = await self.decorated(self._plain_spec(entry), entry, mode)
+                if given := self.registry.given_aliases(entry.id):
+                    known = replace(known, aliases=tuple(dict.fromkeys((*known.aliases, *given))))
+            except PolicyDenied as error:
+                known = error.message
+            seen.specs[entry.id] = known
+        return None if isinstance(known, str) else known
+
+    def _plain_spec(self, entry: Entry) -> ToolSpec:
+        if entry.spec is not None:
+            return entry.spec
+        record = self.lifecycle.records[entry.plugin]
+        return self.lifecycle.specs(record).get(entry.id) or self.placeholder(entry)
+
+    def absence(self, written: str) -> Absence | None:
+        """Why there is no tool of this id, if known."""
+        if not isinstance(written, str):
+            return None
+        return absence(written, self.lifecycle.records, self.registry.shadowed(), self.diagnostics)
+
+    def is_whole(self, tool_id: str) -> bool:
+        """False when only the id of a tool is known, so that its plugin must be activated to learn more."""
+        entry = self.registry.entries().get(tool_id)
+        if entry is None or entry.spec is not None or entry.factory is not None:
+            return True
+        return tool_id in self.lifecycle.specs(self.lifecycle.records[entry.plugin])
+
+    def placeholder(self, entry: Entry) -> ToolSpec:
+        """What is known of a tool whose plugin was never active."""
+        record = self.lifecycle.records[entry.plugin]
+        self.lifecycle.specs(record)
+        draft = record.drafts.get(entry.id) or ToolSpec(entry.id, version=record.candidate.version, plugin=entry.plugin)
+        return replace(draft, optional=entry.optional or draft.optional)
+
+    async def decorated(self, spec: ToolSpec, entry: Entry, mode: Mode) -> ToolSpec:
+        """Chain `tavern_before_register_tool`: each gets a copy, the result is validated, and every change is reported with its plugin.
+
+        Raises:
+            PolicyDenied: a hook left the tool out, or failed (POLICY_DENIED).
+        """
+        for impl in self.hooks.of("tavern_before_register_tool"):
+            if impl.plugin == entry.plugin:
+                continue
+            try:
+                answer = await self._calls.ask(impl, {"tool": shown(spec), "owner": entry.plugin}, mode)
+            except Exception as error:  # noqa: BLE001 - a plugin may raise anything
+                answer = Deny(f"it failed with {printed(error)}")
+            if answer is None:
+                continue
+            reason = answer.reason if isinstance(answer, Deny) else why_not(answer, spec)
+            if not reason:
+                answer = replace(answer, impl=spec.impl)
+                text = f"{impl.plugin} changed {', '.join(changed_parts(spec, answer)) or 'nothing'} of tool {spec.id}"
+                self.diagnostics.add("TOOL_CHANGED", text, plugin=impl.plugin, severity="info")
+                spec = answer
+                continue
+            text = f"{spec.id} was left out by {impl.plugin}: {reason}"
+            self.diagnostics.add("TOOL_LEFT_OUT", text, plugin=impl.plugin, hint=f"see {impl.where}")
+            raise PolicyDenied(text, plugin=impl.plugin)
+        return spec
+
+    async def made(self, entry: Entry, record: Record, context: CallContext, mode: Mode) -> ToolSpec | None:
+        """The tool that a factory makes for this caller."""
+        assert entry.factory is not None
+        if context.config is None:
+            context = replace(context, config=self.default.config)
+        try:
+            made = await self._calls.work(f"the factory of {entry.id}", entry.factory.make, context, mode=mode)
+            return _pick(made, entry, record, self.diagnostics)
+        except CallError:
+            raise
+        except Exception as error:
+            if isinstance(error, PluginError):  # about what it made
+                reason, hint = f"made no tool: {error.message}", error.hint
+            else:
+                reason, hint = f"failed with {printed(error)}", ""
+            text = f"the factory of {entry.id} {reason}"
+            self.diagnostics.add("FACTORY_FAILED", text, plugin=entry.plugin, hint=hint, severity="error")
+            raise UpstreamError(
+                f"{entry.id} cannot be used: its factory {reason}", hint=hint, outcome="none"
+            ) from error
+
+    def for_caller(self, spec: ToolSpec, caller: CallContext) -> ToolSpec | None:
+        """The tool as this caller sees it: a factory is called, other tools are the same for all. None if it does not exist."""
+        try:
+            return self.asked_for(spec, caller)
+        except CallError:
+            return None
+
+    def asked_for(self, spec: ToolSpec, caller: CallContext) -> ToolSpec | None:
+        """`for_caller`, but a factory that fails or a hook that refuses is a CallError that says why."""
+        entry = self.registry.entries().get(spec.id)
+        if entry is None or entry.factory is None:
+            return spec
+        record = self.lifecycle.records[entry.plugin]
+        made = step_by_hand(self.made(entry, record, caller, self._inline))
+        return None if made is None else step_by_hand(self.decorated(made, entry, self._inline))
+
+    async def made_openly(self, record: Record, context: CallContext, mode: Mode) -> list[ToolSpec]:
+        """What a plugin's factories without names make for this caller beyond the ids that are known."""
+        if context.config is None:
+            context = replace(context, config=self.default.config)
+        candidate, known = record.candidate, self.registry.entries()
+        owner = Owner(record.name, candidate.version, candidate.facts.aliases, candidate.source == "builtin")
+        found: dict[str, ToolSpec] = {}
+        for factory in record.open_factories:
+            try:
+                made = await self._calls.work(f"a factory of {record.name}", factory.make, context, mode=mode)
+                specs = [] if made is None else specs_of(Offer(made, factory.name, optional=factory.optional), owner)
+                for spec in specs:
+                    if spec.id not in known and (not candidate.tool_ids or spec.id in candidate.tool_ids):
+                        entry = Entry(spec.id, record.name, spec, factory, spec.optional)
+                        found.setdefault(spec.id, await self.decorated(spec, entry, mode))
+            except Exception as error:  # noqa: BLE001 - any error of a plugin affects only its own tools
+                text = f"a factory failed with {printed(error)} when the host called it"
+                self.diagnostics.add("FACTORY_FAILED", text, plugin=record.name, severity="error")
+        return list(found.values())
+
+    def open_for(self, caller: CallContext) -> list[ToolSpec]:
+        """`made_openly` of all active plugins, for sync code."""
+        records = [r for r in self.lifecycle.records.values() if r.active and r.open_factories]
+        return [spec for r in records for spec in step_by_hand(self.made_openly(r, caller, self._inline))]
+
+    def policy(self) -> AccessPolicy:
+        seen = self.look()
+        if seen.policy is None:
+            entries = self.registry.entries()
+            aliases = (
+                {a: e.id for e in entries.values() for a in self.registry.aliases_of(e.id)}
+                if self._config_has_lists()
+                else {}
+            )
+            seen.policy = compile_access(
+                self.config,
+                list(entries),
+                list(self.lifecycle.records),
+                aliases=aliases,
+                file=self._file,
+                host=self.host_plugins(),
+            )
+            for finding in (*self.registry.misfits(), *seen.policy.diagnostics):
+                self.diagnostics.add(finding.code, finding.located, hint=finding.hint)
+        return seen.policy
+
+    def judge_pin(self, spec: ToolSpec) -> None:
+        """Return when a tool is not pinned, or is as it was reviewed. Raises ToolQuarantined (TOOL_QUARANTINED)."""
+        self.pins.check(spec, self.policy().pinned, self.registry.entries())
+
+    def without_changed(self, specs: Iterable[ToolSpec]) -> list[ToolSpec]:
+        """The tools whose texts a model may read: not those that changed under their pin, which cannot be called either."""
+        found = list(specs)
+        changed = {tool_id for tool_id in self.pins.changed(found) if self.is_whole(tool_id)}
+        return [spec for spec in found if spec.id not in changed] if changed else found
+
+    def rights(self, record: Record, spec: ToolSpec) -> Rights:
+        """What the host allows a tool of a plugin and its own calls, without scopes."""
+        own, host = record.capabilities(spec), self.config.capabilities
+        return Rights(
+            own,
+            frozenset(
+                c for c in own if is_capability(c) and not is_dangerous(c)
+            ),  # of a caller; hooks are the plugin's own
+            None if host.allow is None else frozenset(host.allow),
+            frozenset(host.deny),
+            asked=None if record.candidate.implicit else record.candidate.requested,
+        )
+
+    def host_plugins(self) -> list[str]:
+        """The plugins that are the host's own."""
+        return [name for name, record in self.lifecycle.records.items() if record.candidate.source == "builtin"]
+
+    def _config_has_lists(self) -> bool:
+        tools, approval = self.config.tools, self.config.approval
+        lists = (tools.allow, tools.only, tools.deny, tools.groups, approval.ask, approval.allow, approval.deny)
+        return any(lists) or bool(self.config.callers)
+
+    def index(self) -> ToolIndex:
+        """All tools, searchable; kept across states, only changed tools are indexed again."""
+        seen = self.look()
+        if self._index is None:
+            from tavern_core.kernel.catalogue.search import ToolIndex
+
+            self._index = ToolIndex()
+        if not seen.is_indexed:
+            self._index.sync(self.all())
+            seen.is_indexed = True
+        return self._index
+
+    def all(self, entries: Mapping[str, Entry] | None = None) -> list[ToolSpec]:
+        """The tools of one picture of the registry: of the present one, or of `entries`."""
+        entries = self.registry.entries() if entries is None else entries
+        found = (self.of(entries[tool_id]) for tool_id in sorted(entries))
+        return [spec for spec in found if spec is not None]
+
+    def visible_to_host(self) -> tuple[ToolSpec, ...]:
+        seen = self.look()
+        entries = self.registry.entries()
+        if seen.listed is None:
+            policy = self.policy()
+            usable = {n for n, r in self.lifecycle.records.items() if r.usable}
+            kinds = self.kinds()
+            listed = tuple(
+                s
+                for s in self.without_changed(self.all(entries))
+                if entries[s.id].plugin in usable and s.executor in kinds and policy.host_verdict(s).allowed
+            )
+            seen.by_id = {s.id: s for s in listed}
+            seen.has_factories = any(e.factory for e in entries.values())
+            seen.listed = listed  # last: a reader that sees it finds the rest
+        if not seen.has_factories:
+            return seen.listed
+        shown = (self.for_caller(s, self.default) for s in seen.listed)
+        return tuple(self.without_changed(s for s in shown if s is not None))
+
+
+def _pick(made: Any, entry: Entry, record: Record, diagnostics: Diagnostics) -> ToolSpec | None:
+    """The tool with the entry's id among what a factory made; names that were not promised are diagnostics."""
+    if made is None:
+        return None
+    factory = entry.factory
+    assert isinstance(factory, ToolFactory)
+    candidate = record.candidate
+    owner = Owner(record.name, candidate.version, candidate.facts.aliases, candidate.source == "builtin")
+    specs: Iterable[ToolSpec] = specs_of(made, owner)
+    if factory.name is not None:
+        specs = [replace(s, name=f"{record.name}:{factory.name}") for s in list(specs)[:1]]
+    promised = None if factory.names is None else {fold(split_id(n)[1]) for n in factory.names}
+    found = None
+    for spec in specs:
+        if promised is not None and fold(spec.local_name) not in promised:
+            diagnostics.add(
+                "FACTORY_NAMES", f"a factory made {spec.id}, which its names do not promise; it was left out", plugin=record.name,
+                hint=f"add {spec.local_name!r} to names=[...]",
+            )  # fmt: skip
+        elif fold(spec.id) == fold(entry.id):
+            draft = record.drafts.get(entry.id)
+            spec = spec if draft is None else completed(draft, spec, candidate.version)
+            found = replace(spec, name=entry.id, optional=spec.optional or entry.optional)
+    if found is None and promised is not None:
+        diagnostics.add("FACTORY_NAMES", f"a factory promised {entry.id} and did not make it", plugin=record.name)
+    return found

@@ -1,0 +1,248 @@
+"""The chains of hooks that a call, a result and a change of settings go through.
+
+each implementation gets a copy of the previous one's result
+a denial is final:      no later hook can undo it
+the result is checked again: by the schemas, and by what a hook may change
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from tavern_core.contract.decisions import Deny, RequireApproval
+from tavern_core.errors import InputInvalid, PolicyDenied, SettingsInvalid
+from tavern_core.kernel.execution.sync_async_drivers import Mode
+from tavern_core.kernel.hooks.argument_copies import ShownTool, copied, shown
+from tavern_core.kernel.hooks.execution import HookRuns, facts
+from tavern_core.kernel.hooks.quarantine import HookPaused
+from tavern_core.kernel.hooks.table import Implementation
+from tavern_core.kernel.log.call_changes import Change
+from tavern_core.model.call import ToolCall
+from tavern_core.model.result import ToolResult, contradiction, failure
+from tavern_core.model.safe_printing import said
+from tavern_core.schema.bounded_json_copying import json_copy
+
+
+class Wish(NamedTuple):
+    """A gate requests approval of a call."""
+
+    by: str
+    """The plugin of the gate, or where the rule stands."""
+    reason: str
+    details: Mapping[str, Any] = {}
+
+
+class HookCalls(HookRuns):
+    """Chains implementations on behalf of the pipeline and the settings."""
+
+    async def change_call(
+        self,
+        implementations: Iterable[Implementation],
+        call: ToolCall,
+        tool: ShownTool,
+        mode: Mode,
+        changes: list[Change],
+    ) -> ToolCall:
+        """Chain `tavern_before_execute`: each gets a copy of what the one before it made.
+
+        Args:
+            changes: who changed what is added to it, also when one denies in the end.
+
+        Raises:
+            PolicyDenied: one denied, failed, took too long, or changed what it may not (POLICY_DENIED).
+            InputInvalid: what one made of the arguments is not JSON (INPUT_SCHEMA_INVALID).
+        """
+        for impl in implementations:
+            answer = await self.guard(impl, {"call": shown(call), "tool": tool.to(impl.plugin)}, mode, tool.id)
+            if answer is None:
+                continue
+            changed = _changed_call(impl, call, answer)
+            if changed.arguments != call.arguments or changed.purpose != call.purpose:
+                changes.append(Change(impl.plugin, _difference(call, changed), _parts(call), _parts(changed)))
+                call = changed
+        return call
+
+    async def judge(
+        self, implementations: Iterable[Implementation], call: ToolCall, tool: ShownTool, mode: Mode
+    ) -> Wish | None:
+        """Call every gate; a denial is final and wins over a request for approval.
+
+        Returns:
+            The first request for approval, if no gate denied.
+
+        Raises:
+            PolicyDenied: a gate denied, failed or took too long (POLICY_DENIED).
+        """
+        wish: Wish | None = None
+        for impl in implementations:
+            # Built-in gates are ours and read only; everybody else gets a copy, or a gate could change the call.
+            is_own = impl.fast and impl.is_builtin
+            given = {"call": call if is_own else shown(call), "tool": tool.spec if is_own else tool.to(impl.plugin)}
+            answer = await self.guard(impl, given, mode, tool.id)
+            if isinstance(answer, RequireApproval):
+                wish = wish or Wish(impl.plugin, answer.reason, facts(answer.details))
+            elif answer is not None:
+                raise PolicyDenied(
+                    f"{tool.id} was refused by {impl.plugin}: it answered {type(answer).__name__}, not a decision",
+                    hint="a gate returns None, deny(...) or require_approval(...)",
+                    plugin=impl.plugin,
+                )
+        return wish
+
+    async def change_result(
+        self,
+        implementations: Iterable[Implementation],
+        call: ToolCall,
+        result: ToolResult,
+        fits: Callable[[Any], bool] | None,
+        mode: Mode,
+    ) -> tuple[ToolResult, list[Change]]:
+        """Chain `tavern_transform_result`; a change that fails or does not fit is dropped with a diagnostic.
+
+        Args:
+            fits: whether a value fits the tool's output schema.
+        """
+        changes: list[Change] = []
+        for impl in implementations:
+            try:
+                if impl.timing.is_watched:
+                    self._quarantine.check(impl)
+                answer = await self._run(impl, {"call": shown(call), "result": shown(result)}, mode)
+            except HookPaused:
+                continue
+            except Exception as error:  # noqa: BLE001 - a plugin may raise anything
+                self._note(impl, error, "its change was dropped")
+                continue
+            if isinstance(answer, Deny):
+                answer = _withheld(impl, call, result, answer)
+            if answer is not None and (why := _why_not(answer, result, fits)):
+                self._note(impl, ValueError(why), "its change was dropped")
+                continue
+            if impl.timing.is_watched:
+                self._quarantine.worked(impl)
+            if answer is None:
+                continue
+            changed = _changed_result(result, answer)
+            before, after = result_parts(result), result_parts(changed)
+            if before != after:
+                names = ", ".join(name for name in after if before[name] != after[name])
+                changes.append(Change(impl.plugin, names, before, after))
+            result = changed
+        return result, changes
+
+    async def change_settings(
+        self, implementations: Iterable[Implementation], changes: Mapping[str, Any], mode: Mode
+    ) -> Mapping[str, Any]:
+        """Chain `tavern_before_save_settings`.
+
+        Raises:
+            SettingsInvalid: one refused, failed or took too long (SETTINGS_INVALID).
+        """
+        for impl in implementations:
+            try:
+                answer = await self.guard(impl, {"changes": copied(dict(changes))}, mode, "the change")
+            except PolicyDenied as denied:
+                raise SettingsInvalid(f"not saved: {denied.message}", hint=denied.hint, plugin=impl.plugin) from denied
+            if isinstance(answer, Mapping) and all(isinstance(key, str) for key in answer):
+                changes = copied(dict(answer))
+            elif answer is not None:
+                raise SettingsInvalid(
+                    f"not saved: {impl.plugin} answered {type(answer).__name__}",
+                    hint="return changes, deny(...) or None",
+                )
+        return changes
+
+
+def _changed_call(impl: Implementation, call: ToolCall, answer: Any) -> ToolCall:
+    if isinstance(answer, ToolCall):
+        if replace(answer, arguments=call.arguments, purpose=call.purpose) != call:
+            raise PolicyDenied(
+                f"{call.tool} was refused: {impl.plugin} tried to change more than the arguments and the purpose",
+                hint=f"see {impl.where}",
+                plugin=impl.plugin,
+            )
+        answer, purpose = answer.arguments, answer.purpose
+    else:
+        purpose = call.purpose
+    if not isinstance(answer, Mapping):
+        raise PolicyDenied(
+            f"{call.tool} was refused: {impl.plugin} answered {type(answer).__name__} from tavern_before_execute",
+            hint="return a changed ToolCall, a mapping of arguments, deny(...) or None",
+            plugin=impl.plugin,
+        )
+    arguments, problem = json_copy(answer)
+    if problem is not None:
+        raise InputInvalid(
+            f"{call.tool}: {problem} (the arguments were changed by {impl.plugin})",
+            hint=problem.hint,
+            problems=[problem.to_json()],
+            changedBy=[impl.plugin],
+        )
+    return replace(call, arguments=arguments, purpose=purpose)
+
+
+def _parts(call: ToolCall) -> dict[str, Any]:
+    return {"arguments": call.arguments, "purpose": call.purpose}
+
+
+def result_parts(result: ToolResult) -> dict[str, Any]:
+    """What a hook may change of a result, as plain JSON."""
+    error = result.error
+    return {
+        "ok": result.ok,
+        "value": result.value,
+        "content": [dict(block) for block in result._content],
+        "error": None if error is None else {"kind": error.kind, "message": error.message},
+        "status": result.status,
+    }
+
+
+def _difference(old: ToolCall, new: ToolCall) -> str:
+    before, after = old.arguments, new.arguments
+    names = sorted(k for k in {*before, *after} if (k in before) != (k in after) or before.get(k) != after.get(k))
+    return ", ".join([*map(str, names), *(["purpose"] if old.purpose != new.purpose else [])])
+
+
+def _why_not(answer: Any, result: ToolResult, fits: Callable[[Any], bool] | None) -> str:
+    """Why the answer of a result hook cannot be taken over; empty when it can."""
+    if not isinstance(answer, ToolResult):
+        return f"it answered {type(answer).__name__}, not a ToolResult"
+    if answer.ok and not result.ok:
+        return "a failure cannot be turned into a success"
+    if why := contradiction(answer):
+        return f"its result contradicts itself: {why}"
+    if not answer.ok and answer.error is None:
+        return "its result contradicts itself: ok is False, the error None"
+    if (problem := json_copy([answer.value, [dict(b) for b in answer._content], answer._meta])[1]) is not None:
+        return f"the changed result is not JSON: {problem}"
+    if answer.ok and fits is not None and not fits(answer.value):
+        return "the changed value does not fit the tool's output schema"
+    return ""
+
+
+def _withheld(impl: Implementation, call: ToolCall, result: ToolResult, denial: Deny) -> ToolResult:
+    """The result of a call whose answer a hook denies its caller: what the call did is done."""
+    error = PolicyDenied(
+        f"the answer of {call.tool} was withheld by {impl.plugin}: {said(denial.reason)}",
+        hint=denial.hint,
+        outcome="done" if result.error is None else result.error.outcome,
+        **{**facts(denial.details), "plugin": impl.plugin, "stage": "transform_result"},
+    )
+    return failure(error)
+
+
+def _changed_result(result: ToolResult, answer: ToolResult) -> ToolResult:
+    """What a hook may change of a result; where it came from stays."""
+    if result.ok and not answer.ok:
+        return result.replace(ok=False, value=None, content=(), error=answer.error, status=answer.status)
+    own = shown(answer)
+    return result.replace(
+        value=own.value,
+        content=own._content,
+        evidence=own._evidence,
+        meta=own._meta,
+        error=own.error,
+        status=own.status,
+    )

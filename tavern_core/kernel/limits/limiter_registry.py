@@ -1,0 +1,328 @@
+"""The limits of one host at work: places that are taken, breakers that are open, rates that are used up, answers that hold.
+
+They outlive the plans of tools, which are compiled again after any change: a limit is identified by its place in the
+configuration, and its counts stay.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from tavern_core.contract.stores import RecordStore
+from tavern_core.frozen_dataclass import dataclass
+from tavern_core.kernel.access.limit_rules import OWN, LimitRule, LimitRules, upstream_of
+from tavern_core.kernel.access.tool_access import caller_keys
+from tavern_core.kernel.diagnostics import Diagnostics
+from tavern_core.kernel.execution.sync_async_drivers import Mode
+from tavern_core.kernel.limits.breakers import CircuitBreaker, State
+from tavern_core.kernel.limits.result_cache import ResultCache
+from tavern_core.kernel.limits.slots import Slots
+from tavern_core.kernel.log.recorder import Recorder
+from tavern_core.kernel.stores.store_offload import ask
+from tavern_core.model.call import HOST_PRINCIPAL, CallContext, owner_of
+from tavern_core.model.event import CIRCUIT_CHANGED
+from tavern_core.model.rate_and_concurrency_limits import QUEUE, Breaker, ToolLimits, parse_rate
+from tavern_core.model.tool import ToolSpec
+
+_EVERYBODY: Final = "*"
+BLOCKS: Final = 100
+"""Parts into which a large rate is divided: a process takes a part at a time from the store, and uses it within as small a part of
+the period. So a rate of 100 or more may be off by a hundredth."""
+_PARTS: Final = "\x1f"
+"""Between a place in the configuration and the caller whose own limit it is."""
+_MOST_CALLERS: Final = 10_000
+"""Callers whose places are remembered though they take none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """So many uses of `key` in so many seconds."""
+
+    place: str
+    written: str
+    key: str
+    most: int
+    seconds: float
+
+    @property
+    def block(self) -> int:
+        """How many uses are taken from the store at a time: one, and of large rates a hundredth."""
+        return max(1, self.most // BLOCKS)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Calls at a time, and where that is written."""
+
+    place: str
+    slots: Slots
+
+
+@dataclass(frozen=True, slots=True)
+class Governor:
+    """The limits of one tool."""
+
+    table: LimitTable
+    rates: tuple[Rate, ...]
+    places: tuple[Place, ...]
+    breaker: CircuitBreaker | None
+    breaker_place: str
+    cache_s: float
+    """0: no answer is cached."""
+    retries: int
+    inline_s: float | None
+    """How long a caller waits before the call becomes a job; None: as long as it takes."""
+    is_personal: bool
+    """Whether some limits are those of each caller."""
+    attempt_s: float
+    """How long one try may take; 0: as long as the call."""
+    idle_s: float
+    """How long a tool may take without saying how far it is; 0: as long as the call."""
+
+    @property
+    def has_any(self) -> bool:
+        """Whether there is a limit at all."""
+        numbers = self.cache_s, self.retries, self.attempt_s, self.idle_s, self.is_personal, self.inline_s is not None
+        return bool(self.rates or self.places or self.breaker or any(numbers))
+
+    def rates_of(self, context: CallContext) -> tuple[Rate, ...]:
+        """The rates that a call counts for; those of its caller first, so that a refused call does not use up a shared rate."""
+        return (*self.table.personal_rates(context), *self.rates) if self.is_personal else self.rates
+
+    def places_of(self, context: CallContext) -> tuple[Place, ...]:
+        return (*self.table.personal_places(context), *self.places) if self.is_personal else self.places
+
+    def words(self) -> tuple[tuple[str, str], ...]:
+        """(step, what it does) for each step that these limits add, in their order."""
+        found = []
+        if self.inline_s is not None:
+            found.append(("detach", f"becomes a job after {self.inline_s:g} s"))
+        if self.cache_s:
+            found.append(("result_cache", f"gives an answer again for {self.cache_s:g} s"))
+        if self.breaker is not None:
+            rule = self.breaker.rule
+            found.append(("breaker", f"after {rule.failures} failures in a row no calls for {rule.rest_ms / 1000:g} s"))
+        if self.rates or self.is_personal:
+            reported = [f"{rate.written} ({rate.place})" for rate in self.rates]
+            found.append(("rate", ", ".join([*reported, *(["limits.callers"] if self.is_personal else [])])))
+        if self.places or self.is_personal:
+            reported = [f"{place.slots.size} at a time ({place.place})" for place in self.places]
+            found.append(("concurrency", ", ".join([*reported, *(["limits.callers"] if self.is_personal else [])])))
+        if self.retries:
+            found.append(("retry", f"up to {self.retries} further attempts, where doing it again does no harm"))
+        return tuple(found)
+
+
+class LimitTable:
+    """All limits of a host.
+
+    Args:
+        records: counts the rates.
+        callers: the section `limits.callers`.
+        retries: further attempts by default.
+        cache_bytes: of all cached answers.
+    """
+
+    def __init__(
+        self,
+        records: RecordStore,
+        callers: Mapping[str, ToolLimits],
+        retries: int,
+        cache_bytes: int,
+        recorder: Recorder,
+        diagnostics: Diagnostics,
+    ) -> None:
+        self.records = records
+        self.cache = ResultCache(cache_bytes)
+        self.clock: Callable[[], float] = time.monotonic
+        """Of breakers; for tests of what takes long."""
+        self._callers = dict(callers)
+        self._retries = retries
+        self._recorder = recorder
+        self._diagnostics = diagnostics
+        self._lock = threading.Lock()
+        self._slots: dict[str, Slots] = {}
+        self._breakers: dict[str, CircuitBreaker] = {}
+        self._blocks: dict[str, tuple[int, float]] = {}
+        """Rate → how many uses of a block are left, and until when they hold."""
+        self._personal: dict[tuple[Any, ...], tuple[tuple[Rate, ...], tuple[Place, ...]]] = {}
+
+    def governor(self, tool: ToolSpec, rules: LimitRules) -> Governor | None:
+        """The limits of a tool; None: it has none."""
+        own = rules.of_tool(tool)
+        merged = ToolLimits()
+        origin: dict[str, str] = {}
+        for rule in own:
+            for name in rule.limits.to_json():
+                origin.setdefault(name, f"{rule.place} {tool.id}" if rule.place == OWN else rule.place)
+            merged = merged.over(rule.limits)
+        shared = [rule for rule in (rules.of_upstream(tool), rules.of_plugin(tool)) if rule is not None]
+        everything = [
+            *((rule.place, rule.limits, rule.place) for rule in shared),
+            (f"tool {tool.id}", merged, ""),
+        ]
+        rates = tuple(
+            Rate(where or origin["rate"], limits.rate, key, *parse_rate(limits.rate))
+            for key, limits, where in everything
+            if limits.rate is not None
+        )
+        places = tuple(
+            Place(where or origin["concurrency"], self._slots_of(key, limits))
+            for key, limits, where in everything
+            if limits.concurrency is not None
+        )
+        breaker, breaker_place = self._breaker_of(tool, merged, shared, origin)
+
+        def values(name: str) -> list[Any]:
+            """What the tool's own limits say, then those that it shares."""
+            return [getattr(limits, name) for _, limits, _ in reversed(everything)]
+
+        cache_ms = next((ms for ms in values("cache_ms") if ms is not None), 0)
+        if cache_ms and not tool.read_only:
+            self._diagnostics.add(
+                "CACHE_IGNORED", f"{tool.id}: only answers of read-only tools are cached; this one may do more",
+                hint="mark it read_only, or take cacheMs out of its limits",
+            )  # fmt: skip
+            cache_ms = 0
+        inline_ms = next((ms for ms in values("inline_ms") if ms is not None), None)
+        governor = Governor(
+            self,
+            rates,
+            places,
+            breaker,
+            breaker_place,
+            cache_s=cache_ms / 1000,
+            retries=next((count for count in values("retries") if count is not None), self._retries),
+            inline_s=None if inline_ms is None else inline_ms / 1000,
+            is_personal=bool(self._callers),
+            attempt_s=next(filter(None, values("attempt_ms")), 0) / 1000,
+            idle_s=next(filter(None, values("idle_ms")), 0) / 1000,
+        )
+        return governor if governor.has_any else None
+
+    def _slots_of(self, key: str, limits: ToolLimits) -> Slots:
+        size, queue = limits.concurrency or 1, QUEUE if limits.queue is None else limits.queue
+        with self._lock:
+            known = self._slots.get(key)
+            if known is None:
+                known = self._slots[key] = Slots(size, queue, displaces=True)
+        if (known.size, known.queue) != (size, queue):
+            known.resize(size, queue)
+        return known
+
+    def _breaker_of(
+        self, tool: ToolSpec, merged: ToolLimits, shared: list[LimitRule], origin: Mapping[str, str]
+    ) -> tuple[CircuitBreaker | None, str]:
+        """The breaker of a tool: its upstream's, so that all tools behind it stop together; else its own."""
+        found = [(rule.place, rule.place, rule.limits.breaker) for rule in shared if rule.limits.breaker is not None]
+        if merged.breaker is not None:
+            found.append((upstream_of(tool) or tool.id, origin["breaker"], merged.breaker))
+        if not found:
+            return None, ""
+        key, place, rule = found[0]
+        with self._lock:
+            known = self._breakers.get(key)
+            if known is None or known.rule != rule:
+                known = self._breakers[key] = self._new_breaker(key, rule)
+        return known, place
+
+    def _new_breaker(self, key: str, rule: Breaker) -> CircuitBreaker:
+        def changed(state: State) -> None:
+            self._recorder.note(CIRCUIT_CHANGED, {"breaker": key, "state": state})
+            if state == "open":
+                self._diagnostics.add(
+                    "CIRCUIT_OPEN", f"{key} failed {rule.failures} times in a row and is not called for {rule.rest_ms / 1000:g} s",
+                    hint="`tavern logs list --type TOOL_RESULT` shows how",
+                )  # fmt: skip
+
+        return CircuitBreaker(rule, changed, lambda: self.clock())
+
+    def has_block(self, rate: Rate) -> bool:
+        """Count one use in the block that this process has, if it has one."""
+        with self._lock:
+            left, until = self._blocks.get(rate.key, (0, 0.0))
+            if not left or time.time() >= until:
+                return False
+            self._blocks[rate.key] = left - 1, until
+            return True
+
+    async def take(self, rate: Rate, mode: Mode, left: float | None = None) -> float:
+        """Count one use for which there is no block (`has_block`).
+
+        Args:
+            left: seconds until the deadline of the call; None: there is none.
+
+        Returns:
+            0 if it was counted; else the seconds until the rate allows it.
+
+        Raises:
+            InternalError: the store cannot be used (INTERNAL).
+            TimeLimit: a slow store did not answer before the deadline.
+        """
+        now, block = time.time(), rate.block
+        most = rate.most // block
+        wait: float = await ask(mode, self.records, self.records.take, rate.key, most, rate.seconds, now, seconds=left)
+        if not wait and block > 1:
+            with self._lock:
+                if len(self._blocks) >= _MOST_CALLERS:
+                    self._blocks.clear()
+                self._blocks[rate.key] = block - 1, now + rate.seconds / BLOCKS
+        return wait
+
+    # Those of each caller ------------------------------------------------------------------------------------------------
+
+    def personal_rates(self, context: CallContext) -> tuple[Rate, ...]:
+        """What the caller's own rates count."""
+        return self._of_caller(context)[0]
+
+    def personal_places(self, context: CallContext) -> tuple[Place, ...]:
+        """The caller's own places."""
+        return self._of_caller(context)[1]
+
+    def _of_caller(self, context: CallContext) -> tuple[tuple[Rate, ...], tuple[Place, ...]]:
+        who = context.principal, context.user_id, context.roles, context.profile
+        found = self._personal.get(who)
+        if found is None:
+            found = self._worked_out(context)
+            with self._lock:
+                if len(self._personal) >= _MOST_CALLERS:
+                    self._personal.clear()
+                    self._slots = {
+                        key: one for key, one in self._slots.items() if _PARTS not in key or one.taken or one.waiting
+                    }
+                self._personal[who] = found
+        return found
+
+    def _worked_out(self, context: CallContext) -> tuple[tuple[Rate, ...], tuple[Place, ...]]:
+        keys = [key for key in caller_keys(context, None) if key in self._callers]
+        if not keys and _EVERYBODY in self._callers and context.principal != HOST_PRINCIPAL:
+            keys = [_EVERYBODY]
+        rates, places = [], []
+        for key in keys:
+            limits, place = self._callers[key], f"limits.callers.{key}"
+            one = f"{place}{_PARTS}{owner_of(context)}"
+            if limits.rate is not None:
+                rates.append(Rate(place, limits.rate, one, *parse_rate(limits.rate)))
+            if limits.concurrency is not None:
+                places.append(Place(place, self._slots_of(one, limits)))
+        return tuple(rates), tuple(places)
+
+    # For people ----------------------------------------------------------------------------------------------------------
+
+    def breakers(self) -> dict[str, CircuitBreaker]:
+        """Breakers by what they guard."""
+        with self._lock:
+            return dict(self._breakers)
+
+    def slots(self) -> dict[str, tuple[int, int]]:
+        """What places are for → how many calls have one and how many wait; those of single callers together."""
+        found: dict[str, tuple[int, int]] = {}
+        with self._lock:
+            for key, one in self._slots.items():
+                name = key.partition(_PARTS)[0]
+                taken, waiting = found.get(name, (0, 0))
+                found[name] = taken + one.taken, waiting + one.waiting
+        return found

@@ -1,0 +1,107 @@
+"""From the text of a workflow file to a Workflow, or to findings that name line and column; and back, untouched."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from tavern_core.errors import Finding, Location, WorkflowInvalid
+from tavern_core.kernel.manifest.foreign_workflow_detection import Foreign, foreign, foreign_text
+from tavern_core.model import depths
+from tavern_core.schema.bounded_json_copying import json_copy
+
+if TYPE_CHECKING:
+    from tavern_core.kernel.text.json_document import JsonDocument
+    from tavern_core.model.workflow import Workflow
+
+CODE: Final = "WORKFLOW_INVALID"
+SUFFIX: Final = ".json"
+LARGEST_FILE: Final = 16_000_000
+"""Bytes of one workflow file; 10,000 nodes take about three million."""
+MOST_VALUES: Final = 2_000_000
+KEYS: Final = ("nodes", "edges", "interfaceInputs", "interfaceOutputs")
+"""A workflow file has one of these keys at least: an interface alone is a workflow that is not yet built."""
+
+
+def read_workflow(text: str | bytes, file: str, id_: str) -> Workflow:
+    """Read one workflow file.
+
+    Args:
+        text: characters, or bytes in UTF-8.
+        file: its name in findings.
+        id_: the id it goes by, usually the file's name without its ending.
+
+    Raises:
+        WorkflowInvalid: it is not a workflow; one finding for each thing that is wrong, with line and column.
+    """
+    from tavern_core.kernel.text.json_document import read_json
+
+    document = read_json(text, file, code=CODE, largest=LARGEST_FILE, most_values=MOST_VALUES)
+    if document.findings:
+        other = foreign_text(text if isinstance(text, str) else text.decode("utf-8", "replace"))
+        raise _invalid(id_, document.findings if other is None else (_of_another(other, Location(file, 1, 1)),))
+    return workflow_of(document.data, id_, document)
+
+
+def workflow_of(data: Any, id_: str = "", document: JsonDocument | None = None) -> Workflow:
+    """A workflow that is data already; it shares no objects with `data`, which must be JSON. Raises as `read_workflow`.
+
+    Args:
+        document: the document from which `data` was just read; `data` is then checked in place and not shared.
+    """
+    from pydantic import ValidationError
+
+    from tavern_core.model.pydantic_errors import explain
+    from tavern_core.model.workflow import Workflow  # here: its models take as long to load as all of this package
+
+    if document is None and isinstance(data, Mapping):
+        data, problem = json_copy(dict(data), max_depth=depths.VALUE, max_nodes=MOST_VALUES)
+        if problem is not None:
+            raise _invalid(id_, (Finding(CODE, f"{problem.path or 'it'} {problem.message}", problem.hint),))
+    if (other := foreign(data)) is not None:
+        raise _invalid(id_, (_of_another(other, None if document is None else document.locate(other.place)),))
+    if not isinstance(data, Mapping) or not any(key in data for key in KEYS):
+        hint = 'a workflow file holds {"nodes": [...], "edges": [...]}'
+        where = document.locate(()) if document is not None else None
+        raise _invalid(id_, (Finding(CODE, "this is not a workflow", hint, where),))
+    try:
+        found = Workflow.model_validate(data)
+    except ValidationError as error:
+        refusals = explain(error, data, Workflow)
+        findings = tuple(
+            Finding(CODE, each.message, each.hint, document.locate(each.path))
+            if document is not None
+            else Finding(
+                CODE, f"{'.'.join(map(str, each.path))}: {each.message}" if each.path else each.message, each.hint
+            )
+            for each in refusals
+        )
+        raise _invalid(id_, findings) from None
+    return found.model_copy(update={"id": id_ or found.name, "raw": data})
+
+
+def _of_another(other: Foreign, where: Location | None) -> Finding:
+    hint = f'run it with {other.product}; a workflow of this host holds {{"nodes": [...], "edges": [...]}} (docs/workflows.md), with types of `tavern nodes list`'
+    return Finding(CODE, f"this is {other.what}, not a workflow of this host", hint, where)
+
+
+def document_of(workflow: Workflow) -> Mapping[str, Any]:
+    """The document of a workflow: as it was read; of one that was made by a program, what it says."""
+    if workflow.raw:
+        return workflow.raw
+    found: dict[str, Any] = workflow.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    return {"nodes": [], "edges": [], **found}
+
+
+def write_workflow(workflow: Workflow) -> str:
+    """The text of its file: the document as it was read, in the form that editors write."""
+    return json.dumps(document_of(workflow), ensure_ascii=False, indent=2, allow_nan=False) + "\n"
+
+
+def _invalid(id_: str, findings: tuple[Finding, ...]) -> WorkflowInvalid:
+    more = f" and {len(findings) - 1} more" if len(findings) > 1 else ""
+    return WorkflowInvalid(
+        f"workflow {id_ or 'without a name'}: {findings[0].located}{more}", hint=findings[0].hint, findings=findings,
+        problems=[{"code": CODE, "message": f.message, "hint": f.hint, "where": str(f.where or "")} for f in findings],
+    )  # fmt: skip

@@ -1,0 +1,383 @@
+"""Everything besides tools and hooks that plugins contribute: executors, namespaces, profiles, commands, channels, providers.
+
+One table for all of them: section → name → (plugin, thing). A name that is taken is a conflict that names both.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from tavern_core.contract.adapters import Adapter
+from tavern_core.contract.llm import LLM
+from tavern_core.contract.protocols import (
+    Command,
+    Contribution,
+    Executor,
+    NamespaceResolver,
+    Prompt,
+    Resource,
+    Service,
+)
+from tavern_core.contract.ranking import Ranker
+from tavern_core.errors import ActivationFailed, NameConflict
+from tavern_core.kernel.plugins.service_overrides import Override, standing_in, winner
+from tavern_core.kernel.signal import Signal
+from tavern_core.model.naming_rules import COMMAND_HINT, RESERVED_COMMANDS, is_command_name, is_reserved_namespace
+
+if TYPE_CHECKING:
+    from tavern_core.model.plugin_status import Source
+
+SECTIONS: Final[Mapping[str, str]] = {
+    "executors": "tavern_register_executors",
+    "adapters": "tavern_register_adapters",
+    "services": "tavern_register_services",
+    "namespaces": "tavern_register_namespaces",
+    "profiles": "tavern_register_profiles",
+    "commands": "tavern_register_commands",
+    "channels": "tavern_register_channels",
+    "providers": "tavern_register_providers",
+    "nodes": "tavern_register_nodes",
+    "workflows": "tavern_register_workflows",
+    "llms": "tavern_register_llms",
+    "rankers": "tavern_register_rankers",
+    "resources": "tavern_register_resources",
+    "prompts": "tavern_register_prompts",
+}
+"""Section of the manifest → hook that fills it, for what this table holds."""
+
+
+class Contributions:
+    """What plugins contribute. Reading needs no lock; changes are all or nothing.
+
+    Args:
+        changed: emitted after each change.
+    """
+
+    def __init__(self, changed: Signal) -> None:
+        self._changed = changed
+        self._lock = threading.Lock()
+        self._known: dict[str, dict[str, tuple[str, Any]]] = {section: {} for section in SECTIONS}
+        self._overrides: dict[str, dict[str, Override]] = {}
+        self._used: dict[str, tuple[str, Any]] = {}  # services as they are used: overridden ones replaced
+        self._builtin: frozenset[str] = frozenset()
+        self.generation = 0
+        """Changes whenever something does."""
+
+    def add_all(
+        self,
+        plugin: str,
+        offered: Mapping[str, Mapping[str, Any]],
+        *,
+        source: Source = "folder",
+        overriding: Iterable[Override] = (),
+    ) -> None:
+        """Register all contributions of one plugin, or none.
+
+        Args:
+            offered: section → name → thing.
+            source: where the plugin comes from. Only the host's own and the objects of the program may take its namespaces.
+            overriding: services that take the place of others.
+
+        Raises:
+            NameConflict: a name is taken or reserved (NAME_CONFLICT).
+            ActivationFailed: a name cannot be typed as a command (ACTIVATION_FAILED).
+        """
+        with self._lock:
+            for section, things in offered.items():
+                for name in things:
+                    if _is_reserved(section, name, source):
+                        raise NameConflict(f"{plugin}: {section[:-1]} {name!r} is reserved for the host")
+                    if section == "commands" and not is_command_name(name):
+                        raise ActivationFailed(f"{plugin}: {name!r:.100} cannot be a command", hint=COMMAND_HINT)
+                    if (taken := self._known[section].get(name)) is not None:
+                        raise _taken(plugin, section, name, taken[0])
+            if source == "builtin":
+                self._builtin |= {plugin}
+            self._known = {
+                section: known | {name: (plugin, thing) for name, thing in offered.get(section, {}).items()}
+                for section, known in self._known.items()
+            }
+            for override in overriding:
+                name = override.service.name
+                self._overrides = {**self._overrides, name: {**self._overrides.get(name, {}), plugin: override}}
+            self._settle()
+        self._changed.emit()
+
+    def remove(self, plugin: str) -> None:
+        """Forget everything of one plugin; what it has overridden is used again."""
+        with self._lock:
+            self._known = {
+                section: {name: entry for name, entry in known.items() if entry[0] != plugin}
+                for section, known in self._known.items()
+            }
+            self._overrides = {
+                name: left
+                for name, known in self._overrides.items()
+                if (left := {p: o for p, o in known.items() if p != plugin})
+            }
+            self._settle()
+        self._changed.emit()
+
+    def _settle(self) -> None:
+        used = dict(self._known["services"])
+        for name, overrides in self._overrides.items():
+            best, beneath = winner(overrides), used.get(name)
+            if best is not None:
+                used[name] = best.plugin, standing_in(beneath[1] if beneath else None, best.service)
+        self._used = used
+        self.generation += 1
+
+    def get(self, section: str, name: str) -> Any:
+        """The thing, or None."""
+        entry = self._entries(section).get(name)
+        return entry[1] if entry else None
+
+    def owner(self, section: str, name: str) -> str | None:
+        """The plugin that contributed it, or None."""
+        entry = self._entries(section).get(name)
+        return entry[0] if entry else None
+
+    def all(self, section: str) -> dict[str, Any]:
+        """Name → thing of one section."""
+        return {name: thing for name, (_, thing) in self._entries(section).items()}
+
+    def overrides(self, name: str, plugin: str) -> bool:
+        """True if `plugin` contributes an override of this service, used or not."""
+        return plugin in self._overrides.get(name, ())
+
+    def overriders(self, name: str) -> list[str]:
+        """The plugins that override a service, the one that is used first."""
+        found = sorted(self._overrides.get(name, {}).values(), key=lambda o: (o.rank, o.plugin))
+        return [override.plugin for override in found]
+
+    def drop_override(self, name: str, plugin: str) -> None:
+        """Stop using a plugin's override of one service."""
+        with self._lock:
+            left = {p: o for p, o in self._overrides.get(name, {}).items() if p != plugin}
+            self._overrides = {**self._overrides, name: left}
+            self._settle()
+        self._changed.emit()
+
+    def override_of(self, name: str, plugin: str) -> Service:
+        """What a plugin puts in the place of a service."""
+        return self._overrides[name][plugin].service
+
+    def is_builtin(self, plugin: str | None) -> bool:
+        """True for a plugin of the host's own that is active."""
+        return plugin in self._builtin
+
+    def is_core(self, name: str) -> bool:
+        """True for a service of the host itself, overridden or not."""
+        entry = self._known["services"].get(name)
+        return entry is not None and self.is_builtin(entry[0])
+
+    def contributor(self, name: str) -> str:
+        """The plugin that contributes the original service."""
+        return self._known["services"][name][0]
+
+    def contributes(self, name: str, plugin: str) -> bool:
+        """Whether the plugin contributes the service, overridden or not."""
+        return name in self._known["services"] and self.contributor(name) == plugin
+
+    def beneath(self, name: str) -> Any:
+        """The service that is there without its overrides, or None."""
+        entry = self._known["services"].get(name)
+        return entry[1] if entry else None
+
+    def _entries(self, section: str) -> dict[str, tuple[str, Any]]:
+        return self._used if section == "services" else self._known[section]
+
+
+def _taken(plugin: str, section: str, name: str, by: str) -> NameConflict:
+    hint = ""
+    if section == "services":
+        hint = f"choose another name; to replace it: permissions: {{services: {{override: [{name}]}}}} in plugin.yaml"
+    return NameConflict(f"{plugin}: {section[:-1]} {name!r} already comes from {by}", hint=hint)
+
+
+def named(section: str, answer: Any, plugin: str, where: str = "") -> dict[str, Any]:
+    """What one register-hook answered, as name → thing, each checked against its Protocol.
+
+    Args:
+        where: ``file:line`` of the hook's implementation, for messages.
+
+    Raises:
+        ActivationFailed: something in it is not what the hook may return (ACTIVATION_FAILED).
+        NameConflict: it has a name twice (NAME_CONFLICT).
+    """
+    if answer is None:
+        return {}
+    read, form = _READERS[section]
+    place = f"{plugin}: {where}: {SECTIONS[section]}" if where else f"{plugin}: {SECTIONS[section]}"
+    try:
+        pairs = list(read(answer))
+    except (TypeError, AttributeError, ValueError) as error:
+        raise ActivationFailed(f"{place} answered {type(answer).__name__}: {error}", hint=f"return {form}") from error
+    found: dict[str, Any] = {}
+    for name, thing in pairs:
+        if not isinstance(name, str) or not name or len(name) > 200:
+            raise ActivationFailed(f"{place}: {name!r:.200} is not a name", hint=f"return {form}")
+        name = str.__str__(name)  # a subclass may give one name to the check of rights and another to the look-up
+        if name in found:
+            raise NameConflict(f"{place} answered {name!r} twice", hint="leave one out")
+        found[name] = _settled(name, thing, plugin)
+    return found
+
+
+def _settled(name: str, thing: Any, plugin: str) -> Any:
+    """A thing as the table holds it."""
+    if isinstance(thing, Service):
+        return _under(name, thing)
+    if isinstance(thing, Resource | Prompt):
+        if not isinstance(thing.tool, str):
+            raise ActivationFailed(f"{plugin}: the tool of {name!r} is not text", hint="name a tool of the plugin")
+        if ":" not in thing.tool:
+            return replace(thing, tool=f"{plugin}:{thing.tool}")
+    return thing
+
+
+def _under(name: str, service: Service) -> Service:
+    """`service` with exactly this name, regardless of its class."""
+    return Service(**{f.name: getattr(service, f.name) for f in fields(Service)} | {"name": name})
+
+
+def _mapping_of(kind: type, what: str) -> Callable[[Any], Iterable[tuple[str, Any]]]:
+    def read(answer: Any) -> Iterable[tuple[str, Any]]:
+        if not isinstance(answer, Mapping):
+            raise TypeError(f"expected a mapping of name to {what}")
+        for name, thing in answer.items():
+            if not isinstance(thing, kind):
+                raise TypeError(f"{name!r} is not a {what}: {type(thing).__name__}")
+            yield name, thing
+
+    return read
+
+
+def _list_of(kind: type, what: str) -> Callable[[Any], Iterable[tuple[str, Any]]]:
+    def read(answer: Any) -> Iterable[tuple[str, Any]]:
+        if isinstance(answer, str | bytes | Mapping):
+            raise TypeError(f"expected a list of {what}")
+        for thing in [answer] if isinstance(answer, kind) else answer:
+            if not isinstance(thing, kind):
+                name = type(thing).__name__
+                shown = f"{type(thing).__module__}.{name}" if name == what else name  # click has a Command, too
+                raise TypeError(f"{shown} is not a {what}")
+            yield thing.name, thing  # type: ignore[attr-defined]
+
+    return read
+
+
+def _services(answer: Any) -> Iterable[tuple[str, Any]]:
+    """Services, or name → the object of a service that needs neither start nor stop."""
+    if isinstance(answer, Mapping):
+        answer = [
+            _under(name, thing) if isinstance(thing, Service) else Service(name, thing)
+            for name, thing in _named(answer)
+        ]
+    return _list_of(Service, "Service")(answer)
+
+
+def _profiles(answer: Any) -> Iterable[tuple[str, Any]]:
+    from tavern_core.model.agent_profile import AgentProfile
+
+    for item in [answer] if isinstance(answer, Mapping | AgentProfile) else answer:
+        profile = item if isinstance(item, AgentProfile) else AgentProfile.model_validate(item)
+        if not profile.name:
+            raise ValueError("a profile of a plugin needs a name")
+        yield profile.name, profile
+
+
+def _contributions(answer: Any) -> Iterable[tuple[str, Contribution]]:
+    """Name → object, or items with their own name (seed 002 passes plain objects)."""
+    if isinstance(answer, str | bytes):
+        raise TypeError("a text is not a list of contributions")
+    if isinstance(answer, Mapping) and not isinstance(answer.get("name", answer.get("id")), str):
+        for name, thing in _named(answer):
+            yield name, thing if isinstance(thing, Contribution) else Contribution(name, thing)
+        return
+    is_one = isinstance(answer, Mapping | Contribution) or not isinstance(answer, Iterable)
+    for item in [answer] if is_one else answer:
+        contribution = _contribution(item)
+        yield contribution.name, contribution
+
+
+def _named(answer: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
+    """Name → object."""
+    for name, thing in answer.items():
+        if thing is None or isinstance(thing, str | bytes | int | float):
+            raise TypeError(f"{name!r:.200} is {type(thing).__name__}, which a host cannot use")
+        yield name, thing
+
+
+def _contribution(item: Any) -> Contribution:
+    if isinstance(item, Contribution):
+        return item
+    if isinstance(item, Mapping):
+        name = item.get("name", item.get("id"))
+        if not isinstance(name, str):
+            raise TypeError("a mapping has no name")
+        data = {key: value for key, value in item.items() if key not in ("name", "object", "description")}
+        return Contribution(name, item.get("object", item), str(item.get("description") or ""), data)
+    name = getattr(item, "name", None) or getattr(item, "id", None)
+    if not isinstance(name, str):
+        raise TypeError(f"{type(item).__name__} has no name")
+    return Contribution(name, item)
+
+
+def _offered_nodes(answer: Any) -> Iterable[tuple[str, Any]]:
+    """Marked functions and classes, in lists of lists; described once their owner is known (`kernel/nodes/node_signature_reading.py`)."""
+    from tavern_core.contract.nodes import node_mark_of
+    from tavern_core.model.node import NodeSpec
+
+    stack = [answer]
+    while stack:
+        item = stack.pop(0)
+        if isinstance(item, NodeSpec):
+            yield item.type, item
+        elif (mark := node_mark_of(item)) is not None:
+            yield mark.type or item.__name__, item
+        elif isinstance(item, Iterable) and not isinstance(item, str | bytes | Mapping):
+            stack[:0] = list(item)
+        else:
+            raise TypeError(f"{item!r:.100} is not a node; mark it with @node, or derive it from Node")
+
+
+def _offered_workflows(answer: Any) -> Iterable[tuple[str, Any]]:
+    from tavern_core.model.workflow import Workflow
+
+    if not isinstance(answer, Mapping):
+        raise TypeError("expected a mapping of id to workflow")
+    for name, item in answer.items():
+        if not isinstance(item, Mapping | str | Path | Workflow):
+            raise TypeError(f"{name!r} is not a workflow: {type(item).__name__}")
+        yield name, item
+
+
+_CONTRIBUTIONS: Final = '{"name": object}, or a list of Contribution("name", object) or of {"name": "name", ...}'
+_READERS: Final[Mapping[str, tuple[Callable[[Any], Iterable[tuple[str, Any]]], str]]] = {
+    "executors": (_mapping_of(Executor, "executor with a bind method"), '{"kind": executor}'),
+    "adapters": (_mapping_of(Adapter, "adapter with settings, targets and connect"), '{"kind": adapter}'),
+    "services": (_services, '[Service("name", object)]'),
+    "namespaces": (_mapping_of(NamespaceResolver, "resolver with resolve and names"), '{"prefix": resolver}'),
+    "profiles": (_profiles, '[{"name": "name", "tool_ids_inventory": [...]}]'),
+    "commands": (_list_of(Command, "Command"), '[Command("name", build)]'),
+    "channels": (_contributions, _CONTRIBUTIONS),
+    "providers": (_contributions, _CONTRIBUTIONS),
+    "nodes": (_offered_nodes, "[node, ...]: functions marked with @node, subclasses of Node"),
+    "llms": (_mapping_of(LLM, "language model with a complete method"), '{"name": model}'),
+    "rankers": (_mapping_of(Ranker, "ranker with a rank method"), '{"name": ranker}'),
+    "resources": (_list_of(Resource, "Resource"), '[Resource("name", "docs://address", "tool")]'),
+    "prompts": (_list_of(Prompt, "Prompt"), '[Prompt("name", "tool")]'),
+    "workflows": (_offered_workflows, '{"id": the content or the path of a workflow file}'),
+}
+"""Section → what reads the answer of its hook, and the form that messages recommend."""
+
+
+def _is_reserved(section: str, name: str, source: Source) -> bool:
+    if section == "commands":
+        return name in RESERVED_COMMANDS and source != "builtin"
+    return section == "namespaces" and is_reserved_namespace(name) and source not in ("builtin", "object")

@@ -1,0 +1,111 @@
+"""Where what plugins contribute is registered, and what their code needs to run."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from tavern_core.contract.protocols import Calls, FlowEngine, RunJobs
+from tavern_core.errors import Finding
+from tavern_core.frozen_dataclass import dataclass
+from tavern_core.kernel.diagnostics import Diagnostics
+from tavern_core.kernel.execution.sync_async_drivers import Mode
+from tavern_core.kernel.foundation import Foundation
+from tavern_core.kernel.hooks.hook_chain_calls import HookCalls
+from tavern_core.kernel.hooks.table import HookTable
+from tavern_core.kernel.plugins.candidate import Candidate
+from tavern_core.kernel.plugins.contribution_registry import Contributions
+from tavern_core.kernel.plugins.record import Record
+from tavern_core.kernel.plugins.services import Services
+from tavern_core.kernel.registry import Registry
+from tavern_core.kernel.settings.store import SettingsStore
+from tavern_core.model.tool import ToolSpec
+
+if TYPE_CHECKING:
+    from tavern_core.kernel.plugins.candidate_discovery import IndexedSpecs
+
+
+class ImportGuard(Protocol):
+    """Keeps an import that would end or hang the process away from the host."""
+
+    def judge(self, candidate: Candidate) -> None:
+        """Try the import in another process first, if necessary.
+
+        Raises:
+            ActivationFailed: the host would not survive it (ACTIVATION_FAILED).
+        """
+        ...
+
+    def load(self, candidate: Candidate) -> Any:
+        """Import the code of a plugin that was found; its errors pass through."""
+        ...
+
+    def look_after(self) -> None:
+        """Have the running loop clean up after `judge`, when it is finished."""
+        ...
+
+    def refusal(self, candidate: Candidate) -> Finding | None:
+        """Why a plugin would not be imported now, if known."""
+        ...
+
+    def forget(self, name: str) -> None:
+        """Forget what is known of a plugin: the operator wants it tried again."""
+        ...
+
+
+class Engines:
+    """What runs workflows and the tools that belong to no plugin. Set once it is built, looked up when a tool is bound."""
+
+    def __init__(self) -> None:
+        self.flow: FlowEngine | None = None
+        self.runs: RunJobs | None = None
+        self.calls: Calls | None = None
+        self.inner: dict[str, ToolSpec] = {}
+        """What runs like a tool and is none, by the key of its `catalogue.plan.Inner`."""
+        self.listed: Callable[[str], Awaitable[bool]] | None = None
+        """``listed(plugin)`` requests the tools of an upstream for the first time; True: there may be more tools now."""
+
+        self.relisted: Callable[[], Awaitable[Any]] | None = None
+        """``relisted()`` requests the tools again of all upstreams that are in use."""
+
+    def enter(self, flow: FlowEngine, runs: RunJobs, calls: Calls, inner: Mapping[str, ToolSpec]) -> None:
+        """From now on tools may be bound to them."""
+        self.flow, self.runs, self.calls = flow, runs, calls
+        self.inner = dict(inner)
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """The tables of one host."""
+
+    base: Foundation
+    hooks: HookTable
+    calls: HookCalls
+    registry: Registry
+    contributions: Contributions
+    services: Services
+    settings: SettingsStore
+    cache: IndexedSpecs
+    engines: Engines = field(default_factory=Engines)
+
+    @property
+    def mode(self) -> Mode:
+        """How code is run for callers in an event loop."""
+        return self.base.mode
+
+    @property
+    def diagnostics(self) -> Diagnostics:
+        """What a person should know."""
+        return self.base.diagnostics
+
+
+def known_specs(record: Record, cache: IndexedSpecs) -> dict[str, ToolSpec]:
+    """Tools of a plugin whose definition is known without importing it: from tool files and from the last activation."""
+    if (known := record.specs) is None:
+        declared = record.looked_at()
+        found = {spec.name: spec for spec in cache.load(record.candidate) or ()}
+        found |= {spec.name: spec for spec in declared.specs}
+        allowed = set(record.candidate.tool_ids)
+        known = record.specs = {k: v for k, v in found.items() if k in allowed}
+    return known

@@ -1,0 +1,58 @@
+"""What plugins offer in the sections of `Contributions`, for programs that embed the host: a declaration is enough, activation follows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from tavern_core.errors import PluginError, UsageError
+from tavern_core.kernel.plugins.contribution_registry import SECTIONS, Contributions
+from tavern_core.kernel.plugins.lifecycle import Lifecycle
+from tavern_core.kernel.plugins.services import Services
+from tavern_core.model.nearest import did_you_mean
+
+
+class Sections:
+    """Looks things up, after activating the plugins that declare them."""
+
+    def __init__(self, lifecycle: Lifecycle, contributions: Contributions, services: Services) -> None:
+        self._lifecycle, self._contributions, self._services = lifecycle, contributions, services
+
+    def all(self, section: str, wait: Callable[[Any], Any]) -> dict[str, Any]:
+        """Everything of one section.
+
+        Args:
+            wait: runs what is asynchronous to its end.
+
+        Raises:
+            UsageError: there is no such section (USAGE).
+        """
+        if section not in SECTIONS:
+            raise UsageError(
+                f"there is no section {section!r}", hint=did_you_mean(section, SECTIONS) or ", ".join(SECTIONS)
+            )
+        wait(self.wake(section))
+        if section == "services":
+            return {name: self._services[name] for name in self._services}  # without the host's own
+        return self._contributions.all(section)
+
+    async def one(self, section: str, name: str) -> Any:
+        """One thing of a section; see `Tavern.contribution`."""
+        for record in sorted(self._lifecycle.records.values(), key=lambda r: r.rank):
+            if name in record.candidate.facts.declared.get(section, ()):
+                await self._lifecycle.activate(record.name)
+                break
+        return self._contributions.get(section, name)
+
+    def inactive(self, section: str) -> bool:
+        """Whether a plugin that is not active declares something of a section."""
+        records = self._lifecycle.records.values()
+        return any(r.usable and not r.active and section in r.candidate.facts.sections for r in records)
+
+    async def wake(self, section: str) -> None:
+        """Activate the plugins that declare something of a section."""
+        for record in list(self._lifecycle.records.values()):
+            if record.usable and not record.active and section in record.candidate.facts.sections:
+                with suppress(PluginError):  # the record says why
+                    await self._lifecycle.activate(record.name)

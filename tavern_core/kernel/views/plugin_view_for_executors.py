@@ -1,0 +1,79 @@
+"""The view of a tool's plugin for executors of other plugins: the same facilities, without access to their implementation."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final, cast
+
+from tavern_core.contract.protocols import FlowEngine, Sandbox, ToolHome
+from tavern_core.kernel.views.clean_errors import fresh
+from tavern_core.kernel.views.sealed_awaitable import awaited
+from tavern_core.kernel.views.sealed_functions import hidden
+from tavern_core.kernel.views.values import exact
+
+
+def sealed_home(home: ToolHome) -> ToolHome:
+    """`home` for an executor that is not the host's own."""
+    return replace(
+        home,
+        service=hidden(_call, home.service, "service"),
+        settings=hidden(_call, home.settings, "settings"),
+        delegate=None,
+        plugin_settings=hidden(_call, home.plugin_settings, "plugin_settings"),
+        is_intact=hidden(_call, home.is_intact, "is_intact"),
+        load=hidden(_call, home.load, "load"),
+        sandbox=None if home.sandbox is None else cast(Sandbox, _Sealed(home.sandbox, _SANDBOX)),
+        engine=None if home.engine is None else cast(FlowEngine, _Sealed(home.engine, _ENGINE)),
+    )
+
+
+def _names(protocol: type) -> frozenset[str]:
+    return frozenset(name for name in vars(protocol) if not name.startswith("_"))
+
+
+_SANDBOX: Final = _names(Sandbox)
+_ENGINE: Final = _names(FlowEngine)
+
+
+class _Sealed:
+    """What a Protocol names of an object, looked up behind a sealed function."""
+
+    __slots__ = ("_look",)
+
+    def __init__(self, thing: object, names: frozenset[str]) -> None:
+        self._look = hidden(_call, _Behind(thing, names).look, "look")
+
+    def __getattr__(self, name: str) -> Any:
+        return self._look(name)
+
+
+class _Behind:
+    """The object behind a sealed one; plugins never get it."""
+
+    __slots__ = ("names", "thing")
+
+    def __init__(self, thing: object, names: frozenset[str]) -> None:
+        self.thing = thing
+        self.names = names
+
+    def look(self, name: str) -> Any:
+        name = exact(name)
+        if name not in self.names:
+            raise AttributeError(f"there is no {name!r} here")
+        value = getattr(self.thing, name)
+        return hidden(_call, value, name) if callable(value) else value
+
+
+def _call(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    try:
+        answer = function(*args, **kwargs)
+        return awaited(answer, "the host") if inspect.iscoroutine(answer) else answer
+    except BaseException as error:  # noqa: BLE001 - raised again below
+        failed = fresh(error, "the host")
+    function = args = kwargs = answer = None  # type: ignore[assignment]  # the traceback keeps this frame: clear its variables
+    try:
+        raise failed
+    finally:
+        del failed

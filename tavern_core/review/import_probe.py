@@ -1,0 +1,160 @@
+"""Is a plugin's import safe to run here? Tried in a separate process, which may crash, hang or end.
+
+An exception is not a finding of a probe, because it only affects this plugin. A probe finds what
+the host would not survive: a crash, `os._exit`, an import that never ends or takes all memory. It is not a sandbox: the code runs
+as the host's user.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import json
+import os
+import re
+import sys
+import threading
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+
+from tavern_core.box.fork_server_client import ending
+from tavern_core.review.audit.observed_use import Use
+from tavern_core.review.probe_client import LONGEST, Answer, Unavailable, probe_server, tried
+from tavern_core.review.probe_fork_job import IDLE_S
+from tavern_core.review.probe_result import Import, Probe
+
+_FRAME: Final = re.compile(r'File "([^"]+)", line (\d+)')
+_MOST_NEEDED: Final = 2000
+_AT_ONCE: Final = 4
+"""Imports that are probed at the same time; more wait."""
+_COLLECT_S: Final = IDLE_S + 2.0
+"""How long after an import to check whether the process has ended."""
+
+
+class Prober:
+    """Probes imports in copies of a small warm process, which all hosts of this process share. Thread-safe."""
+
+    _collector: asyncio.AbstractEventLoop | None
+    """Checks whether the process has ended, at the time `_collects_at` of the monotonic clock."""
+    _collects_at: float
+
+    def __init__(self) -> None:
+        self._begin()
+        os.register_at_fork(after_in_child=self._begin)  # that process belongs to the original
+        atexit.register(self.close)
+
+    def probe(self, what: Import, *, seconds: float, guarded: bool = False) -> Probe:
+        """Import a plugin in a separate process.
+
+        Args:
+            seconds: how long it may take.
+            guarded: install the audit guard, to see what it uses.
+        """
+        with self._turns:
+            try:
+                for _ in range(2):  # another import may have ended the server
+                    answer = tried(self._server, _request(what, guarded, self._needed), seconds)
+                    if answer.code is not None:
+                        break
+            except Unavailable as error:
+                return Probe("unknown", str(error))
+        said = _object(answer.said) or {}
+        if answer.code is None:
+            return Probe("crashed", "importing it ended the process that tries imports")
+        needed = said.get("needed")
+        if isinstance(needed, list) and len(self._needed) < _MOST_NEEDED:
+            self._needed.update(dict.fromkeys(name for name in needed if isinstance(name, str)))
+        return _judged(answer, said, what.folder, seconds)
+
+    def collect_later(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Let the running `loop` reap the process after it ended because it was idle; else it stays as a zombie.
+
+        An existing loop needs no thread for that. If it closes before, the next import or the end of this process reaps it.
+        """
+        now = time.monotonic()
+        with self._lock:
+            if self._collector is not None and not self._collector.is_closed() and now < self._collects_at:
+                return
+            self._collector = loop
+            self._collects_at = now + _COLLECT_S
+        loop.call_later(_COLLECT_S, self._collect, loop)
+
+    def _collect(self, loop: asyncio.AbstractEventLoop) -> None:
+        with self._lock:
+            self._collector = None
+        if self._server.is_running():
+            self.collect_later(loop)
+
+    def close(self) -> None:
+        """End the process and its probes."""
+        self._server.close()
+
+    def _begin(self) -> None:
+        self._lock = threading.Lock()
+        self._turns = threading.Semaphore(_AT_ONCE)
+        self._server = probe_server()
+        self._needed: dict[str, None] = {}
+        self._collector = None
+        self._collects_at = 0.0
+
+
+prober: Final = Prober()
+"""The instance of this process."""
+
+
+def _request(what: Import, guarded: bool, needed: Iterable[str]) -> bytes:
+    """The request to the copy: the import and its environment here."""
+    try:
+        cwd = os.getcwd()  # noqa: PTH109 - it may have been removed
+    except OSError:
+        cwd = ""
+    asked = {
+        "name": what.name, "module": what.module, "folder": str(what.folder or ""), "has_code": what.has_code, "nodes": what.nodes,
+        "handlers": what.handlers, "guarded": guarded, "environment": dict(os.environ), "cwd": cwd,
+        "path": [os.fsdecode(entry) for entry in sys.path if isinstance(entry, str | bytes | os.PathLike)],
+        "argv": [word for word in getattr(sys, "argv", ()) if isinstance(word, str)],
+        "no_bytecode": sys.dont_write_bytecode, "bytecode": sys.pycache_prefix,
+        "needed": list(needed),
+    }  # fmt: skip
+    return json.dumps(asked).encode()
+
+
+def _judged(answer: Answer, said: dict[str, Any], folder: Path | None, seconds: float) -> Probe:
+    """The verdict about an import. `said` is the report of the copy; empty if it could not report."""
+    line = own_line(answer.trace, folder)
+    if answer.is_late:
+        return Probe("hung", f"importing it has not ended after {round(seconds, 1):g} s{line}")
+    if not said and answer.code is not None:
+        return Probe("crashed", f"importing it ended the process with {ending(answer.code)}{line}")
+    if broken := said.get("broken"):
+        return Probe("unknown", str(broken))
+    notes = tuple(text for key, text in _NOTES.items() if said.get(key))
+    if greed := said.get("greed"):
+        return Probe("crashed", f"importing it failed: {greed}", notes)
+    error = str(said.get("error") or "")
+    uses = tuple(use for row in said.get("uses", ()) if (use := Use.from_json(row)) is not None)
+    hooks = tuple((str(hook), str(where)) for hook, where in said.get("hooks", ()))
+    return Probe("raised" if error else "good", error, notes, uses, hooks)
+
+
+_NOTES: Final = {
+    "forks": "it makes copies of the process while it is imported",
+    "threads": "it starts threads while it is imported",
+}
+
+
+def _object(text: bytes) -> dict[str, Any] | None:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def own_line(trace: bytes, folder: Path | None) -> str:
+    """``, at file:line`` of the plugin's own innermost frame in a trace of `faulthandler`."""
+    frames = [(m[1], m[2]) for m in _FRAME.finditer(trace[:LONGEST].decode("utf-8", "replace"))]
+    own = [f for f in frames if folder is not None and Path(f[0]).is_relative_to(folder)]
+    return f", at {own[0][0]}:{own[0][1]}" if own else ""

@@ -1,0 +1,270 @@
+"""Binding one block: its commands, and the typed arguments of every step."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from tavern_core.model.message_translation import say
+from tavern_core.schema.json_reader import NotJson, read_json
+from tavern_core.schema.text_coercion import TextReader
+from tavern_core.tam.bound_call_plan import Reference, TamCall, read_reference
+from tavern_core.tam.callable_tool_lookup import Catalogue
+from tavern_core.tam.document import Block, Field
+from tavern_core.tam.expected import expected, shown, why_unread
+from tavern_core.tam.field_key_interpretation import command_number
+from tavern_core.tam.field_step_assignment import FieldPlacing, Step, shortened_list
+from tavern_core.tam.foreign_literals import ANY_KIND, repair
+from tavern_core.tam.parameter_key_matching import Meaning
+from tavern_core.tam.wording import WORDS, joined
+
+_MOST_PLACES: Final = 1_000_000
+"""Steps times shared fields of one block: a shared key goes to every step, so the product bounds time and memory."""
+
+
+class BlockBinding(FieldPlacing):
+    """Binds one block; `problems` holds its problems."""
+
+    def __init__(
+        self,
+        block: Block,
+        tools: Catalogue,
+        *,
+        references: bool,
+        validate: Callable[[str, Mapping[str, Any]], Iterable[str | tuple[str, str]]],
+    ) -> None:
+        super().__init__(block, tools)
+        self._references = references
+        self._validate = validate
+
+    def bind(self) -> list[TamCall]:
+        """The block's calls; they count only if no problem is an error."""
+        rest = self._read_commands()
+        if not self._steps:
+            return []
+        modifiers = self._place_fields(rest)
+        for modifier, given in sorted(modifiers, key=lambda pair: pair[0].kind != "common"):
+            self._apply(modifier, given)
+        self._check_tails()
+        return [self._call(step) for _, step in sorted(self._steps.items())]
+
+    def _read_commands(self) -> list[Field]:
+        """Find the steps and their tools; the rest are parameters and modifiers. No steps: the block cannot be bound."""
+        numbers = [command_number(given.key) for given in self._block.fields]
+        single = [given for given, number in zip(self._block.fields, numbers, strict=True) if number == "single"]
+        numbered = [
+            (number, given)
+            for given, number in zip(self._block.fields, numbers, strict=True)
+            if isinstance(number, int)
+        ]
+        if single and numbered:
+            tool = self._tools.tool(single[0].value.strip())
+            if tool and all(given.key in tool.parameters.names for _, given in numbered):
+                numbered = []  # parameters that happen to be called command2
+            else:
+                names = ", ".join(given.key for _, given in numbered[:5])
+                self._report("mixed_command_forms", say(WORDS["mixed_commands"], names=names), at=single[0])
+                return []
+        commands = [(1, given) for given in single] if single else [(int(number), given) for number, given in numbered]
+        self._chain = not single
+        if not commands:
+            self._report("missing_command", say(WORDS["no_command"], line=self._block.line))
+            return []
+        taken = {id(given) for _, given in commands}
+        shared = sum(not given.key[-1:].isdecimal() for given in self._block.fields)
+        if len(commands) * shared > _MOST_PLACES:
+            self._report("block_too_large", say(WORDS["too_many_places"], steps=len(commands), shared=shared))
+            return []
+        self._read_tools(commands)
+        return [given for given in self._block.fields if id(given) not in taken]
+
+    def _read_tools(self, commands: list[tuple[int, Field]]) -> None:
+        steps: dict[int, Step] = {}
+        complete = True
+        for number, given in commands:
+            if number in steps:
+                self._report(
+                    "duplicate_key",
+                    say(
+                        WORDS["two_commands"],
+                        step=self._named(number),
+                        first=steps[number].command.key,
+                        second=given.key,
+                    ),
+                    at=given,
+                    step=number,
+                )
+                complete = False
+                continue
+            name = given.value.strip()
+            tool = self._tools.tool(name) if name else None
+            if tool is None:
+                self._report_no_tool(name, given, number)
+                complete = False
+                continue
+            steps[number] = Step(number, tool, given)
+        if complete:
+            self._steps = steps
+
+    def _report_no_tool(self, name: str, given: Field, number: int) -> None:
+        if not name:
+            self._report(
+                "missing_command",
+                say(WORDS["empty_command"], key=given.key, step=self._named(number)),
+                at=given,
+                step=number,
+            )
+            return
+        near = self._tools.nearest(name)
+        hint = say(WORDS["did_you_mean"], names=joined("either", map(repr, near))) if near else say(WORDS["use_list"])
+        self._report("unknown_tool", say(WORDS["no_tool"], name=shown(name)), hint, at=given, step=number)
+
+    def _check_tails(self) -> None:
+        """Destructive tools do not run with values whose end was guessed."""
+        tools = [step.tool.id for step in self._steps.values() if step.tool.destructive]
+        for given in self._block.fields:
+            if tools and not given.closed:
+                self._report(
+                    "missing_value_end",
+                    say(WORDS["destructive_tail"], key=given.key, tool=tools[0]),
+                    at=given,
+                    severity="error",
+                )
+
+    def _call(self, step: Step) -> TamCall:
+        arguments: dict[str, Any] = {}
+        wrong = len(self.problems)
+        for name, given in {**step.shared, **step.own}.items():
+            if name in step.uris:
+                self._report(
+                    "duplicate_key",
+                    say(WORDS["both_give"], first=given.key, second=step.uris[name].key, name=name),
+                    at=given,
+                    step=step.number,
+                )
+                continue
+            ok, value = self._argument(step, name, given)
+            if ok:
+                arguments[name] = value
+        for name, given in step.uris.items():
+            if not step.tool.parameters.takes(name):
+                self._report_unknown(given, Meaning(name, False), [step])
+            arguments[name] = {"$uri": given.value.strip()}
+        missing = step.tool.parameters.missing({**arguments, **step.shared, **step.own})
+        for name in missing:
+            if name not in self._suggested:  # a misspelt key has said so already
+                self._report_missing(step, name)
+        if not missing and len(self.problems) == wrong:
+            self._ask_validator(step, arguments)
+        return TamCall(
+            step.number,
+            self._block.number,
+            step.tool.id,
+            arguments,
+            self._request_id,
+            step.on_error or self._on_error,
+            self._retry if step.retry is None else step.retry,
+        )
+
+    def _argument(self, step: Step, name: str, given: Field) -> tuple[bool, Any]:
+        reader = step.tool.parameters.reader(name)
+        if reader is None:
+            self._report_unknown(given, Meaning(name, False), [step])
+            return False, None
+        hint = step.hints[name][0] if name in step.hints else ""
+        text = given.value
+        if not hint and (reference := read_reference(text)):
+            if self._references:
+                self._check_reference(step, reference, given)
+                return True, reference
+            self._report(
+                "invalid_reference",
+                say(WORDS["references_off"], key=given.key),
+                say(WORDS["write_value"], key=given.key),
+                at=given,
+                step=step.number,
+            )
+            return False, None
+        value, wrong = _read(reader, text, hint)
+        if wrong:
+            where = say(WORDS["of_step"], number=step.number) if self._chain else ""
+            self._report(
+                "invalid_arguments",
+                say(WORDS["wrong_value"], name=name, step=where, wrong=wrong),
+                say(WORDS["expects"], name=name, tool=step.tool.id, expected=expected(reader)),
+                at=given,
+                step=step.number,
+            )
+        return not wrong, value
+
+    def _check_reference(self, step: Step, reference: Reference, given: Field) -> None:
+        if reference.step in self._steps and reference.step < step.number and self._chain:
+            return
+        earlier = [number for number in sorted(self._steps) if number < step.number and self._chain]
+        self._report(
+            "invalid_reference",
+            say(
+                WORDS["no_earlier_step"],
+                key=given.key,
+                step=reference.step,
+                steps=shortened_list(earlier) or say(WORDS["none"]),
+            ),
+            at=given,
+            step=step.number,
+        )
+
+    def _report_missing(self, step: Step, name: str) -> None:
+        reader = step.tool.parameters.reader(name)
+        key = f"{name}{step.number}" if self._chain else name
+        self._report(
+            "invalid_arguments",
+            say(WORDS["missing"], tool=step.tool.id, name=name, expected=expected(reader) if reader else "string"),
+            say(WORDS["add_field"], key=key),
+            at=step.command,
+            step=step.number,
+        )
+
+    def _ask_validator(self, step: Step, arguments: dict[str, Any]) -> None:
+        open_values = step.uris or any(isinstance(value, Reference) for value in arguments.values())
+        if open_values:
+            return
+        for found in self._validate(step.tool.id, arguments):
+            pointer, message = found if isinstance(found, tuple) else ("", found)
+            name = pointer.lstrip("/").split("/")[0].replace("~1", "/").replace("~0", "~")
+            given = step.own.get(name) or step.shared.get(name)
+            reader = step.tool.parameters.reader(name) if given else None
+            self._report(
+                "invalid_arguments",
+                say(WORDS["at"], path=pointer, what=message) if pointer else message,
+                say(WORDS["expects"], name=name, tool=step.tool.id, expected=expected(reader)) if reader else "",
+                at=given or step.command,
+                step=step.number,
+            )
+
+
+def _read(reader: TextReader, text: str, hint: str) -> tuple[Any, str]:
+    """The value of a text, and what is wrong with it (empty: nothing). `hint`: how it is written, where that is said."""
+    if hint == "text":
+        return text, ""
+    if hint == "json":
+        try:
+            return read_json(text.strip()), ""
+        except NotJson as error:
+            why = repair(text.strip(), ANY_KIND) or error.args[0]
+            return None, say(WORDS["json_expected"], got=shown(text), why=why)
+    if hint == "base64":
+        text, wrong = _from_base64(text)
+        if wrong or reader.takes_strings:
+            return text, wrong
+    value, unread = reader.read(text)
+    return value, why_unread(reader, text, unread) if unread else ""
+
+
+def _from_base64(text: str) -> tuple[str, str]:
+    """The text that `text` encodes, and its problem."""
+    try:
+        return base64.b64decode("".join(text.split()), validate=True).decode("utf-8", "surrogatepass"), ""
+    except (binascii.Error, ValueError) as error:
+        return "", say(WORDS["because"], what=say(WORDS["base64_expected"], got=shown(text)), why=f"{error!s:.100}")

@@ -1,0 +1,136 @@
+"""Which step a field belongs to, and its role: an argument or a modifier (TAM rule 10, second dialect).
+
+commands    command | command1, command_2, …          the steps, in numeric order
+filePath1   a declared parameter of step 1, else an undeclared one of step 1
+BM25        the declared parameter BM25, if step 25 does not declare BM
+format      no number: every step that declares it
+retry_2     a modifier, in a block with a value of the second dialect, unless declared
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from tavern_core.model.nearest import fold
+from tavern_core.tam.parameter_key_matching import Meaning, Parameters
+
+SHARED: Final = None
+_SEPARATORS: Final = "_- .\t\u3000\xa0"
+_B: Final = r"[_\-. \t\u3000\xa0]"
+_MODIFIER: Final = re.compile(
+    rf"(?P<on_error>on{_B}?error)(?:{_B}*(?P<n1>\d+))?|(?P<retry>retry)(?:{_B}*(?P<n2>\d+))?|(?P<request_id>request{_B}?id)"
+    rf"|(?P<comment>comment)(?:{_B}*\d+)?"
+    rf"|(?:(?P<type_hint>type{_B}?hint)|(?P<uri>uri)|(?P<common>common)){_B}(?P<of>.+)",
+    re.IGNORECASE | re.DOTALL,
+)
+
+folded = lru_cache(maxsize=8192)(fold)
+
+
+class Tool(NamedTuple):
+    """A tool of the catalogue, prepared for binding."""
+
+    id: str
+    parameters: Parameters
+    destructive: bool = False
+
+
+class Modifier(NamedTuple):
+    """A key with information about the call: `kind` is on_error, retry, request_id, comment, type_hint, uri or common."""
+
+    kind: str
+    of: str
+    """The key of the parameter it is about (type_hint, uri, common)."""
+    number: str
+    """The number after it (on_error, retry); empty without one."""
+
+
+def read_modifier(key: str) -> Modifier | None:
+    """The modifier that `key` spells, or None."""
+    found = _MODIFIER.fullmatch(key)
+    if found is None:
+        return None
+    kind = next(
+        name for name in ("on_error", "retry", "request_id", "comment", "type_hint", "uri", "common") if found[name]
+    )
+    return Modifier(kind, found["of"] or "", found["n1"] or found["n2"] or "")
+
+
+def command_number(key: str) -> int | str | None:
+    """The step a command key names: a number, `"single"` for plain `command`, None if it is not a command key.
+
+    >>> command_number("Command_10"), command_number("command"), command_number("commander")
+    (10, 'single', None)
+    """
+    name = folded(key)
+    if not name.startswith("command"):
+        return None
+    rest = name[7:]
+    if not rest:
+        return "single"
+    return int(rest) if rest.isdecimal() else None
+
+
+class Place(NamedTuple):
+    """Where a field belongs. `step` None: every step that accepts it. `problem`: why it belongs nowhere."""
+
+    step: int | None
+    meaning: Meaning
+    problem: str = ""
+
+
+def place_in_chain(key: str, steps: Mapping[int, Tool], kinds: Iterable[Parameters]) -> Place:
+    """Which step and parameter of a chain `key` means.
+
+    Args:
+        steps: the tool of each step.
+        kinds: the parameters of these tools, each once.
+    """
+    run = len(key)
+    while run and key[run - 1].isdecimal():
+        run -= 1
+    digits = key[run:]
+    splits = _declared_splits(key, digits, steps)
+    if len(splits) > 1:
+        whole = [split for split in splits if split[0] == len(digits)]
+        if not (whole and run and key[run - 1] in _SEPARATORS):
+            names = tuple(f"{place.meaning.name} of step {place.step}" for _, place in splits)
+            return Place(SHARED, Meaning(key, False, names), "ambiguous_key")
+        splits = whole
+    if splits:
+        return splits[0][1]
+    meanings = [parameters.meaning(key) for parameters in kinds]
+    if any(meaning.declared for meaning in meanings):
+        return Place(SHARED, Meaning(key, True))
+    if ambiguous := next((meaning for meaning in meanings if meaning.ambiguous), None):
+        return Place(SHARED, ambiguous, "ambiguous_key")
+    if not digits:
+        return Place(SHARED, Meaning(key, False))
+    number = int(digits)
+    rest = key[:run]
+    name = rest[:-1] if rest[-1:] and rest[-1] in _SEPARATORS else rest
+    if number not in steps or not name:
+        return Place(number, Meaning(key, False), "orphan_parameter")
+    meaning = steps[number].parameters.meaning(rest)
+    if meaning.ambiguous:
+        return Place(number, meaning, "ambiguous_key")
+    return Place(number, Meaning(name, False))
+
+
+def _declared_splits(key: str, digits: str, steps: Mapping[int, Tool]) -> list[tuple[int, Place]]:
+    """The ways to split a step number off the end of `key` that leave a declared parameter of that step."""
+    found: list[tuple[int, Place]] = []
+    for size in range(1, len(digits) + 1):
+        number = int(digits[-size:])
+        if number not in steps:
+            continue
+        rest = key[:-size]
+        meaning = steps[number].parameters.meaning(rest)
+        if not meaning.declared and rest[-1:] and rest[-1] in _SEPARATORS and not meaning.ambiguous:
+            meaning = steps[number].parameters.meaning(rest.rstrip(_SEPARATORS))
+        if meaning.declared:
+            found.append((size, Place(number, meaning)))
+    return found

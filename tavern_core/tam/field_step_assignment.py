@@ -1,0 +1,297 @@
+"""Placing the fields of one block: which step each belongs to, as argument or as modifier."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import field
+from typing import Final
+
+from tavern_core.frozen_dataclass import dataclass
+from tavern_core.model.message_translation import say
+from tavern_core.model.nearest import nearest
+from tavern_core.tam.bound_call_plan import OnError
+from tavern_core.tam.callable_tool_lookup import Catalogue
+from tavern_core.tam.document import Block, Field
+from tavern_core.tam.expected import shown
+from tavern_core.tam.field_key_interpretation import SHARED, Modifier, Place, Tool, place_in_chain, read_modifier
+from tavern_core.tam.parameter_key_matching import Meaning, Parameters
+from tavern_core.tam.problems import PROBLEM_CODES, Problem, Severity
+from tavern_core.tam.wording import WORDS, joined
+
+MOST_RETRIES: Final = 100
+MOST_ERRORS: Final = 20
+"""Maximum problems per code and block: enough to repair it, too few to fill the memory."""
+_LONGEST_REQUEST_ID: Final = 256
+_HINTS: Final = ("json", "base64", "text")
+
+
+@dataclass(slots=True)
+class Step:
+    """One step during binding."""
+
+    number: int
+    tool: Tool
+    command: Field
+    own: dict[str, Field] = field(default_factory=dict)
+    shared: dict[str, Field] = field(default_factory=dict)
+    hints: dict[str, tuple[str, Field]] = field(default_factory=dict)
+    uris: dict[str, Field] = field(default_factory=dict)
+    on_error: OnError | None = None
+    retry: int | None = None
+
+
+class FieldPlacing:
+    """The steps of one block and their fields; `problems` holds the problems."""
+
+    def __init__(self, block: Block, tools: Catalogue) -> None:
+        self._block = block
+        self._tools = tools
+        self._steps: dict[int, Step] = {}
+        self._chain = False
+        self._chain_tools: dict[int, Tool] = {}
+        self._kinds: list[Parameters] = []
+        self._on_error: OnError = "stop"
+        self._retry = 0
+        self._request_id: str | None = None
+        self._given: set[tuple[object, ...]] = set()
+        self._suggested: set[str] = set()
+        self._seen: dict[str, int] = {}
+        self.problems: list[Problem] = []
+
+    def has_mentioned(self, names: Iterable[str]) -> None:
+        """These parameters were reported already: do not also report them as missing."""
+        self._suggested.update(names)
+
+    def _report(
+        self,
+        code: str,
+        message: str,
+        hint: str = "",
+        *,
+        at: Field | None = None,
+        step: int = 0,
+        severity: Severity | None = None,
+    ) -> None:
+        self._seen[code] = self._seen.get(code, 0) + 1
+        if self._seen[code] > MOST_ERRORS:
+            return
+        row = PROBLEM_CODES[code]
+        line, column = self._block.place(at.start) if at else (self._block.line, self._block.column)
+        self.problems.append(
+            Problem(
+                severity or row.severity,
+                code,
+                message,
+                hint or row.repair,
+                self._block.number,
+                line,
+                column,
+                at.key if at else "",
+                step if self._chain else 0,
+            )
+        )
+
+    def _named(self, number: int) -> str:
+        return say(WORDS["the_step"], number=number) if self._chain else say(WORDS["the_block"])
+
+    def _place(self, key: str) -> Place:
+        if self._chain:
+            if not self._chain_tools:
+                self._chain_tools = {number: step.tool for number, step in self._steps.items()}
+                self._kinds = list(
+                    {id(tool.parameters): tool.parameters for tool in self._chain_tools.values()}.values()
+                )
+            return place_in_chain(key, self._chain_tools, self._kinds)
+        (step,) = self._steps.values()
+        meaning = step.tool.parameters.meaning(key)
+        return Place(step.number, meaning, "ambiguous_key" if meaning.ambiguous else "")
+
+    def _place_fields(self, rest: list[Field]) -> list[tuple[Modifier, Field]]:
+        modifiers: list[tuple[Modifier, Field]] = []
+        for given in rest:
+            place = self._place(given.key)
+            if self._block.dialect == "tam2" and not place.meaning.declared and (modifier := read_modifier(given.key)):
+                modifiers.append((modifier, given))
+            elif place.problem:
+                self._report_place(place, given)
+            else:
+                self._give(place, given)
+        return modifiers
+
+    def _is_full(self, code: str) -> bool:
+        """Whether further problems of this kind need not be found."""
+        return self._seen.get(code, 0) >= MOST_ERRORS
+
+    def _report_place(self, place: Place, given: Field) -> None:
+        if self._is_full(place.problem):
+            return
+        if place.problem == "orphan_parameter":
+            steps = shortened_list(sorted(self._steps))
+            self._report(
+                "orphan_parameter",
+                say(WORDS["orphan"], key=given.key, step=place.step, steps=steps),
+                say(WORDS["renumber"], step=place.step, steps=steps),
+                at=given,
+            )
+            return
+        names = joined("both", map(repr, place.meaning.ambiguous))
+        self._report("ambiguous_key", say(WORDS["could_mean"], key=given.key, names=names), at=given)
+
+    def _give(self, place: Place, given: Field) -> None:
+        """Pass a field to its step, or to every step that accepts it."""
+        if place.step is not SHARED:
+            step = self._steps[place.step]
+            self._put(step.own, place.meaning.name, given, step)
+            return
+        takers = [(step, step.tool.parameters.meaning(given.key)) for step in self._steps.values()]
+        chosen = [(step, meaning) for step, meaning in takers if meaning.declared]
+        chosen = chosen or [(step, meaning) for step, meaning in takers if step.tool.parameters.takes(given.key)]
+        if not chosen:
+            self._report_unknown(given, Meaning(given.key, False), list(self._steps.values()))
+        for step, meaning in chosen:
+            self._put(step.shared, meaning.name, given, step)
+
+    def _put(self, fields: dict[str, Field], name: str, given: Field, step: Step) -> None:
+        if name in fields:
+            if (name, id(given)) not in self._given:
+                self._given.add((name, id(given)))
+                where = say(WORDS["of_step"], number=step.number) if self._chain else ""
+                self._report(
+                    "duplicate_key",
+                    say(WORDS["both_mean"], first=fields[name].key, second=given.key, name=name, step=where),
+                    at=given,
+                    step=step.number,
+                )
+            return
+        fields[name] = given
+
+    def _report_unknown(self, given: Field, meaning: Meaning, steps: list[Step]) -> None:
+        if self._is_full("invalid_arguments"):
+            return
+        names = [name for step in steps for name in step.tool.parameters.names]
+        near = nearest(meaning.name, names)
+        self._suggested.update(near)
+        tools = joined("both", dict.fromkeys(repr(step.tool.id) for step in steps[:5]))
+        described = steps[0].tool.parameters.described()
+        hint = (
+            say(
+                WORDS["hint_and"],
+                hint=say(WORDS["did_you_mean"], names=joined("either", map(repr, near))),
+                rest=described,
+            )
+            if near
+            else described
+        )
+        self._report(
+            "invalid_arguments",
+            say(WORDS["no_parameter"], tools=tools, key=given.key),
+            hint,
+            at=given,
+            step=steps[0].number,
+        )
+
+    def _apply(self, modifier: Modifier, given: Field) -> None:
+        match modifier.kind:
+            case "comment":
+                return
+            case "request_id":
+                self._apply_request_id(given)
+            case "on_error" | "retry":
+                self._apply_to_step(modifier, given)
+            case "common":
+                self._apply_common(modifier.of, given)
+            case _:
+                self._apply_to_parameter(modifier, given)
+
+    def _once(self, what: tuple[object, ...], given: Field) -> bool:
+        if what in self._given:
+            self._report("duplicate_key", say(WORDS["given_twice"], key=given.key), at=given)
+            return False
+        self._given.add(what)
+        return True
+
+    def _apply_request_id(self, given: Field) -> None:
+        value = given.value.strip()
+        if not value or len(value) > _LONGEST_REQUEST_ID or not value.isprintable():
+            self._report(
+                "invalid_modifier",
+                say(WORDS["bad_request_id"], most=_LONGEST_REQUEST_ID, got=shown(value)),
+                at=given,
+            )
+        elif self._once(("request_id",), given):
+            self._request_id = value
+
+    def _apply_to_step(self, modifier: Modifier, given: Field) -> None:
+        number = int(modifier.number) if modifier.number else None
+        if number is not None and number not in self._steps:
+            self._report_place(Place(number, Meaning(given.key, False), "orphan_parameter"), given)
+            return
+        if not self._once((modifier.kind, number), given):
+            return
+        value = given.value.strip()
+        if modifier.kind == "on_error":
+            answer = value.lower()
+            if answer not in ("stop", "continue"):
+                self._report("invalid_modifier", say(WORDS["bad_on_error"], key=given.key, got=shown(value)), at=given)
+                return
+            policy: OnError = "continue" if answer == "continue" else "stop"
+            if number is None:
+                self._on_error = policy
+            else:
+                self._steps[number].on_error = policy
+            return
+        if not (value.isascii() and value.isdecimal() and len(value) < 6 and int(value) <= MOST_RETRIES):
+            self._report(
+                "invalid_modifier",
+                say(WORDS["bad_retry"], key=given.key, most=MOST_RETRIES, got=shown(value)),
+                at=given,
+            )
+        elif number is None:
+            self._retry = int(value)
+        else:
+            self._steps[number].retry = int(value)
+
+    def _apply_common(self, key: str, given: Field) -> None:
+        if not self._chain:
+            (step,) = self._steps.values()
+            meaning = step.tool.parameters.meaning(key)
+            if meaning.ambiguous:
+                self._report_place(Place(SHARED, meaning, "ambiguous_key"), given)
+            else:
+                self._put(step.own, meaning.name, given, step)
+            return
+        self._give(Place(SHARED, Meaning(key, False)), given._replace(key=key))
+
+    def _apply_to_parameter(self, modifier: Modifier, given: Field) -> None:
+        place = self._place(modifier.of)
+        if place.problem:
+            self._report_place(place, given)
+            return
+        steps = list(self._steps.values()) if place.step is SHARED else [self._steps[place.step]]
+        hint = given.value.strip().lower()
+        if modifier.kind == "type_hint" and hint not in _HINTS:
+            self._report("invalid_modifier", say(WORDS["bad_hint"], key=given.key, got=shown(given.value)), at=given)
+            return
+        used = False
+        for step in steps:
+            name = step.tool.parameters.meaning(modifier.of).name if place.step is SHARED else place.meaning.name
+            if modifier.kind == "uri":
+                if place.step is SHARED and len(steps) > 1 and not step.tool.parameters.meaning(modifier.of).declared:
+                    continue
+                used = self._once(("uri", step.number, name), given) or used
+                step.uris[name] = given
+            elif name in step.own or name in step.shared:
+                used = self._once(("type_hint", step.number, name), given) or used
+                step.hints[name] = (hint, given)
+        if not used:
+            self._report(
+                "orphan_parameter",
+                say(WORDS["about_nothing"], key=given.key, of=modifier.of),
+                say(WORDS["add_or_drop"], key=given.key, of=modifier.of),
+                at=given,
+            )
+
+
+def shortened_list(numbers: list[int]) -> str:
+    """Step numbers for a message."""
+    return ", ".join(map(str, numbers[:12])) + (", …" if len(numbers) > 12 else "")

@@ -1,0 +1,202 @@
+"""Near misses of fields in a block: lines without delimiters, another name for `command`, JSON instead of fields.
+
+None of it is read as a field. Each is an error whose hint is the field, or the call, as it should be written (TAM rule 13).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from tavern_core.model.message_translation import say
+from tavern_core.model.nearest import fold
+from tavern_core.tam.document import Block, Field
+from tavern_core.tam.field_key_interpretation import Tool, command_number
+from tavern_core.tam.grammar import HEAD, KEY_CHAR, TAIL
+from tavern_core.tam.near_misses import COMMAND_NAMES, Reading
+from tavern_core.tam.problems import PROBLEM_CODES, Problem
+from tavern_core.tam.wording import WORDS
+
+_LINE: Final = re.compile(
+    rf"[ \t]*(?:[-*][ \t]+)?[\"'`]?({KEY_CHAR}(?:{KEY_CHAR}|[ \t]){{0,127}}?)[\"'`]?[ \t]*(?::|：|=|＝)[ \t]*(\S.*?)[ \t]*[,，]?[ \t]*\Z"
+)
+_EQUALS: Final = re.compile(
+    rf"[ \t]*({KEY_CHAR}(?:{KEY_CHAR}|[ \t]){{0,127}}?)[ \t]*(?:=|＝|->|=>|→)[ \t]*(「始(?:ESCAPE)?」.*)"
+)
+_NEARLY: Final = re.compile(
+    r"[【\[『「(（<《{]{1,2}始[】\]』」)）>》}]{1,2}(.*?)(?:[【\[『「(（<《{]{1,2}末[】\]』」)）>》}]{1,2})?\Z"
+)
+_PAIRS: Final = {
+    "「": "」",
+    "『": "』",
+    "【": "】",
+    "[": "]",
+    '"': '"',
+    "'": "'",
+    "`": "`",
+    "“": "”",
+    "‘": "’",
+    "<": ">",
+    "(": ")",
+    "（": "）",
+    "«": "»",
+}
+_LONGEST: Final = 2_000
+"""Maximum characters of a checked line."""
+_MOST: Final = 50
+
+
+class Undelimited(NamedTuple):
+    """A line of a block with a known key but without delimiters."""
+
+    name: str
+    """The declared parameter, or the key of a command."""
+    value: str
+    line: int
+    column: int
+
+
+def undelimited(block: Block, tool: Callable[[str], Tool | None]) -> list[Undelimited]:
+    """The lines of a block that are fields except for their delimiters; only those with a known key."""
+    if not any(problem.code in ("stray_text", "malformed_field") for problem in block.problems):
+        return []
+    if not block.fields and body_of(block).startswith(("{", "[", "```")):
+        return []  # an object instead of fields is reported as a whole call
+    lines = list(_lines(block))
+    named = [field.value for field in block.fields if _is_command(field.key)] or [
+        value for _, key, value in lines if _is_command(key)
+    ]
+    tools = [found for name in named[:_MOST] if (found := tool(name.strip())) is not None]
+    given = {field.key for field in block.fields}
+    meant: list[Undelimited] = []
+    for at, key, value in lines:
+        name = key if _is_command(key) and not any(_is_command(other) for other in given) else _declared(key, tools)
+        if name and name not in given:
+            meant.append(Undelimited(name, value, *block.place(at)))
+    return meant[:_MOST]
+
+
+def body_of(block: Block) -> str:
+    """The text between the markers."""
+    return (block.text.partition("]|>")[2].rpartition("<|[")[0] or block.text).strip()
+
+
+def _is_command(key: str) -> bool:
+    return command_number(key) is not None
+
+
+def _declared(key: str, tools: list[Tool]) -> str:
+    """The parameter that a key means to one of the tools, with the number of its step; empty: none."""
+    for tool in tools:
+        for written, end in ((key, ""), (key.rstrip("0123456789").rstrip("_- "), key[len(key.rstrip("0123456789")) :])):
+            meaning = tool.parameters.meaning(written) if written else None
+            if meaning is not None and meaning.declared:
+                return meaning.name + end
+    return ""
+
+
+def _lines(block: Block) -> Iterator[tuple[int, str, str]]:
+    """Offset, key and value of each line between the fields that reads like `key: value`."""
+    taken = sorted(
+        [(field.start, field.end) for field in block.fields]
+        + [(comment.start, comment.start + len(comment.text)) for comment in block.comments]
+    )
+    begin = block.start + block.text.find("\n") + 1 if "\n" in block.text else block.end
+    gaps = []
+    for start, end in [*taken, (block.end, block.end)]:
+        if start > begin:
+            gaps.append((begin, start))
+        line_end = block.text.find("\n", end - block.start)
+        begin = max(begin, block.start + line_end + 1 if line_end >= 0 else block.end)  # the rest of the line is a note
+    for start, end in gaps:
+        at = start
+        for line in block.text[start - block.start : end - block.start].splitlines(keepends=True):
+            match = _LINE.match(line.rstrip("\r\n")[:_LONGEST]) if "「始" not in line and "「末" not in line else None
+            if match is not None:
+                yield at + match.start(1), match[1].strip(), _bare(match[2])
+            at += len(line)
+
+
+def _bare(value: str) -> str:
+    """A value without the brackets or quotes that replace the delimiters."""
+    if (nearly := _NEARLY.match(value)) is not None:
+        return nearly[1].strip()
+    if len(value) > 1 and _PAIRS.get(value[0]) == value[-1] and value[0] != "[":
+        return value[1:-1]
+    return value
+
+
+def corrected(
+    block: Block,
+    problems: list[Problem],
+    lines: list[Undelimited],
+    read: Callable[[], Reading],
+    tool: Callable[[str], Tool | None],
+) -> list[Problem]:
+    """The problems of a block with the repairs that its near misses suggest.
+
+    Args:
+        lines: from `undelimited`.
+        read: the call, if the whole block is one in another notation.
+    """
+    row = PROBLEM_CODES["undelimited_field"]
+    found = [
+        Problem(row.severity, "undelimited_field", say(WORDS["undelimited"], name=each.name), say(WORDS["write_this"], field=f"{each.name}:{HEAD}{each.value}{TAIL}"),
+                block.number, each.line, each.column, each.name)
+        for each in lines
+    ]  # fmt: skip
+    places = {each.line for each in lines}
+    has_command = any(_is_command(each.name) for each in lines)
+    for problem in problems:
+        if problem.code == "stray_text" and (problem.line in places or not block.fields):
+            continue
+        if problem.code == "malformed_field":
+            problem = replace(problem, hint=_with_colon(block, problem) or problem.hint)
+        elif problem.code == "missing_command" and not problem.key:
+            if has_command:
+                continue
+            problem = replace(problem, hint=_command_hint(block, read, tool) or problem.hint)
+        elif problem.code == "duplicate_key" and command_number(problem.key) == "single":
+            problem = replace(problem, hint=say(WORDS["number_or_split"]))
+        found.append(problem)
+    return found
+
+
+def _with_colon(block: Block, problem: Problem) -> str:
+    line = (
+        block.text.splitlines()[problem.line - block.line][:_LONGEST]
+        if problem.line - block.line < len(block.text.splitlines())
+        else ""
+    )
+    match = _EQUALS.match(line)
+    return say(WORDS["write_this"], field=f"{match[1].strip()}:{match[2].strip()}") if match is not None else ""
+
+
+def _command_hint(block: Block, read: Callable[[], Reading], tool: Callable[[str], Tool | None]) -> str:
+    """How to name the tool if a field has another name for `command`, or if the block holds a call in another notation."""
+    other: Field | None = next((field for field in block.fields if fold(field.key) in _OTHER_NAMES), None)
+    if other is not None:
+        known = tool(other.value.strip())
+        field = f"command:{HEAD}{known.id if known is not None else other.value.strip()[:200]}{TAIL}"
+        return say(WORDS["call_it_command"], field=field, key=other.key)
+    reading = read()
+    return say(WORDS["write_call"], block=reading.block) if reading.block else ""
+
+
+_OTHER_NAMES: Final = frozenset(
+    fold(name)
+    for name in (
+        *COMMAND_NAMES,
+        "tool_id",
+        "toolname",
+        "function_name",
+        "cmd",
+        "命令",
+        "指令",
+        "工具",
+        "工具名",
+        "工具名称",
+    )
+) - {"command"}

@@ -1,0 +1,280 @@
+"""When upstreams are asked for their tools, and what comes of it.
+
+looked for, never listed     sync code waits a while, code under an event loop goes on without
+looked for, out of date      listed again in the background; what is known holds meanwhile
+a tool of it was called      a call of an upstream that was never listed waits for its list
+the upstream says so         listed again in the background
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Final
+
+from tavern_core.contract.adapters import Listing, UpstreamTool
+from tavern_core.errors import TavernError, UpstreamError
+from tavern_core.kernel.catalogue.tools import ToolsDiff
+from tavern_core.kernel.plugins.lifecycle import Lifecycle
+from tavern_core.model.event import TOOLS_CHANGED
+from tavern_core.model.nearest import did_you_mean
+from tavern_core.model.safe_printing import seen
+from tavern_core.schema.secret_encodings import secret_redactor
+from tavern_core.upstreams.connections import Connections
+from tavern_core.upstreams.listing_cache import Catalogue, Definitions, Health, Listed, definition
+from tavern_core.upstreams.review import Quarantine
+from tavern_core.upstreams.tool_specs import local_name, sound, unknown_overrides, well_formed
+from tavern_core.upstreams.upstream_plugin_candidates import Entry
+
+LIST_S: Final = 60.0
+"""How long a listing may take, all pages."""
+WAIT_S: Final = 10.0
+"""How long sync code that looks for tools waits for upstreams that were never listed."""
+PAUSE_S: Final = 0.5
+"""Between two lists of an upstream that says that its list changed, however often it says so."""
+AGAIN_S: Final = 60.0
+"""How long an upstream that could not be listed is left alone, unless a caller asks for it by name."""
+CLOSING_S: Final = 5.0
+"""How long the end of the host waits for upstreams that answered the last time."""
+
+_LATE: Final = "it had not listed its tools when the host was closed"
+
+
+class Listings:
+    """Keeps the catalogues of a host's upstreams as they are said to be."""
+
+    def __init__(
+        self,
+        entries: Mapping[str, Entry],
+        catalogue: Catalogue,
+        lifecycle: Lifecycle,
+        connections: Connections,
+        quarantine: Quarantine,
+    ) -> None:
+        self.errors: dict[str, TavernError] = {}
+        """Upstream → why it could not be listed the last time."""
+        self._entries = entries
+        self._catalogue = catalogue
+        self._lifecycle = lifecycle
+        self._base = lifecycle.tables.base
+        self._connections = connections
+        self._quarantine = quarantine
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._not_before: dict[str, float] = {}
+        self._beginning = threading.Lock()
+        self._under_way: dict[str, concurrent.futures.Future[None]] = {}
+        self._changes: set[str] = set()
+        """Upstreams that said that their list changed and were not asked for it since."""
+        self._first: set[str] = set()
+        """Upstreams whose first list is being registered."""
+        self._listed_at: dict[str, float] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._waiting = threading.Lock()
+
+    def looked_for(self) -> None:
+        """A caller is about to look for tools."""
+        now = time.time()
+        due = [e for e in self._entries.values() if not self._is_under_way(e) and self._is_due(e, now)]
+        if not due:
+            return
+        begun = {entry.name: self._begin(entry) for entry in due}
+        new = [begun[entry.name] for entry in due if not entry.is_listed]
+        if new and asyncio._get_running_loop() is None and self._waiting.acquire(blocking=False):
+            try:
+                concurrent.futures.wait(new, WAIT_S)
+            finally:
+                self._waiting.release()
+
+    def changed(self, entry: Entry) -> None:
+        """An upstream says that its list changed: list it again, and not for each time that it says so. From any thread."""
+        self._base.portal.loop().call_soon_threadsafe(self._note_change, entry)
+
+    async def find(self, plugin: str) -> bool:
+        """List an upstream that was never listed, because a tool of it is wanted; True when there is something to look at now."""
+        entry = next((e for e in self._entries.values() if e.plugin == plugin), None)
+        if entry is None or self._connections.missing(entry):
+            return False
+        if entry.is_listed and entry.name not in self._first:
+            return False
+        await asyncio.shield(asyncio.wrap_future(self._begin(entry)))  # others may wait for the same list
+        return entry.is_listed
+
+    async def refresh(self, entry: Entry) -> ToolsDiff:
+        """Ask an upstream for its tools and register them. On the host's loop.
+
+        Raises:
+            CallError: it does not answer, or was not granted what it needs.
+        """
+        async with self._locks.setdefault(entry.name, asyncio.Lock()):
+            self._changes.discard(entry.name)
+            try:
+                etag = await asyncio.to_thread(self._etag, entry)
+                listing = await self._connections.ask(entry, lambda one: one.list_tools(etag), LIST_S)
+                diff = await asyncio.to_thread(self._take, entry, listing)
+            except TavernError as error:
+                self._failed(entry, error)
+                await self.note_health(entry, error)
+                raise
+            finally:
+                self._listed_at[entry.name] = time.monotonic()
+            self.errors.pop(entry.name, None)
+            self._base.diagnostics.withdraw("UPSTREAM_FAILED", upstream=entry.name)
+            await self.note_health(entry)
+            return diff
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether upstreams are listed in the background."""
+        return bool(self._tasks) or any(not one.done() for one in self._under_way.values())
+
+    async def close(self) -> None:
+        """End what is listed in the background: a command that is over soon may be the only one to ask. On the host's loop."""
+        running: list[tuple[str, asyncio.Future[None]]] = [(task.get_name(), task) for task in self._tasks]
+        running += [(name, asyncio.wrap_future(one)) for name, one in self._under_way.items() if not one.done()]
+        awaited = [(name, one) for name, one in running if not self._was_ill(name)]
+        if awaited:
+            await asyncio.wait([one for _, one in awaited], timeout=CLOSING_S)
+        for name in {name for name, one in awaited if not one.done()}:
+            await self.note_health(self._entries[name], UpstreamError(_LATE))
+        for _, one in running:
+            one.cancel()
+        if running:
+            await asyncio.wait([one for _, one in running])
+
+    def forget_lateness(self, entry: Entry) -> None:
+        """The operator has taken the list that is known: that a later one was not finished is no error of the upstream."""
+        health = self._catalogue.health(entry.name)
+        if health is not None and health.error == _LATE:
+            self._catalogue.note_health(entry.name, replace(health, error=""))
+
+    def _was_ill(self, name: str) -> bool:
+        health = self._catalogue.health(name)
+        return health is not None and health.fingerprint == self._entries[name].fingerprint and bool(health.error)
+
+    async def note_health(self, entry: Entry, error: TavernError | None = None) -> None:
+        """Keep what came of asking an upstream, for other processes. One that may not be asked was not."""
+        if self._connections.missing(entry):
+            return
+        health = Health(
+            entry.fingerprint,
+            time.time(),
+            self._connections.session(entry).latency_ms,
+            "" if error is None else seen(self._base.known_secrets.mask_text(error.message))[:500],
+        )
+        await asyncio.to_thread(self._catalogue.note_health, entry.name, health)
+
+    def _is_under_way(self, entry: Entry) -> bool:
+        running = self._under_way.get(entry.name)
+        return running is not None and not running.done()
+
+    def _begin(self, entry: Entry) -> concurrent.futures.Future[None]:
+        """List an upstream in the background, unless that is under way."""
+        with self._beginning:
+            running = self._under_way.get(entry.name)
+            if running is None or running.done():
+                running = asyncio.run_coroutine_threadsafe(self._quietly(entry), self._base.portal.loop())
+                self._under_way[entry.name] = running
+            return running
+
+    async def _quietly(self, entry: Entry) -> None:
+        with suppress(TavernError):  # the status says why
+            await self.refresh(entry)
+
+    def _note_change(self, entry: Entry) -> None:
+        if entry.name not in self._changes:
+            self._changes.add(entry.name)
+            task = asyncio.create_task(self._list_change(entry), name=entry.name)
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _list_change(self, entry: Entry) -> None:
+        await asyncio.sleep(max(0.0, self._listed_at.get(entry.name, 0.0) + PAUSE_S - time.monotonic()))
+        if entry.name in self._changes:  # no list that was asked for since has it
+            await self._quietly(entry)
+
+    def _is_due(self, entry: Entry, now: float) -> bool:
+        if time.monotonic() < self._not_before.get(entry.name, 0.0) or self._connections.missing(entry):
+            return False
+        listed = self._catalogue.listed(entry.name)
+        if listed is None or listed.fingerprint != entry.fingerprint:
+            return True
+        valid_s = (entry.config.refresh_ms if listed.ttl_ms is None else max(listed.ttl_ms, 1000)) / 1000
+        return not listed.at <= now <= listed.at + valid_s  # the clock may have been set back since
+
+    def _failed(self, entry: Entry, error: TavernError) -> None:
+        self.errors[entry.name] = error
+        self._not_before[entry.name] = time.monotonic() + AGAIN_S
+        self._base.diagnostics.add(
+            "UPSTREAM_FAILED",
+            f"the tools of upstream {entry.name} could not be listed: {error.message}",
+            plugin=entry.plugin,
+            hint=error.hint or f"tavern upstreams check {entry.name}",
+            details={"upstream": entry.name},
+        )
+
+    def _etag(self, entry: Entry) -> str:
+        """That of the list that is known; empty where its definitions were lost. In a thread: they are read."""
+        known = entry.definitions
+        return (self._catalogue.listed(entry.name) or _NEVER).etag if known.tools and entry.is_listed else ""
+
+    def _take(self, entry: Entry, listing: Listing | None) -> ToolsDiff:
+        """Keep a listing and register its tools. In a thread: each schema is looked through."""
+        now, before = time.time(), entry.tools()
+        if listing is None and entry.is_listed:  # nothing has changed
+            known = self._catalogue.listed(entry.name) or _NEVER
+            self._catalogue.store(entry.name, replace(known, at=now), entry.definitions)
+            return ToolsDiff()
+        listing = well_formed(listing)
+        own = self._connections.secrets[entry.name]
+        mask = secret_redactor(self._base.known_secrets.values | own.values)
+        tools, left_out = sound(listing, entry.config, mask, own.mask_text if own.values else str)
+        reviewed = self._quarantine.reviewed(entry)
+        listed = Listed(entry.fingerprint, now, listing.ttl_ms, listing.etag, tuple(tools))
+        left_out = {mask(name): mask(why) for name, why in left_out.items()}
+        kept = Definitions(tools, left_out, mask(listing.description), mask(listing.version), reviewed)
+        if not entry.is_listed:
+            self._first.add(entry.name)
+        try:
+            return self._registered(entry, listed, kept, before)
+        finally:
+            self._first.discard(entry.name)
+
+    def _registered(
+        self, entry: Entry, listed: Listed, kept: Definitions, before: Mapping[str, UpstreamTool]
+    ) -> ToolsDiff:
+        is_same_version = entry.definitions.version == kept.version
+        self._catalogue.store(entry.name, listed, kept)
+        self._quarantine.first_seen(entry)
+        tools = kept.tools
+        self._warn_of_unknown(entry, tools)
+        diff = _diff(before, tools)
+        if diff or not is_same_version:
+            self._lifecycle.tools_changed(entry.plugin, entry.candidate())
+        if diff:
+            ids = {key: [f"{entry.plugin}:{local_name(n)}" for n in names] for key, names in diff.to_json().items()}
+            self._base.recorder.note(TOOLS_CHANGED, {"upstream": entry.name, **ids}, plugin=entry.plugin)
+        return diff
+
+    def _warn_of_unknown(self, entry: Entry, tools: Mapping[str, UpstreamTool]) -> None:
+        for name in unknown_overrides(entry.config, tools):
+            self._base.diagnostics.add(
+                "CONFIG_INVALID",
+                f"upstreams.{entry.name}.tools names {name!r:.80}, which is not a tool of it",
+                plugin=entry.plugin,
+                hint=did_you_mean(name, tools) or "take it out of tavern.yaml",
+            )
+
+
+_NEVER: Final = Listed("", 0.0, None, "", ())
+
+
+def _diff(before: Mapping[str, UpstreamTool], now: Mapping[str, UpstreamTool]) -> ToolsDiff:
+    changed = (n for n in now.keys() & before.keys() if definition(now[n]) != definition(before[n]))
+    return ToolsDiff(
+        tuple(sorted(now.keys() - before.keys())), tuple(sorted(before.keys() - now.keys())), tuple(sorted(changed))
+    )

@@ -1,0 +1,144 @@
+"""The entries of `upstreams:` in tavern.yaml as plugins without code: listed, reviewed, granted, disabled like any other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cached_property
+
+from tavern_core.contract.adapters import UpstreamTool
+from tavern_core.errors import Finding, UpstreamNotFound
+from tavern_core.kernel.config.configuration import LoadedConfig
+from tavern_core.kernel.discovery.manifest_facts import Facts
+from tavern_core.kernel.manifest.declared_tools import DeclaredTools
+from tavern_core.kernel.plugins.candidate import Candidate
+from tavern_core.model.manifest import Manifest, Permissions
+from tavern_core.model.nearest import did_you_mean
+from tavern_core.model.safe_printing import seen
+from tavern_core.model.tool import ToolSpec
+from tavern_core.model.upstream import UpstreamConfig
+from tavern_core.upstreams.listing_cache import Catalogue, Definitions, definition, digest, lock_form
+from tavern_core.upstreams.tool_specs import is_allowed, local_name, spec_of, withheld
+
+
+class Entry:
+    """One upstream as it is configured, with what is known of its tools."""
+
+    def __init__(self, name: str, config: UpstreamConfig, catalogue: Catalogue) -> None:
+        self.name = name
+        self.config = config
+        self._catalogue = catalogue
+        self.quarantined: Callable[[], Collection[str]] = tuple
+        """The names of its tools that are in quarantine."""
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Of the entry: another one means another upstream, whose tools are not known yet."""
+        return digest(self.config.model_dump(mode="json", exclude_defaults=True))
+
+    @cached_property
+    def requested(self) -> Permissions:
+        """What it asks the operator for."""
+        return self.config.requested()
+
+    @cached_property
+    def permissions(self) -> tuple[str, ...]:
+        """What it must be granted before it is used."""
+        return tuple(request.name for request in self.requested.capabilities)
+
+    @cached_property
+    def plugin(self) -> str:
+        """The part of the ids before the colon."""
+        return self.config.plugin_name(self.name)
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether it was ever listed as it is configured now."""
+        listed = self._catalogue.listed(self.name)
+        return listed is not None and listed.fingerprint == self.fingerprint
+
+    @property
+    def definitions(self) -> Definitions:
+        """What is known of its tools now."""
+        return self._catalogue.definitions(self.name) if self.is_listed else Definitions()
+
+    def tools(self) -> Mapping[str, UpstreamTool]:
+        """Its tools, by name, that the operator lets in."""
+        known = self.definitions.tools
+        return {name: tool for name, tool in known.items() if is_allowed(name, self.config)}
+
+    def hashes(self) -> dict[str, str]:
+        """Tool → hash of its definition."""
+        return {name: digest(definition(tool)) for name, tool in self.tools().items()}
+
+    def specs(self) -> tuple[ToolSpec, ...]:
+        needs, held = self.config.capabilities(self.permissions), self.quarantined()
+        tools = (withheld(tool) if name in held else tool for name, tool in self.tools().items())
+        return tuple(spec_of(tool, self.name, self.config, needs, self.definitions.version) for tool in tools)
+
+    def _declared(self, names: Sequence[str]) -> DeclaredTools:
+        """Its tools; those whose definition was lost are no failure, but listed again."""
+        specs = self.specs()
+        ids = {f"{self.plugin}:{local_name(name)}" for name in names} - {spec.name for spec in specs}
+        text, hint = "its definition was lost from the catalogue", f"tavern upstreams refresh {self.name}"
+        lost = (
+            Finding("UPSTREAM_FAILED", f"{id_}: {text}", hint, severity="warning", details={"tool": id_})
+            for id_ in sorted(ids)
+        )
+        return DeclaredTools(specs, findings=tuple(lost))
+
+    def is_plugin(self, candidate: Candidate) -> bool:
+        """Whether the plugin with this upstream's name is this upstream, so that its grants hold here."""
+        return candidate.source == "upstream" and candidate.stamp == (self.fingerprint,)
+
+    def candidate(self) -> Candidate:
+        """The plugin that the upstream is to the rest of the host."""
+        config, listed = self.config, self._catalogue.listed(self.name) if self.is_listed else None
+        names = [name for name in (listed.tools if listed else ()) if is_allowed(name, config)]
+        manifest = Manifest(
+            name=self.plugin,
+            version="0",
+            display_name=self.name,
+            description=config.description or seen(f"{config.kind}: {config.target}"[:500]),
+            permissions=self.requested,
+        )
+        facts = Facts(
+            self.plugin,
+            "0",
+            self.name,
+            manifest.description,
+            frozenset(self.permissions),
+            sections=frozenset({"tools"}),
+        )
+        return Candidate(
+            self.plugin,
+            "upstream",
+            lambda: None,
+            lambda: manifest,
+            facts,
+            location=config.target,
+            tool_ids=tuple(f"{self.plugin}:{local_name(name)}" for name in names),
+            tools=lambda: self._declared(names),
+            has_code=False,
+            artifact=lambda: digest(config.target),
+            manifest_hash=self.fingerprint,
+            stamp=(self.fingerprint,),
+            target=config.target,
+            tool_hashes=lambda: lock_form(self.hashes()) if self.is_listed else {},
+        )
+
+
+def entry_of(entries: Mapping[str, Entry], name: str) -> Entry:
+    """The upstream of that name.
+
+    Raises:
+        UpstreamNotFound: there is none; names the nearest (UPSTREAM_NOT_FOUND).
+    """
+    if (entry := entries.get(name)) is None:
+        hint = did_you_mean(name, entries) or "`tavern upstreams list` shows them"
+        raise UpstreamNotFound(f"there is no upstream {name!r:.80}", hint=hint)
+    return entry
+
+
+def read_entries(loaded: LoadedConfig, catalogue: Catalogue) -> dict[str, Entry]:
+    """The upstreams of a configuration, by name."""
+    return {name: Entry(name, config, catalogue) for name, config in loaded.config.upstreams.items()}
