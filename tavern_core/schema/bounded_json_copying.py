@@ -7,7 +7,7 @@
     quick_copy      `json_copy` in one walk, for what is small and usual
 
 Other copies mean other things: `kernel/views/values` also takes tuples and read-only mappings and refuses what runs code,
-`kernel/nodes/json_values` writes bytes and Skip, `flow/engine/node_values.fresh` copies any object, `schema/redact` masks,
+`kernel/nodes/json_values` writes bytes and Skip, `flow/engine/node_value_encoding.fresh` copies any object, `schema/redact` masks,
 `kernel/log/record` writes text in place of what is not JSON.
 
 Arguments, tool output and schemas are untrusted until measured: cyclic, a million levels deep, full of NaN, lone

@@ -20,7 +20,7 @@ from tavern_core.model.result import CallTrace
 Frame = tuple[int, float | None, CallContext | None, str, Any]
 """(depth, deadline on the monotonic clock, context, call id, reader) of the call that is running; the host itself has no context.
 
-The reader is what has read the content that the call reads (`untrusted_content.Reader`): the call itself, or a run; None: nothing.
+The reader is what has read the content that the call reads (`taint_tracking.Reader`): the call itself, or a run; None: nothing.
 """
 
 current: ContextVar[Frame | None] = ContextVar("tavern_call", default=None)
