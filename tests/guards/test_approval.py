@@ -516,9 +516,9 @@ async def test_a_caller_that_is_cancelled_while_it_waits_is_on_the_record_and_no
         with pytest.raises(asyncio.CancelledError):
             await task
     lines = [json.loads(line) for line in (tmp_path / "audit" / "audit.jsonl").read_text().splitlines()]
-    assert [(e["type"], e.get("how")) for e in lines if e["type"].startswith("APPROVAL")] == [
-        ("APPROVAL_REQUESTED", None),
-        ("APPROVAL_DECIDED", "cancelled"),
+    assert [(e["type"], e.get("how"), e.get("approved")) for e in lines if e["type"].startswith("APPROVAL")] == [
+        ("APPROVAL_REQUESTED", None, None),
+        ("APPROVAL_DECIDED", "cancelled", False),
     ]
     assert not RAN
 
