@@ -31,7 +31,7 @@ def why_not(answer: Any, spec: ToolSpec) -> str:
     if not is_its_code(answer, spec) or (answer.kind, answer.implementation) != (spec.kind, spec.implementation):
         return "it tried to change the tool's code"
     try:
-        refuse_unsound(answer)
+        refuse_unsound(answer, has_code=False)
     except ActivationFailed as error:
         return f"its change is not valid: {error.message}"
     if loosened := _loosened(answer, spec):

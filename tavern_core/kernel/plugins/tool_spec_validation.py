@@ -55,17 +55,20 @@ _OF: Final[Mapping[str, tuple[type | tuple[type, ...], str, str]]] = {
 """What the fields of a tool must be, in words, and for example."""
 
 
-def refuse_unsound(spec: ToolSpec) -> None:
-    """Return when every field of a tool is of its kind.
+def refuse_unsound(spec: ToolSpec, *, has_code: bool = True) -> None:
+    """Return when every field of a tool is of its kind, and the tool can run as it is written.
+
+    Args:
+        has_code: the specification has its code; False: it was left out for a hook that looks at the tool.
 
     Raises:
         ActivationFailed: one is invalid; the first is reported with its repair (ACTIVATION_FAILED).
     """
-    for message, hint in _mistakes(spec):
+    for message, hint in _mistakes(spec, has_code):
         raise ActivationFailed(f"{spec.name}: {message}", hint=hint)
 
 
-def _mistakes(spec: ToolSpec) -> Iterator[tuple[str, str]]:
+def _mistakes(spec: ToolSpec, has_code: bool) -> Iterator[tuple[str, str]]:
     for field, (kind, words, sample) in _OF.items():
         if not isinstance(value := getattr(spec, field), kind):
             yield f"{field} must be {words}, got {value!r:.80}", f"write {field}={sample}"
@@ -76,7 +79,7 @@ def _mistakes(spec: ToolSpec) -> Iterator[tuple[str, str]]:
             yield f"{name!r:.80} is not a capability", known_capability(name)
     if not spec.kind:
         yield "kind is empty", 'write kind="python", or leave it out'
-    elif hint := _what_to_write(spec):
+    elif has_code and (hint := _what_to_write(spec)):
         yield f"a tool of kind {spec.kind!r} cannot run as it is written", hint
     for field in ("tags", "aliases"):
         if odd := [item for item in getattr(spec, field) if not isinstance(item, str)]:
