@@ -34,7 +34,7 @@ CALLS = ["near:add", "near:add_later", "far:pid", "slow:answer"]
 def refused(result):
     return [result.error.kind, result.error.outcome, result.error.message, result.error.fix]
 
-def told(work):
+def answer_of(work):
     try:
         answer = work()
         return asyncio.run(answer) if asyncio.iscoroutine(answer) else answer
@@ -46,35 +46,35 @@ def asked(host):
     found |= {f"async {name}": refused(asyncio.run(invoked(host, name))) for name in CALLS}
     found["text"] = refused(asyncio.run(host.run_text("hello")).results[0])
     found |= {
-        "text sync": told(lambda: host.run_text_sync("hello")),
-        "run": told(lambda: host.workflows.run(FLOW)),
-        "start": told(lambda: host.workflows.start(FLOW)),
-        "resume": told(lambda: host.workflows.resume("run-1")),
-        "run sync": told(lambda: host.workflows.run_sync(FLOW)),
-        "refresh": told(lambda: host.refresh()),
-        "activate": told(lambda: host.plugins.activate("near")),
-        "disable": told(lambda: host.plugins.disable_sync("near")),
-        "register": told(lambda: host.tools.register(add)),
-        "grant": told(lambda: host.grant("near", all_requested=True)),
-        "login": told(lambda: host.user_logged_in(CallContext())),
-        "enter": told(lambda: host.__enter__()),
-        "start it": told(lambda: host.start()),
-        "cancel": told(lambda: host.cancel("1-1")),
-        "jobs": told(lambda: host.jobs.list()),
-        "job": told(lambda: host.jobs.find(JOB)),
-        "result": told(lambda: host.jobs.result(JOB)),
-        "start job": told(lambda: host.jobs.start("near:add")),
-        "cancel job": told(lambda: host.jobs.cancel(JOB)),
-        "resume job": told(lambda: host.jobs.resume(JOB)),
-        "approvals": told(lambda: host.approvals.list()),
-        "approve": told(lambda: host.approvals.approve("a")),
-        "limits": told(lambda: host.limits.list()),
-        "artifacts": told(lambda: host.artifacts.list()),
-        "put": told(lambda: host.artifacts.put(b"x")),
-        "runs": told(lambda: host.workflows.runs()),
-        "cancel run": told(lambda: host.workflows.cancel(RUN)),
-        "agents": told(lambda: AGENTS.runs()),
-        "records": told(lambda: host.records.list("job")),
+        "text sync": answer_of(lambda: host.run_text_sync("hello")),
+        "run": answer_of(lambda: host.workflows.run(FLOW)),
+        "start": answer_of(lambda: host.workflows.start(FLOW)),
+        "resume": answer_of(lambda: host.workflows.resume("run-1")),
+        "run sync": answer_of(lambda: host.workflows.run_sync(FLOW)),
+        "refresh": answer_of(lambda: host.refresh()),
+        "activate": answer_of(lambda: host.plugins.activate("near")),
+        "disable": answer_of(lambda: host.plugins.disable_sync("near")),
+        "register": answer_of(lambda: host.tools.register(add)),
+        "grant": answer_of(lambda: host.grant("near", all_requested=True)),
+        "login": answer_of(lambda: host.user_logged_in(CallContext())),
+        "enter": answer_of(lambda: host.__enter__()),
+        "start it": answer_of(lambda: host.start()),
+        "cancel": answer_of(lambda: host.cancel("1-1")),
+        "jobs": answer_of(lambda: host.jobs.list()),
+        "job": answer_of(lambda: host.jobs.find(JOB)),
+        "result": answer_of(lambda: host.jobs.result(JOB)),
+        "start job": answer_of(lambda: host.jobs.start("near:add")),
+        "cancel job": answer_of(lambda: host.jobs.cancel(JOB)),
+        "resume job": answer_of(lambda: host.jobs.resume(JOB)),
+        "approvals": answer_of(lambda: host.approvals.list()),
+        "approve": answer_of(lambda: host.approvals.approve("a")),
+        "limits": answer_of(lambda: host.limits.list()),
+        "artifacts": answer_of(lambda: host.artifacts.list()),
+        "put": answer_of(lambda: host.artifacts.put(b"x")),
+        "runs": answer_of(lambda: host.workflows.runs()),
+        "cancel run": answer_of(lambda: host.workflows.cancel(RUN)),
+        "agents": answer_of(lambda: AGENTS.runs()),
+        "records": answer_of(lambda: host.records.list("job")),
     }
     asyncio.run(host.close())
     return found
