@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import re
 from pathlib import Path
@@ -50,3 +51,13 @@ def test_whatever_a_text_names_is_there() -> None:
         except (ImportError, AttributeError) as error:
             missing[name] = f"{error} (in {', '.join(sorted(set(files)))})"
     assert missing == {}
+
+
+def test_the_files_that_a_package_lists_are_there() -> None:
+    missing = {
+        f"{package.relative_to(ROOT)}: {name}"
+        for package in (ROOT / "tavern_core").rglob("__init__.py")
+        for name in re.findall(r"(?<![\w/`.])\w+\.py\b", ast.get_docstring(ast.parse(package.read_text("utf-8"))) or "")
+        if not any(folder.joinpath(name).is_file() for folder in (package.parent, ROOT / "tavern_core" / "box"))
+    }
+    assert missing == set()

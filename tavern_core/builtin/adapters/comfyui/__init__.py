@@ -8,14 +8,14 @@
 
 A call queues the workflow, follows it, fetches what it wrote as artifacts of the caller, and says with which workflow, seed and parameters.
 
-templates.py    the folder: which workflows there are, and where their parameters go
-parameters.py   what the parameters take, of the server's node types
-native_api.py   ComfyUI's own API
-jobs_api.py     the Comfy API v2 (Comfy Cloud, comfy-api-proxy)
-run_ids_and_progress.py         the values of a call and the id of its run
-watch.py        messages about a run become progress
-history.py      what a run came to
-file_transfer.py  inputs go up, outputs come down, evidence
+templates.py              the folder: which workflows there are, and where their parameters go
+parameters.py             what the parameters take, of the server's node types
+native_api.py             ComfyUI's own API
+jobs_api.py               the Comfy API v2 (Comfy Cloud, comfy-api-proxy)
+run_ids_and_progress.py   the values of a call and the id of its run
+watch.py                  messages about a run become progress
+history.py                what a run came to
+file_transfer.py          inputs go up, outputs come down, evidence
 """
 
 from __future__ import annotations

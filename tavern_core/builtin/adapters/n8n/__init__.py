@@ -12,9 +12,9 @@
 n8n starts a workflow by its webhook alone; its API has no operation for that. What takes long answers 202 ``{"jobId": "<execution id>"}``
 at once and is followed over the API.
 
-webhooks.py     which webhooks there are
-calls.py        one call of a webhook
-executions.py   a run is followed over the API
+webhook_discovery.py   which webhooks there are
+calls.py               one call of a webhook
+api_client.py          a run is followed over the API
 """
 
 from __future__ import annotations

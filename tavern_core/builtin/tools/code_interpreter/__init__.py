@@ -1,7 +1,7 @@
 """``CodeInterpreter:execute``: run code of an agent (seed 000 §4.3), only in a box.
 
 running.py   one call, from top to bottom
-languages.py the languages and their commands      drivers/     programs that run the code in the box
+drivers/     programs that run the code in the box
 """
 
 from __future__ import annotations
