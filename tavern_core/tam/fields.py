@@ -1,7 +1,7 @@
 """The fields of a block: where they begin, and their values.
 
 The common case (`key:「始」value「末」`, next line, next field) is one loop of a regular-expression match and a find per
-field; `values.py` handles values that need the rules, and `text_between_fields.py` the text between two fields.
+field; `value_end_detection.py` handles values that need the rules, and `text_between_fields.py` the text between two fields.
 """
 
 from __future__ import annotations
