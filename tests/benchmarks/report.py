@@ -1,6 +1,6 @@
 """All benchmarks in one run, as a table; with --write as docs/benchmarks.md.
 
-    python tests/benchmarks/report.py [--write] [--only calls,tam]
+    python tests/benchmarks/report.py [--write | --only calls,tam]
 
 Leaves with 1 when a ratio is above its target, so that `make bench` says so.
 """
@@ -168,6 +168,8 @@ def main() -> int:
     if options.into:
         Path(options.into).write_text(json.dumps(load(options.only).rows(**QUICK.get(options.only, {}))), "utf-8")
         return 0
+    if options.write and options.only != parser.get_default("only"):
+        parser.error("docs/benchmarks.md holds all areas of one run: --write goes without --only")
     found = measured(options.only.split(","))
     text = page(found)
     if options.write:
