@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import field
 from datetime import UTC, datetime
+from itertools import islice
 from math import isfinite
 from typing import Any, Final, Literal, NoReturn
 
@@ -129,6 +130,8 @@ def _plain(value: Any, depth: int, room: list[int]) -> Any:
         room: how many values may follow.
     """
     room[0] -= 1
+    if room[0] < 0:
+        return "…"
     if value is None or type(value) is bool:
         return value
     try:
@@ -138,12 +141,13 @@ def _plain(value: Any, depth: int, room: list[int]) -> Any:
             return int.__int__(value)
         if isinstance(value, float) and isfinite(value):
             return float.__float__(value)
-        if depth == 0 or room[0] < 0:
+        if depth == 0:
             return "…"
         if isinstance(value, Mapping):
-            return {_key(name): _plain(item, depth - 1, room) for name, item in value.items()}
+            shown = islice(value.items(), room[0] + 1)
+            return {_key(name): _plain(item, depth - 1, room) for name, item in shown}
         if isinstance(value, list | tuple):
-            return [_plain(item, depth - 1, room) for item in value]
+            return [_plain(item, depth - 1, room) for item in islice(value, room[0] + 1)]
     except Exception:  # noqa: BLE001, S110 - a hostile class
         pass
     return _plain(printed(value), depth, room)
