@@ -391,6 +391,8 @@ class Connections:
             except BaseException as error:
                 raise _failed(entry, error) from error
             connection = self._in_process.setdefault(entry.name, {}).setdefault(credential, opened)
+            if connection is not opened:  # another first call was faster
+                await opened.close()
         return connection
 
     async def _opened(self, entry: Entry, credential: str, adapter: Adapter) -> Connection:

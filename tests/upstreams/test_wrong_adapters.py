@@ -414,3 +414,30 @@ def test_a_value_of_the_entry_that_is_a_type_of_json_leaves_schemas_as_they_are(
     with host_with(adapter(), tmp_path, settings={"key": {"$env": "MODE"}}) as tavern:
         assert tavern.invoke_sync("toy:echo", {"x": 1}).value == "well"
         assert tavern.tools.get("toy:echo").input_schema["type"] == "object"
+
+
+def test_first_calls_at_once_in_this_process_leave_one_connection_open(tmp_path: Path) -> None:
+    ended: list[str] = []
+
+    async def close() -> None:
+        ended.append("closed")
+
+    async def connect(upstream: Any) -> Any:
+        for _ in range(100):  # turns of the loop, in which the other calls arrive
+            await asyncio.sleep(0)
+        ended.append("opened")
+        return SimpleNamespace(**{**vars(connection()), "close": close})
+
+    async def calls(host: Tavern) -> list[Any]:
+        async with host:
+            results = await asyncio.gather(*(host.invoke("toy:echo", {"x": 1}) for _ in range(5)))
+            assert ended.count("opened") - ended.count("closed") == 1
+        return results
+
+    local = adapter(in_process=True, connect=connect)
+    with host_with(local, tmp_path) as host:
+        assert host.invoke_sync("toy:echo", {"x": 1}).ok  # lists it
+    ended.clear()
+    assert all(result.ok for result in asyncio.run(calls(host_with(local, tmp_path))))
+    assert ended.count("opened") > 1  # they met
+    assert ended.count("opened") == ended.count("closed")
