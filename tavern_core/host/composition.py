@@ -29,6 +29,7 @@ from tavern_core.kernel.access.tokens import Tokens
 from tavern_core.kernel.artifacts.artifacts import Artifacts
 from tavern_core.kernel.calls.approvals import Approvals
 from tavern_core.kernel.calls.compiler import Compiler
+from tavern_core.kernel.calls.cross_process_cancellation import Cancellation
 from tavern_core.kernel.calls.idempotency import Idempotency
 from tavern_core.kernel.calls.pending_approval_store import StoredApprovals
 from tavern_core.kernel.calls.pipeline import Pipeline
@@ -139,7 +140,7 @@ def compose(loaded: LoadedConfig, options: Options) -> Host:
 
     sandboxes = _sandboxes(base, records)
     isolation = Isolation(base, records, reach, sandboxes, contributions)
-    upstreams = UpstreamParts.read(base)
+    upstreams = UpstreamParts.read(base, grants)
     knowledge = Knowledge(config.knowledge, home / "cache" / "knowledge")
     roster = Roster(
         base,
@@ -163,30 +164,20 @@ def compose(loaded: LoadedConfig, options: Options) -> Host:
     tools = Tools(specs, namespaces, inventories, reconciler, events)
     kept, disk = _records(base), ForDisk(lambda: base.known_secrets.values)
     limit_table = _limit_table(base, kept)
-    compiler = Compiler(specs, namespaces, inventories, ToolHomes(tables, sandboxes.of), reach, limit_table)
+    compiler = Compiler(
+        specs, namespaces, inventories, ToolHomes(tables, sandboxes.of), reach, limit_table, Cancellation(kept, records)
+    )
     idempotency = Idempotency(kept, config.idempotency.ttl_ms / 1000, base.diagnostics, disk)
     stored = StoredApprovals(kept, config.approval.keep_ms / 1000, base.recorder)
     approvals = Approvals(options.approve, config.approval.timeout_ms / 1000, base.recorder, base.portal, stored)
     plans = PlanTokens(kept, config.approval.plan_ms / 1000, disk)
     running_jobs, new_jobs, jobs = _jobs(tables, kept, stored, disk, compiler)
     artifacts = Artifacts(home / "artifacts", kept, config.artifacts.ttl_ms / 1000, config.artifacts.max_bytes)
-    pipeline = Pipeline.create(
-        compiler,
-        hook_calls,
-        base.recorder,
-        config,
-        approvals,
-        base.known_secrets,
-        idempotency,
-        plans,
-        new_jobs,
-        artifacts,
-        kept,
-    )
+    pipeline = Pipeline.create(compiler, hook_calls, approvals, idempotency, plans, new_jobs, artifacts)
     metrics = Metrics(config.metrics.enabled, limit_table, jobs, base.recorder, lambda tool: tool in registry.entries())
     pipeline = _watched(base, pipeline, metrics)
 
-    connected = upstreams.build(specs, grants, reach, sandboxes.of)
+    connected = upstreams.build(specs, reach, sandboxes.of)
     flow = Flow.build(specs, inventories, pipeline)
     flow.nodes.search_with(lambda: _retrieval(specs, flow))
 

@@ -123,7 +123,7 @@ class Host:
         self.isolation.sandboxes.release()
         self.base.release()
         self.pipeline.approvals.close()
-        self.pipeline.long_calls.close()
+        self.compiler.cancellation.close()
         self.pipeline.governance.idempotency.close()
         self.records.close()
         self.knowledge.close()

@@ -23,7 +23,6 @@ from tavern_core.model.call import Rights
 from tavern_core.model.tool import ToolSpec
 
 if TYPE_CHECKING:
-    from tavern_core.upstreams.connections import Connections
     from tavern_core.upstreams.listing_cache import Catalogue
     from tavern_core.upstreams.review import Quarantine
     from tavern_core.upstreams.upstream_plugin_candidates import Entry
@@ -40,20 +39,25 @@ class UpstreamParts:
     """What is known of the upstreams before any plugin is."""
 
     base: Foundation
+    grants: GrantStore
     entries: Mapping[str, Entry]
     catalogue: Catalogue | None = None
     """None: there are no entries."""
+    quarantine: Quarantine | None = None
+    """None: there are no entries."""
 
     @classmethod
-    def read(cls, base: Foundation) -> UpstreamParts:
+    def read(cls, base: Foundation, grants: GrantStore) -> UpstreamParts:
         """Those of the configuration; nothing is asked of them."""
         if not base.config.upstreams:
-            return cls(base, {})
+            return cls(base, grants, {})
         from tavern_core.upstreams.listing_cache import Catalogue
+        from tavern_core.upstreams.review import Quarantine
         from tavern_core.upstreams.upstream_plugin_candidates import read_entries
 
         catalogue = Catalogue(base.home / CACHE)
-        return cls(base, read_entries(base.loaded, catalogue), catalogue)
+        quarantine = Quarantine(grants, catalogue)
+        return cls(base, grants, read_entries(base.loaded, catalogue, quarantine.quarantined), catalogue, quarantine)
 
     def builtin(self, plugins: Sequence[tuple[str, str, bool]]) -> Sequence[tuple[str, str, bool]]:
         """The host's own plugins, with the adapters where they are needed."""
@@ -64,13 +68,28 @@ class UpstreamParts:
         return [entry.candidate() for entry in self.entries.values()]
 
     def build(
-        self, specs: ToolSpecs, grants: GrantStore, reach: EffectiveScopes, sandbox_of: Callable[[Record], Sandbox]
+        self, specs: ToolSpecs, reach: EffectiveScopes, sandbox_of: Callable[[Record], Sandbox]
     ) -> Callable[[], Upstreams]:
         """What gives `tavern.upstreams`, built now with an executor for each kind that is configured; without any, at the first look."""
-        lifecycle, tables = specs.lifecycle, specs.lifecycle.tables
+        connected = cache(partial(self._connected, specs, reach, sandbox_of))
+        if self.entries:
+            connected()
+        return connected
+
+    def _connected(
+        self, specs: ToolSpecs, reach: EffectiveScopes, sandbox_of: Callable[[Record], Sandbox]
+    ) -> Upstreams:
+        from tavern_core.upstreams.connections import Connections
+        from tavern_core.upstreams.executor import UpstreamExecutor
+        from tavern_core.upstreams.facilities import Granted
+        from tavern_core.upstreams.listing_cache import Catalogue
+        from tavern_core.upstreams.review import Quarantine
+        from tavern_core.upstreams.upstreams import Upstreams
+
+        base, lifecycle, tables = self.base, specs.lifecycle, specs.lifecycle.tables
 
         def secret(name: str, reference: Any) -> str:
-            secrets = self.base.config.secrets if reference is None else {name: reference}
+            secrets = base.config.secrets if reference is None else {name: reference}
             return tables.settings.secret(name, secrets)
 
         def rights(record: Record) -> Rights:
@@ -78,42 +97,23 @@ class UpstreamParts:
             scopes, places = tuple(reach.scopes(record).items()), tuple(reach.places(record).items())
             return replace(own, scopes=scopes, places=places)
 
-        def connected() -> Upstreams:
-            return parts()[0]
+        def granted(plugin: str) -> Granted:
+            return Granted(lambda: lifecycle.records[plugin], secret, sandbox_of, rights, base.known_secrets)
 
-        @cache
-        def parts() -> tuple[Upstreams, Connections, Quarantine]:
-            from tavern_core.upstreams.connections import Connections
-            from tavern_core.upstreams.facilities import Granted
-            from tavern_core.upstreams.listing_cache import Catalogue
-            from tavern_core.upstreams.review import Quarantine
-            from tavern_core.upstreams.upstreams import Upstreams
-
-            def granted(plugin: str) -> Granted:
-                return Granted(lambda: lifecycle.records[plugin], secret, sandbox_of, rights, self.base.known_secrets)
-
-            catalogue = self.catalogue or Catalogue(self.base.home / CACHE)
-            quarantine = Quarantine(grants, catalogue)
-            for entry in self.entries.values():
-                entry.quarantined = partial(quarantine.quarantined, entry)
-            connections = Connections(self.entries, lifecycle, granted)
-            upstreams = Upstreams(
-                self.entries,
-                catalogue,
-                lifecycle,
-                quarantine,
-                connections,
-                lambda plugin: rights(lifecycle.records[plugin]),
-            )
-            return upstreams, connections, quarantine
-
+        catalogue = self.catalogue or Catalogue(base.home / CACHE)
+        quarantine = self.quarantine or Quarantine(self.grants, catalogue)
+        connections = Connections(self.entries, lifecycle, granted)
+        upstreams = Upstreams(
+            self.entries,
+            catalogue,
+            lifecycle,
+            quarantine,
+            connections,
+            lambda plugin: rights(lifecycle.records[plugin]),
+        )
         if self.entries:
-            from tavern_core.upstreams.executor import UpstreamExecutor
-
-            _, connections, quarantine = parts()
-            executor = UpstreamExecutor(self.entries, connections, quarantine, self.base.tool_threads)
+            executor = UpstreamExecutor(self.entries, connections, quarantine, base.tool_threads)
             kinds = {entry.config.kind for entry in self.entries.values()}
             tables.contributions.add_all(OWNER, {"executors": dict.fromkeys(kinds, executor)}, source="builtin")
-            tables.engines.listed = connected().find
-            tables.engines.relisted = connected().refresh_used
-        return connected
+            tables.engines.listed, tables.engines.relisted = upstreams.find, upstreams.refresh_used
+        return upstreams

@@ -66,8 +66,6 @@ class Connections:
         self._lifecycle = lifecycle
         self._base = lifecycle.tables.base
         self._granted = granted
-        self.changed: Callable[[Entry], None] = lambda entry: None
-        """Called with an upstream that says that its list of tools changed."""
         self._sessions: dict[str, dict[str, Session]] = {}
         self._in_process: dict[str, dict[str, Connection]] = {}
         """Upstream → credential → connection of an adapter that runs in this process."""
@@ -376,7 +374,6 @@ class Connections:
             base.loaded.base_dir,
             base.home / "upstreams",
             self.secrets[entry.name],
-            lambda: self.changed(entry),
         )
         with _settings_read():
             facility.resolve(adapter.settings)

@@ -60,7 +60,6 @@ class UpstreamFacility:
         base_dir: the folder of tavern.yaml.
         store: the private folder of what adapters keep.
         secrets: gets what is behind the references of the entry, and what the adapter keeps.
-        changed: called when the upstream says that its list changed.
     """
 
     def __init__(
@@ -71,7 +70,6 @@ class UpstreamFacility:
         base_dir: Path,
         store: Path,
         secrets: KnownSecrets,
-        changed: Callable[[], None],
     ) -> None:
         self.name = entry.name
         self.log = logging.getLogger(f"tavern.upstream.{entry.name}")
@@ -79,7 +77,7 @@ class UpstreamFacility:
             MaskingFilter.put_on(self.log, hidden)
         self.settings: Mapping[str, Any] = {}
         self.headers: Mapping[str, str] = {}
-        self.changed = changed
+        self.changed = entry.list_changed.emit
         self._entry = entry
         self._credential = credential
         self._granted = granted

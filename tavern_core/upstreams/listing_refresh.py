@@ -15,6 +15,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from tavern_core.contract.adapters import Listing, UpstreamTool
@@ -75,6 +76,8 @@ class Listings:
         self._listed_at: dict[str, float] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiting = threading.Lock()
+        for entry in entries.values():
+            entry.list_changed.subscribe(partial(self._changed, entry))
 
     def looked_for(self) -> None:
         """A caller is about to look for tools."""
@@ -90,7 +93,7 @@ class Listings:
             finally:
                 self._waiting.release()
 
-    def changed(self, entry: Entry) -> None:
+    def _changed(self, entry: Entry) -> None:
         """An upstream says that its list changed: list it again, and not for each time that it says so. From any thread."""
         self._base.portal.loop().call_soon_threadsafe(self._note_change, entry)
 

@@ -11,6 +11,7 @@ from tavern_core.kernel.config.configuration import LoadedConfig
 from tavern_core.kernel.discovery.manifest_facts import Facts
 from tavern_core.kernel.manifest.declared_tools import DeclaredTools
 from tavern_core.kernel.plugins.candidate import Candidate
+from tavern_core.kernel.signal import Signal
 from tavern_core.model.manifest import Manifest, Permissions
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.safe_printing import seen
@@ -21,14 +22,21 @@ from tavern_core.upstreams.tool_specs import is_allowed, local_name, spec_of, wi
 
 
 class Entry:
-    """One upstream as it is configured, with what is known of its tools."""
+    """One upstream as it is configured, with what is known of its tools.
 
-    def __init__(self, name: str, config: UpstreamConfig, catalogue: Catalogue) -> None:
+    Args:
+        quarantined: the names of its tools that are in quarantine.
+    """
+
+    def __init__(
+        self, name: str, config: UpstreamConfig, catalogue: Catalogue, quarantined: Callable[[Entry], Collection[str]]
+    ) -> None:
         self.name = name
         self.config = config
+        self.list_changed = Signal()
+        """Emitted when the upstream says that its list of tools changed."""
         self._catalogue = catalogue
-        self.quarantined: Callable[[], Collection[str]] = tuple
-        """The names of its tools that are in quarantine."""
+        self._quarantined = quarantined
 
     @cached_property
     def fingerprint(self) -> str:
@@ -71,7 +79,7 @@ class Entry:
         return {name: digest(definition(tool)) for name, tool in self.tools().items()}
 
     def specs(self) -> tuple[ToolSpec, ...]:
-        needs, held = self.config.capabilities(self.permissions), self.quarantined()
+        needs, held = self.config.capabilities(self.permissions), self._quarantined(self)
         tools = (withheld(tool) if name in held else tool for name, tool in self.tools().items())
         return tuple(spec_of(tool, self.name, self.config, needs, self.definitions.version) for tool in tools)
 
@@ -139,6 +147,8 @@ def entry_of(entries: Mapping[str, Entry], name: str) -> Entry:
     return entry
 
 
-def read_entries(loaded: LoadedConfig, catalogue: Catalogue) -> dict[str, Entry]:
+def read_entries(
+    loaded: LoadedConfig, catalogue: Catalogue, quarantined: Callable[[Entry], Collection[str]]
+) -> dict[str, Entry]:
     """The upstreams of a configuration, by name."""
-    return {name: Entry(name, config, catalogue) for name, config in loaded.config.upstreams.items()}
+    return {name: Entry(name, config, catalogue, quarantined) for name, config in loaded.config.upstreams.items()}

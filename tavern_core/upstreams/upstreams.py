@@ -54,7 +54,6 @@ class Upstreams(Mapping[str, UpstreamStatus]):
         self._quarantine = quarantine
         self._connections = connections
         self._listings = Listings(self._entries, catalogue, lifecycle, self._connections, self._quarantine)
-        connections.changed = self._listings.changed
         self.find = self._listings.find
         """Lists an upstream whose tools are not known yet because one of them is wanted."""
         if entries:

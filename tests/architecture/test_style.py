@@ -49,8 +49,6 @@ MANY_PARAMETERS = {
     "cli/check.py:check",
     "cli/tokens.py:create",
     "cli/workflows.py:run_",
-    # Parts of a host that are made once, in host/composition.py.
-    "kernel/calls/pipeline.py:Pipeline.create",
 }
 """Functions that may take more parameters than others, and why."""
 SOURCES = [ROOT / "tavern_core", ROOT / "plugin_template", ROOT / "example_plugins", ROOT / "docs"]

@@ -14,7 +14,8 @@ from tavern_core.contract.protocols import BoundTool
 from tavern_core.contract.python_targets import BindsItself, PythonTarget
 from tavern_core.errors import CallError, PluginError, PolicyDenied, TavernError, ToolNotFound, UpstreamError
 from tavern_core.kernel.calls.attempt import execute_of, way_of
-from tavern_core.kernel.calls.running_call import RunningCall, current
+from tavern_core.kernel.calls.cross_process_cancellation import Cancellation
+from tavern_core.kernel.calls.running_call import current
 from tavern_core.kernel.catalogue.call_plan import Execute, Inner, Plan
 from tavern_core.kernel.catalogue.namespace_resolvers import Namespaces, canonical
 from tavern_core.kernel.catalogue.profile_resolution import Inventories
@@ -56,8 +57,11 @@ class Compiler:
         homes: ToolHomes,
         reach: EffectiveScopes,
         limit_table: LimitTable,
+        cancellation: Cancellation,
     ) -> None:
         base, tables = specs.base, specs.lifecycle.tables
+        self.base: Final = base
+        self.cancellation: Final = cancellation
         self._limit_table = limit_table
         self._specs = specs
         self._namespaces = namespaces
@@ -73,8 +77,6 @@ class Compiler:
         self._inner_plans: dict[str, tuple[int, Plan]] = {}
         self.ready: Callable[[str], Plan | None] = specs.plans.get
         """The plan of an active tool that is the same for all callers; None when there is more to do."""
-        self.on_find: Callable[[], None] = lambda: None
-        """Called before each look-up of a tool that is not ready, so before the first call of a host."""
 
     async def find(self, written: str, context: CallContext | None) -> Plan:
         """The plan, activating the plugin if need be. Steps by hand too, without an event loop.
@@ -82,7 +84,7 @@ class Compiler:
         Raises:
             CallError: there is no such tool, or it cannot be used (TOOL_NOT_FOUND, POLICY_DENIED, UPSTREAM_ERROR).
         """
-        self.on_find()
+        self.cancellation.watch()  # from before the first call of a host
         found = self._find(written, context)
         return await found if asyncio._get_running_loop() is not None else self._wait(found)
 
@@ -173,18 +175,6 @@ class Compiler:
                 f"{plan.id} was refused: the tool, its plugin or its grants changed while the call waited for approval",
                 hint="call it again; approval is requested again",
             )
-
-    def running(self, number: int) -> RunningCall | None:
-        """The call of this number, while it runs."""
-        for record in self._specs.lifecycle.records.values():
-            if (call := record.usage.calls.get(number)) is not None:
-                return call  # type: ignore[no-any-return]
-        return None
-
-    def all_running(self) -> list[RunningCall]:
-        """The calls that run now, from any thread."""
-        records = list(self._specs.lifecycle.records.values())
-        return [call for record in records for call in list(record.usage.calls.values())]
 
     async def _made_for(self, written: str, context: CallContext | None) -> Plan | None:
         """A tool that a factory without names makes for this caller."""

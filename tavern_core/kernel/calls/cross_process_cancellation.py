@@ -1,4 +1,4 @@
-"""Calls that run for long are written down, so that every process of the home can end them.
+"""Ends running calls. Those that run for long are written down, so that every process of the home can end them.
 
     a call runs for a quarter of a second   a record `call` with its owner, until it has ended
     another process asks for its end        a request, as for jobs (`kernel/stores/end_requests.py`)
@@ -9,9 +9,9 @@ A thread of the host looks at its calls from time to time. So the calls themselv
 from __future__ import annotations
 
 import logging
+import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final
@@ -19,6 +19,7 @@ from typing import Final
 from tavern_core.contract.stores import Record, RecordStore
 from tavern_core.errors import StateDamaged
 from tavern_core.kernel.calls.running_call import RunningCall
+from tavern_core.kernel.plugins.record import Records
 from tavern_core.kernel.stores.end_requests import END, ask_to_end, asked_to_end
 from tavern_core.model.call import HOST_PRINCIPAL, CallContext, owner_name, owner_of
 
@@ -32,18 +33,19 @@ _RENEW_S: Final = 120.0
 _CLOSE_S: Final = 1.0
 
 
-class LongCalls:
-    """The long calls of one host, and how those of others are asked to end.
+class Cancellation:
+    """Cancels the calls of one host, and asks other hosts to end theirs.
 
     Args:
-        series: start of the call ids of this host; its name among the processes of the home.
-        running: the calls that run now.
+        records: where long calls are written down.
+        plugins: each knows its running calls.
     """
 
-    def __init__(self, records: RecordStore, series: str, running: Callable[[], Iterable[RunningCall]]) -> None:
+    def __init__(self, records: RecordStore, plugins: Records) -> None:
+        self.series: Final = secrets.token_hex(6)
+        """Start of the call ids of this host; its name among the processes of the home."""
         self._records = records
-        self._series = series
-        self._running = running
+        self._plugins = plugins
         self._known: set[str] = set()
         """The ids of those that are written down."""
         self._renewed = time.monotonic()
@@ -51,22 +53,41 @@ class LongCalls:
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def watch(self, end: Callable[[RunningCall], object]) -> None:
+    def watch(self) -> None:
         """Look after the calls of this host from now on, until it closes."""
         with self._lock:
             if self._thread is None and not self._closing.is_set():
-                self._thread = threading.Thread(target=self._watch, args=(end,), name="tavern-calls", daemon=True)
+                self._thread = threading.Thread(target=self._watch, name="tavern-calls", daemon=True)
                 self._thread.start()
 
-    def ask_to_end(self, call_id: str, context: CallContext | None) -> bool:
-        """Ask the process that runs a call to end it; False: no such call is known, or it is another caller's.
+    def cancel(self, call_id: str, context: CallContext | None = None) -> bool:
+        """Cancel a running call, from any thread; False: no call of this caller has this id, or it is sync code on its caller's thread.
+
+        Scripts and workers are ended, async work is cancelled. Sync code in a thread cannot be stopped: its caller stops
+        waiting, and it sees `ToolContext.is_cancelled`. The process that runs a call of another host is asked to end it.
 
         Args:
-            context: who asks; None: the host.
+            context: who cancels; None: the host.
 
         Raises:
             StateDamaged: the store cannot be used (STATE_DAMAGED).
         """
+        if not isinstance(call_id, str) or not call_id.isprintable():
+            return False
+        series, _, number = call_id.rpartition("-")
+        if series != self.series:
+            return self._ask_to_end(call_id, context)
+        try:
+            known = int(number, 16)
+        except ValueError:
+            return False
+        call = next((call for call in self._running() if call.number == known), None)
+        if call is None or (context is not None and owner_of(context) != owner_of_call(call)):
+            return False
+        return _end(call)
+
+    def _ask_to_end(self, call_id: str, context: CallContext | None) -> bool:
+        """Ask the process that runs a call to end it; False: no such call is known, or it is another caller's."""
         record = self._records.get(KIND, call_id)
         if record is None or (context is not None and record.owner != owner_of(context)):
             return False
@@ -84,10 +105,14 @@ class LongCalls:
             for id_ in tuple(self._known):  # the thread may still wait for a slow store
                 self._records.remove(KIND, id_)
 
-    def _watch(self, end: Callable[[RunningCall], object]) -> None:
+    def _running(self) -> list[RunningCall]:
+        """The calls that run now, from any thread."""
+        return [call for plugin in list(self._plugins.values()) for call in list(plugin.usage.calls.values())]
+
+    def _watch(self) -> None:
         while not self._closing.wait(_LOOK_S):
             try:
-                self._look(end)
+                self._look()
             except StateDamaged:
                 pass  # tried again in a moment
             except Exception:  # noqa: BLE001 - an executor of a plugin may raise anything
@@ -101,9 +126,9 @@ class LongCalls:
         self._records.remove(KIND, call_id)
         return False
 
-    def _look(self, end: Callable[[RunningCall], object]) -> None:
+    def _look(self) -> None:
         late = time.perf_counter() - _LOOK_S
-        calls = {f"{self._series}-{call.number:x}": call for call in self._running() if call.clock < late}
+        calls = {f"{self.series}-{call.number:x}": call for call in self._running() if call.clock < late}
         for id_ in self._known - calls.keys():
             self._records.remove(KIND, id_)
             self._known.discard(id_)
@@ -111,7 +136,7 @@ class LongCalls:
             return
         is_due = time.monotonic() - self._renewed > _RENEW_S
         if wanted := calls.keys() if is_due else calls.keys() - self._known:
-            self._records.enter(self._series)
+            self._records.enter(self.series)
             now = time.time()
             for id_ in wanted:
                 record = Record(KIND, id_, owner_of_call(calls[id_]), "running", "{}", now, now + _KEPT_S)
@@ -122,7 +147,25 @@ class LongCalls:
                 self._renewed = time.monotonic()
         for id_ in calls.keys() & asked_to_end(self._records):
             self._records.remove(END, id_)
-            end(calls[id_])
+            _end(calls[id_])
+
+
+def _end(call: RunningCall) -> bool:
+    """End a call of this host; False: it is sync code, or over."""
+    call.is_cancelled = True
+    task, plan = call.task, call.plan
+    if task is None:
+        return plan is not None and plan.stop is not None and call.call is not None and plan.stop(call.call.id)
+
+    def end() -> None:
+        if plan is not None and plan.usage.calls.get(call.number) is call:
+            task.cancel()
+
+    try:
+        task.get_loop().call_soon_threadsafe(end)
+    except RuntimeError:  # its loop has been closed
+        return False
+    return True
 
 
 def owner_of_call(call: RunningCall) -> str:

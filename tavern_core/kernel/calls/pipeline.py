@@ -13,16 +13,13 @@ from __future__ import annotations
 import asyncio
 import inspect
 import itertools
-import secrets
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextvars import Token
 from dataclasses import replace
-from functools import partial
 from typing import Any, Final
 
-from tavern_core.contract.stores import RecordStore
 from tavern_core.contract.tool_context import RUNNING
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.calls.approvals import Approvals
@@ -40,7 +37,6 @@ from tavern_core.kernel.calls.call_preparation import (
 )
 from tavern_core.kernel.calls.compiler import Compiler
 from tavern_core.kernel.calls.conclusion import Conclusion
-from tavern_core.kernel.calls.cross_process_cancellation import LongCalls, owner_of_call
 from tavern_core.kernel.calls.foresight import Foresight, own_gates
 from tavern_core.kernel.calls.idempotency import Idempotency
 from tavern_core.kernel.calls.large_results import ArtifactStore, LargeResults
@@ -62,10 +58,7 @@ from tavern_core.kernel.calls.tool_context_control import CallControl, on_left_b
 from tavern_core.kernel.catalogue.call_plan import Plan
 from tavern_core.kernel.execution.sync_async_drivers import Mode, TimeLimit, cancellations, has_begun
 from tavern_core.kernel.hooks.hook_chain_calls import HookCalls, Wish
-from tavern_core.kernel.log.recorder import Recorder
-from tavern_core.kernel.settings.secret_masking import KnownSecrets
-from tavern_core.model.call import CallContext, ToolCall, owner_of
-from tavern_core.model.config import HostConfig
+from tavern_core.model.call import CallContext, ToolCall
 from tavern_core.model.event import Event
 from tavern_core.model.job import handle
 from tavern_core.model.result import ToolResult, failure
@@ -105,7 +98,6 @@ class Pipeline:
     foresight: Foresight
     background: Background
     artifacts: ArtifactStore
-    long_calls: LongCalls
     series: str
     """Start of the call ids of this host."""
     numbers: itertools.count[int]
@@ -115,28 +107,21 @@ class Pipeline:
         cls,
         catalogue: Compiler,
         hooks: HookCalls,
-        recorder: Recorder,
-        config: HostConfig,
         approvals: Approvals,
-        known_secrets: KnownSecrets,
         idempotency: Idempotency,
         plans: PlanTokens,
         background: Background,
         artifacts: ArtifactStore,
-        records: RecordStore,
     ) -> Pipeline:
-        series, numbers = secrets.token_hex(6), itertools.count(1)
-        conclusion = Conclusion(hooks, recorder, known_secrets, series, numbers)
-        own = CallLimits.of(config.limits, config.artifacts)
+        base, series, numbers = catalogue.base, catalogue.cancellation.series, itertools.count(1)
+        conclusion = Conclusion(hooks, base.recorder, base.known_secrets, series, numbers)
+        own = CallLimits.of(base.config.limits, base.config.artifacts)
         governance = Governance(idempotency, conclusion, LargeResults(own, artifacts, series), own)
         foresight = Foresight(catalogue, hooks, approvals, plans, own, series)
-        long_calls = LongCalls(records, series, catalogue.all_running)
-        made = cls(
+        return cls(
             catalogue, catalogue.ready, hooks, own, approvals, conclusion, governance, plans, foresight, background,
-            artifacts, long_calls, series, numbers,
+            artifacts, series, numbers,
         )  # fmt: skip
-        catalogue.on_find = partial(long_calls.watch, made._end)
-        return made
 
     async def run(
         self,
@@ -290,45 +275,6 @@ class Pipeline:
         if plan.source:  # before it runs: what it reads may reach its caller, or a call within it, before it ends
             has_read(call, (plan.source,))
         return None
-
-    def cancel(self, call_id: str, context: CallContext | None = None) -> bool:
-        """Cancel a running call, from any thread; False: no call of this caller has this id, or it is sync code on its caller's thread.
-
-        Scripts and workers are ended, async work is cancelled. Sync code in a thread cannot be stopped: its caller stops
-        waiting, and it sees `ToolContext.is_cancelled`. The process that runs a call of another host is asked to end it.
-
-        Args:
-            context: who cancels; None: the host.
-        """
-        if not isinstance(call_id, str) or not call_id.isprintable():
-            return False
-        series, _, number = call_id.rpartition("-")
-        if series != self.series:
-            return self.long_calls.ask_to_end(call_id, context)
-        try:
-            call = self.catalogue.running(int(number, 16))
-        except ValueError:
-            return False
-        if call is None or (context is not None and owner_of(context) != owner_of_call(call)):
-            return False
-        return self._end(call)
-
-    def _end(self, call: RunningCall) -> bool:
-        call.is_cancelled = True
-        task, known = call.task, call.number
-        if task is None:
-            plan = call.plan
-            return plan is not None and plan.stop is not None and call.call is not None and plan.stop(call.call.id)
-
-        def end() -> None:
-            if self.catalogue.running(known) is call:
-                task.cancel()
-
-        try:
-            task.get_loop().call_soon_threadsafe(end)
-        except RuntimeError:  # its loop has been closed
-            return False
-        return True
 
     async def _detached(self, plan: Plan, call: RunningCall, mode: Mode) -> ToolResult:
         """Make the call in the background. Its caller gets its answer, where that is there in time, else a job."""
