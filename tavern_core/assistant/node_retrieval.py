@@ -17,8 +17,8 @@ from typing import Any, Final
 from tavern_core.assistant.node_index import Example, NodeIndex, Ranking, document_text, fused
 from tavern_core.contract.ranking import NodeDocument
 from tavern_core.errors import PluginError, TavernError, UsageError
-from tavern_core.flow.composition import Flow
-from tavern_core.flow.workflow_files import Stamp, stamp_of, workflow_files
+from tavern_core.flow.node_catalogue import Nodes
+from tavern_core.flow.workflow_files import Stamp, WorkflowFiles, stamp_of, workflow_files
 from tavern_core.kernel.catalogue.tool_spec_cache import ToolSpecs
 from tavern_core.kernel.execution.sync_async_drivers import Mode
 from tavern_core.kernel.files.regular_file import open_regular
@@ -46,9 +46,10 @@ class NodeRetrieval:
         examples: folders with further example workflows.
     """
 
-    def __init__(self, specs: ToolSpecs, flow: Flow, examples: Sequence[Path]) -> None:
+    def __init__(self, specs: ToolSpecs, files: WorkflowFiles, nodes: Nodes, examples: Sequence[Path]) -> None:
         base, tables = specs.base, specs.lifecycle.tables
-        self._flow = flow
+        self._files = files
+        self._nodes = nodes
         self._lifecycle = specs.lifecycle
         self._contributions = tables.contributions
         self._calls = tables.calls
@@ -83,7 +84,7 @@ class NodeRetrieval:
         await self._activate_rankers()
         current = None if workflow is None else self._workflow(workflow)
         if self._types[0] != (now := self._generation):
-            self._types = now, await self._flow.nodes.listed()
+            self._types = now, await self._nodes.listed()
         types = self._types[1]
         request, steps = request[:_MOST_REQUEST], [step[:_MOST_REQUEST] for step in islice(plan, 100)]
         found: list[Ranking] = await self._mode.blocking(self._by_index, types, request, steps, current, seconds=None)
@@ -152,11 +153,10 @@ class NodeRetrieval:
 
     def _examples(self) -> dict[str, Example]:
         """Those of the host, of plugins and of `assistant.examples`, in this order; files that are no workflows are left out."""
-        files = self._flow.workflows.workflow_files
         made: dict[str, tuple[Workflow, Example]] = {}
-        for id_, source in islice(files.list().items(), MOST_EXAMPLES):
+        for id_, source in islice(self._files.list().items(), MOST_EXAMPLES):
             with suppress(TavernError):
-                workflow = files.open(source)
+                workflow = self._files.open(source)
                 known = self._made.get(id_)
                 made[id_] = known if known and known[0] is workflow else (workflow, Example.of(workflow))
         self._made = made
@@ -169,7 +169,7 @@ class NodeRetrieval:
     def _workflow(self, what: Any) -> Workflow:
         from tavern_core.flow.compiled_workflow_cache import as_workflow
 
-        return as_workflow(what, self._flow.workflows.workflow_files)
+        return as_workflow(what, self._files)
 
     # Rankers of plugins ----------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tavern_core.contract.llm import LLM
 from tavern_core.flow.llm_calls import Governance, Models
 from tavern_core.flow.llm_use import PluginBudgets
-from tavern_core.flow.node_catalogue import Nodes
+from tavern_core.flow.node_catalogue import Nodes, Retrieval
 from tavern_core.flow.plugin_workflows import PluginWorkflows
 from tavern_core.flow.prompt_hooks import PromptHooks
 from tavern_core.flow.run_job_adapter import RunsAsJobs
@@ -45,8 +45,18 @@ class Flow:
     """The same workflows for a trial: this model answers for every model, and tools are checked instead of run."""
 
     @classmethod
-    def build(cls, specs: ToolSpecs, inventories: Inventories, pipeline: Pipeline) -> Flow:
-        """Compose the parts and register the engine for the executors; nothing is read and no plugin code runs."""
+    def build(
+        cls,
+        specs: ToolSpecs,
+        inventories: Inventories,
+        pipeline: Pipeline,
+        retrieval: Callable[[ToolSpecs, WorkflowFiles, Nodes], Retrieval],
+    ) -> Flow:
+        """Compose the parts and register the engine for the executors; nothing is read and no plugin code runs.
+
+        Args:
+            retrieval: makes the search for node types.
+        """
         base, tables, mode = specs.base, specs.lifecycle.tables, specs.base.mode
 
         def invoke(
@@ -68,8 +78,9 @@ class Flow:
             masking(lambda: base.known_secrets.values),
             base.config.limits.output_bytes,
         )
-        models, nodes = Models(tables.contributions, invoke, governance), Nodes(specs.lifecycle)
+        models = Models(tables.contributions, invoke, governance)
         workflow_files = WorkflowFiles([Path(root) for root in base.config.workflows.roots], plugin_workflows.all)
+        nodes = Nodes(specs.lifecycle, partial(retrieval, specs, workflow_files))
 
         async def prepare() -> None:
             base.portal.check()

@@ -67,9 +67,12 @@ class Nodes(Mapping[str, NodeSpec]):
     """Node types by full id; ``tavern.nodes["text:Template"]``.
 
     Listing does not import plugins that were active before and have not changed; it activates the others.
+
+    Args:
+        retrieval: makes the search behind `retrieve`, at its first use.
     """
 
-    def __init__(self, lifecycle: Lifecycle) -> None:
+    def __init__(self, lifecycle: Lifecycle, retrieval: Callable[[Nodes], Retrieval]) -> None:
         tables = lifecycle.tables
         self._lifecycle = lifecycle
         self._contributions = tables.contributions
@@ -78,7 +81,7 @@ class Nodes(Mapping[str, NodeSpec]):
         self._diagnostics = tables.diagnostics
         self._mode = tables.mode
         self._wait = tables.base.portal.run
-        self._make_retrieval: Callable[[], Retrieval]
+        self._make_retrieval = retrieval
         self._retrieval: Retrieval | None = None
         self._making = threading.Lock()
         self._seen: tuple[Any, Mapping[str, NodeSpec | None], dict[str, NodeSpec | None], int] = (None, {}, {}, -1)
@@ -156,12 +159,8 @@ class Nodes(Mapping[str, NodeSpec]):
     ) -> builtins.list[NodeMatch]:
         """`retrieve` for code in an event loop."""
         with self._making:
-            self._retrieval = self._retrieval or self._make_retrieval()
+            self._retrieval = self._retrieval or self._make_retrieval(self)
         return await self._retrieval.retrieve(request, plan, workflow, limit)
-
-    def search_with(self, make: Callable[[], Retrieval]) -> None:
-        """Name the search behind `retrieve`, which is made at its first use."""
-        self._make_retrieval = make
 
     def why_not(self, type_: str) -> str:
         """Why a node type is missing, and the repair."""
