@@ -79,12 +79,7 @@ class Assistant:
             WorkflowNotFound, WorkflowInvalid: `workflow` is none (WORKFLOW_NOT_FOUND, WORKFLOW_INVALID).
             CallError: the model does not exist, may not be used, or fails.
         """
-        if not isinstance(request, str) or not request.strip():
-            raise UsageError(
-                "the request is empty", hint='say what is wanted: propose("translate the text", "flow.json")'
-            )
-        if not isinstance(plan, bool | None) and not _are_texts(plan):
-            raise UsageError(f"a plan is True or a list of texts, got {plan!r:.100}", hint='plan=["load", "summarize"]')
+        _check_request(request, plan)
         _check_options(rounds, context)
         before = await self._found(workflow)
         requests = ModelRequests(
@@ -194,6 +189,13 @@ class Assistant:
         if isinstance(found, Workflow):
             return found
         return await self._flow.workflows.found(_EMPTY if found is None else found)
+
+
+def _check_request(request: str, plan: bool | Sequence[str] | None) -> None:
+    if not isinstance(request, str) or not request.strip():
+        raise UsageError("the request is empty", hint='say what is wanted: propose("translate the text", "flow.json")')
+    if not isinstance(plan, bool | None) and not _are_texts(plan):
+        raise UsageError(f"a plan is True or a list of texts, got {plan!r:.100}", hint='plan=["load", "summarize"]')
 
 
 def _check_options(rounds: int, context: CallContext | None) -> None:

@@ -21,6 +21,15 @@ _ONLY: Final = "result"
 """The name of a result that is not an object."""
 
 
+def _with_widgets(inputs: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The properties of a schema, each with the widgets that fit it."""
+    required = inputs.get("required") or ()
+    return {
+        name: {**schema, "widgets": widgets_for(schema), "required": name in required}
+        for name, schema in properties_of(inputs).items()
+    }
+
+
 async def panel(
     subject: ToolSpec,
     request: str,
@@ -50,12 +59,8 @@ async def panel(
         return Judged(None if problems else changed, problems)
 
     tokens = prompt_tokens(requests.context_tokens)
-    described = {
-        name: {**schema, "widgets": widgets_for(schema), "required": name in (inputs.get("required") or ())}
-        for name, schema in properties_of(inputs).items()
-    }
     shown = {name: {**schema, "widgets": OUTPUT_WIDGETS} for name, schema in outputs.items()}
-    messages = layout_messages(request, current, described, shown, language, tokens=tokens)
+    messages = layout_messages(request, current, _with_widgets(inputs), shown, language, tokens=tokens)
     ended = await negotiate(requests.ask, messages, judge, rounds=rounds, language=language)
     found = ended.result
     return Panel(

@@ -50,13 +50,7 @@ def hooks(session: Session, name: str | None, plugin: str | None) -> None:
         session.out.json(rows)
         return
     if name is not None:
-        session.out.text(HOOKS[name].contract + "\n")
-        session.out.facts([(key, rows[0][key]) for key in ("kind", "permissions", "section", "arguments")])
-        session.out.text()
-        plugins = [
-            (number, p["plugin"], p["state"], p["reason"]) for row in rows for number, p in enumerate(row["plugins"], 1)
-        ]
-        session.out.table(("", "plugin", "state", "reason"), plugins, empty="no plugin implements it")
+        _show_hook(session, HOOKS[name].contract, rows)
         return
     table = [
         (
@@ -100,3 +94,14 @@ def _implementer(status: PluginStatus, hook: Hook, *, is_running: bool) -> dict[
 
 def _shown(row: dict[str, Any]) -> str:
     return row["plugin"] if row["state"] == "runs" else f"{row['plugin']} ({row['state']})"
+
+
+def _show_hook(session: Session, contract: str, rows: list[dict[str, Any]]) -> None:
+    """One hook: its contract, and who implements it."""
+    session.out.text(contract + "\n")
+    session.out.facts([(key, rows[0][key]) for key in ("kind", "permissions", "section", "arguments")])
+    session.out.text()
+    plugins = [
+        (number, p["plugin"], p["state"], p["reason"]) for row in rows for number, p in enumerate(row["plugins"], 1)
+    ]
+    session.out.table(("", "plugin", "state", "reason"), plugins, empty="no plugin implements it")

@@ -15,6 +15,7 @@ from tavern_core.cli.output import Output, visible, write
 from tavern_core.cli.stdout import Stdout
 
 if TYPE_CHECKING:
+    from tavern_core.cli.activation_trace import Tracer
     from tavern_core.host import Tavern
     from tavern_core.kernel.config.configuration import LoadedConfig
 
@@ -116,11 +117,7 @@ class Session:
             from tavern_core.cli.approval_prompt import terminal_approver
             from tavern_core.host import Tavern
 
-            tracer = None
-            if os.environ.get(TRACE_VARIABLE, "") not in ("", "0"):
-                from tavern_core.cli.activation_trace import Tracer
-
-                tracer = Tracer()
+            tracer = _tracer()
             self.stdout.guard()
             tavern = Tavern.open(
                 self.config,
@@ -325,3 +322,12 @@ def _json_option() -> click.Option:
     return click.Option(
         ["--json", "as_json"], help="The result as JSON on stdout.", is_flag=True, expose_value=False, callback=_keep
     )
+
+
+def _tracer() -> Tracer | None:
+    """What shows the steps of activations as they happen, where the environment asks for it."""
+    if os.environ.get(TRACE_VARIABLE, "") in ("", "0"):
+        return None
+    from tavern_core.cli.activation_trace import Tracer
+
+    return Tracer()

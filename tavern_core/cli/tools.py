@@ -81,21 +81,16 @@ def list_(
             ]
         )
         return
-    if not everything:
-        rows = [
-            (s.id, _about(s), ", ".join(sorted(s.capabilities)), ", ".join(s.tags), _needs(needs.get(s.id)))
-            for s in found
-        ]
-        _table(
-            session,
-            ("tool", "description", "capabilities", "tags"),
-            rows,
-            "there are no tools; `tavern doctor` says why",
-        )
+    if everything:
+        why = {s.id: "" if s.id in shown else known.why(s.id, profile=profile, context=context).reason for s in found}
+        states = [(s.id, "ok" if s.id in shown else "hidden", _about(s), why[s.id]) for s in found]
+        session.out.table(("tool", "state", "description", "reason"), states)
         return
-    why = {s.id: "" if s.id in shown else known.why(s.id, profile=profile, context=context).reason for s in found}
-    states = [(s.id, "ok" if s.id in shown else "hidden", _about(s), why[s.id]) for s in found]
-    session.out.table(("tool", "state", "description", "reason"), states)
+    rows = [
+        (s.id, _about(s), ", ".join(sorted(s.capabilities)), ", ".join(s.tags), _needs(needs.get(s.id))) for s in found
+    ]
+    empty = "there are no tools; `tavern doctor` says why"
+    _table(session, ("tool", "description", "capabilities", "tags"), rows, empty)
 
 
 @tools.command()

@@ -95,7 +95,6 @@ class WorkflowEditor:
         node: dict[str, Any] = {"id": name, "type": type_}
         if position is not None or self._batch is None:
             node["position"] = self._place(position)
-        given = set(inputs or ())
         if display_name:
             node["displayName"] = display_name
         if inputs:
@@ -106,7 +105,7 @@ class WorkflowEditor:
             lambda data: data["nodes"].append(node),
             f"add {name!r}",
             may_lack=name,
-            given={(name, key) for key in given},
+            given={(name, key) for key in inputs or ()},
         )
         return name
 

@@ -184,22 +184,24 @@ class NodeReader:
             elif slot is not None and not slot.is_stream and (why := value_misfit(slot, chosen(slot, value))):
                 self._say("BAD_EXEC", f"{place} {why}", placed.node, key, "correct it")
 
-    def _values(self, placed: Placed) -> None:
-        """The values of the file and the defaults, checked."""
+    def _warn_of_ignored(self, placed: Placed) -> None:
+        """Values in `data`, where editors put them, and where nothing reads them."""
         node = placed.node
         for name in _VALUES:
             if node.data.get(name):
-                hint = f"write them into {name} of the node, beside `data`"
-                self._say(
-                    "UNKNOWN_INPUT",
+                text, hint = (
                     f"values in data.{name} of {node.id!r} are ignored",
-                    node,
-                    hint=hint,
-                    is_warning=True,
+                    f"write them into {name} of the node, beside `data`",
                 )
+                self._say("UNKNOWN_INPUT", text, node, hint=hint, is_warning=True)
         for key in [key for key in node.data if key in placed.inputs and key not in (*node.input_values, *_SLOTS)]:
             text, hint = f"data.{key} of {node.id!r} is ignored", f"write it as inputValues.{key}"
             self._say("UNKNOWN_INPUT", text, node, key, hint, is_warning=True)
+
+    def _values(self, placed: Placed) -> None:
+        """The values of the file and the defaults, checked."""
+        node = placed.node
+        self._warn_of_ignored(placed)
         for key, value in node.input_values.items():
             slot = placed.inputs.get(key)
             if slot is None:

@@ -152,14 +152,7 @@ class Tavern:
                 the wrong type (USAGE).
         """
         _refuse_odd(config, plugins, home)
-        if activate not in get_args(Activate):
-            hint = did_you_mean(activate, get_args(Activate)) if isinstance(activate, str) else ""
-            choices = ", ".join(get_args(Activate))
-            raise UsageError(f"activate={activate!r:.80} is none of {choices}", hint=hint or f"choose one of {choices}")
-        if approve is not None and not callable(approve):
-            raise UsageError(
-                f"approve={approve!r:.80} cannot be called", hint="pass a function that takes an ApprovalRequest"
-            )
+        _refuse_odd_options(activate, approve)
         if locked is not None:
             overrides = {**(overrides or {}), "plugins.locked": locked}
         loaded = configuration.apart(configuration.load(config, home=home, overrides=overrides), _program_folder())
@@ -785,6 +778,17 @@ def _copied_by_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_copied_by_fork)
+
+
+def _refuse_odd_options(activate: Activate, approve: Approver | None) -> None:
+    if activate not in get_args(Activate):
+        hint = did_you_mean(activate, get_args(Activate)) if isinstance(activate, str) else ""
+        choices = ", ".join(get_args(Activate))
+        raise UsageError(f"activate={activate!r:.80} is none of {choices}", hint=hint or f"choose one of {choices}")
+    if approve is not None and not callable(approve):
+        raise UsageError(
+            f"approve={approve!r:.80} cannot be called", hint="pass a function that takes an ApprovalRequest"
+        )
 
 
 def _refuse_odd(config: object, plugins: object, home: object) -> None:

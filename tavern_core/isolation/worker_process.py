@@ -97,21 +97,14 @@ class WorkerProcess(ABC):
 
     # Start and end --------------------------------------------------------------------------------------------------------
 
-    def begin(self, request: Mapping[str, Any], modules: tuple[str, ...], seconds: float) -> None:
-        """Fork the process and wait until it is confined.
-
-        Raises:
-            PluginError: it could not be forked (PLUGIN_FAILED).
-            BoxMissing: a layer of the box is missing.
-            UpstreamError: it died before that (UPSTREAM_ERROR).
-        """
+    def _spawn(self, request: Mapping[str, Any]) -> None:
+        """Fork the process, with its output, its side channel and its first connection."""
         self._side, side = socket.socketpair()
         self._output, output = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         os.set_blocking(output, True)
         own, connection = socket.socketpair()
         try:
-            fds = [output, side.fileno(), connection.fileno()]
-            spawned = worker_server.spawn({**request, "modules": modules}, fds)
+            spawned = worker_server.spawn(request, [output, side.fileno(), connection.fileno()])
         except BaseException:
             own.close()
             self._side.close()
@@ -123,6 +116,16 @@ class WorkerProcess(ABC):
             os.close(output)
         self.pid, self._handle, self._status = spawned.pid, spawned.handle, spawned.status
         self.first_lane(own)
+
+    def begin(self, request: Mapping[str, Any], modules: tuple[str, ...], seconds: float) -> None:
+        """Fork the process and wait until it is confined.
+
+        Raises:
+            PluginError: it could not be forked (PLUGIN_FAILED).
+            BoxMissing: a layer of the box is missing.
+            UpstreamError: it died before that (UPSTREAM_ERROR).
+        """
+        self._spawn({**request, "modules": modules})
         self._watch.add(self._output, self._prints)
         try:
             self._await_box(time.perf_counter() + seconds, str(request["policy"]))

@@ -122,18 +122,7 @@ class CallContext:
 
     def __post_init__(self) -> None:
         for name in ("permissions", "roles"):
-            value = getattr(self, name)
-            if isinstance(value, str):
-                # a bare string would silently become a set of letters
-                raise UsageError(
-                    f"CallContext.{name} must be a set of names, got the string {value!r}; write {{{value!r}}}"
-                )
-            if not isinstance(value, Iterable):
-                raise UsageError(f"CallContext.{name} must be a set of names, got {type(value).__name__}")
-            value = tuple(value)
-            if not all(isinstance(item, str) for item in value):
-                raise UsageError(f"CallContext.{name} must be a set of names, one of them is not text")
-            object.__setattr__(self, name, frozenset(value))
+            object.__setattr__(self, name, _names(name, getattr(self, name)))
         if self.permissions and (unknown := unknown_capability(sorted(self.permissions))) is not None:
             raise UsageError(f"CallContext.permissions: {unknown[0]!r:.80} is not a capability", hint=unknown[1])
         for name in ("workspace_dir", "agent_dir"):
@@ -251,6 +240,18 @@ def _budget(written: Any) -> Budget:
     if unknown := [key for key in written if key not in known]:
         raise UsageError(f"unknown budget field {unknown[0]!r}", hint=did_you_mean(str(unknown[0]), known))
     return Budget(**{known[key]: value for key, value in written.items()})
+
+
+def _names(name: str, value: Any) -> frozenset[str]:
+    """A set of names, or a UsageError that names the field."""
+    if isinstance(value, str):  # it would silently become a set of letters
+        raise UsageError(f"CallContext.{name} must be a set of names, got the string {value!r}; write {{{value!r}}}")
+    if not isinstance(value, Iterable):
+        raise UsageError(f"CallContext.{name} must be a set of names, got {type(value).__name__}")
+    names = tuple(value)
+    if not all(isinstance(item, str) for item in names):
+        raise UsageError(f"CallContext.{name} must be a set of names, one of them is not text")
+    return frozenset(names)
 
 
 def _scopes(written: Any) -> FrozenDict[str, tuple[str, ...]]:

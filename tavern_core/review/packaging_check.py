@@ -64,9 +64,23 @@ class _Project:
 
     # Entry points --------------------------------------------------------------------------------------------------------
 
+    def _no_group(self, groups: Mapping[str, Any], line: str) -> Finding:
+        near = (
+            did_you_mean(GROUP, groups, 1)
+            or (GROUP.partition(".")[0] in groups and "the group is one name: quote it")
+            or ""
+        )
+        found = next((name for name in groups if near and name in near), "")
+        message = f"no entry point in the group {GROUP!r}: pip installs the package, and no host finds the plugin"
+        return Finding(
+            CODE,
+            message + (f" (there is {found!r})" if found else ""),
+            f'write under [project.entry-points."{GROUP}"] the line `{line}`',
+            self._at(found or "project"),
+        )
+
     def entry_points(self, plugin: str) -> Iterator[Finding]:
         groups = _table(self._project, "entry-points")
-        wanted = f'[project.entry-points."{GROUP}"]'
         line = f'{plugin or self._package.name} = "{self._module}"'
         group = groups.get(GROUP)
         if not self._project and any((self._folder / name).is_file() for name in ("setup.py", "setup.cfg")):
@@ -76,19 +90,7 @@ class _Project:
             if "entry-points" in self._dynamic:
                 yield self._unseen("entry points", self._backend)
                 return
-            near = (
-                did_you_mean(GROUP, groups, 1)
-                or (GROUP.partition(".")[0] in groups and "the group is one name: quote it")
-                or ""
-            )
-            found = next((name for name in groups if near and name in near), "")
-            message = f"no entry point in the group {GROUP!r}: pip installs the package, and no host finds the plugin"
-            yield Finding(
-                CODE,
-                message + (f" (there is {found!r})" if found else ""),
-                f"write under {wanted} the line `{line}`",
-                self._at(found or "project"),
-            )
+            yield self._no_group(groups, line)
             return
         targets = {str(name): str(value) for name, value in group.items()}
         wrong = [

@@ -42,6 +42,13 @@ HARMLESS: Final = frozenset(
 _MOST_NAMED: Final = 3
 
 
+def _host_changed(change: tuple[str, tuple[str, int]]) -> Finding:
+    name, (file, line) = change
+    text = f"it puts its own code in the place of {name}"
+    hint = "use a hook, or override the service; what is not offered cannot be relied on"
+    return Finding("HOST_CHANGED", text, hint, Location(file, line, 1), details={"changed": name})
+
+
 def trace_findings(
     traced: Traced,
     manifest: Manifest,
@@ -65,29 +72,15 @@ def trace_findings(
     asked = Asked.of(manifest)
     yield from _undeclared(asked, traced.uses)
     yield from _environment(traced.uses, requested_permissions(manifest))
-    for name, (file, line) in traced.changes:
-        hint = "use a hook, or override the service; what is not offered cannot be relied on"
-        yield Finding(
-            "HOST_CHANGED",
-            f"it puts its own code in the place of {name}",
-            hint,
-            Location(file, line, 1),
-            details={"changed": name},
-        )
+    yield from map(_host_changed, traced.changes)
     for test, printed in traced.printed:
         message = f"{printed:,} characters were printed in {test}: they fill the host's output or log"
         yield Finding(
             "OUTPUT_TOO_LARGE", message, "answer with what it has to say, or use ctx.logger", severity="warning"
         )
     for use in _by_line(traced.uses, "native"):
-        yield Finding(
-            "USE_UNDECLARED",
-            f"it {use[0].said}: what that does, no guard sees",
-            "",
-            _place(use[0]),
-            "warning",
-            _details(use),
-        )
+        message = f"it {use[0].said}: what that does, no guard sees"
+        yield Finding("USE_UNDECLARED", message, "", _place(use[0]), "warning", _details(use))
     if traced.is_complete and not elsewhere:
         yield from _unused(asked, manifest, document, traced.uses, named)
 

@@ -77,6 +77,13 @@ def project_of(folder: Path) -> Path:
     return folder
 
 
+def _command(given: Mapping[str, str], project: Path, words: Sequence[str]) -> list[str]:
+    # The runner is part of tavern_core, whose pytest plugin asks for all of it to be imported by pytest.
+    ignored = "ignore:Module already imported so cannot be rewritten:pytest.PytestAssertRewriteWarning"
+    options = [f"--rootdir={project}", "-p", "no:cacheprovider", "-W", ignored]
+    return [sys.executable, "-B", "-P", "-m", RUNNER, json.dumps(given), *options, *_alone(words)]
+
+
 def _tested(
     name: str, folder: Path, project: Path, room: Path, path: Sequence[str], words: Sequence[str], seconds: float
 ) -> dict[str, Any]:
@@ -89,22 +96,7 @@ def _tested(
         "file": str(record),
         "scratch": str(room / "tests"),
     }
-    command = [
-        sys.executable,
-        "-B",
-        "-P",
-        "-m",
-        RUNNER,
-        json.dumps(given),
-        f"--rootdir={project}",
-        "-p",
-        "no:cacheprovider",
-        # The runner is part of tavern_core, whose pytest plugin asks for all of it to be imported by pytest.
-        "-W",
-        "ignore:Module already imported so cannot be rewritten:pytest.PytestAssertRewriteWarning",
-        *_alone(words),
-    ]
-    with _running(command, project, _environment(path)) as (process, printed):
+    with _running(_command(given, project, words), project, _environment(path)) as (process, printed):
         ended = ""
         if not _has_ended(process, seconds):
             ended = f"its tests have not ended after {seconds:g} s"

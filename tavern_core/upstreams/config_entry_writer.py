@@ -91,6 +91,22 @@ def read_servers(file: Path) -> str:
         raise ConfigInvalid(f"{file} cannot be read: {error}", hint="name a file with `mcpServers` in JSON") from None
 
 
+def _servers_of(text: str, file: str) -> dict[str, Any]:
+    document = read_json(text, file, code=ConfigInvalid.code, largest=_LARGEST, most_values=_MOST_VALUES)
+    if document.findings:
+        first = document.findings[0]
+        raise ConfigInvalid(first.located, hint=first.hint, findings=document.findings)
+    data = document.data if isinstance(document.data, dict) else {}
+    servers = next((data[key] for key in _SERVERS if isinstance(data.get(key), dict)), None)
+    if servers is None and isinstance(data.get("mcp"), dict):
+        servers = data["mcp"].get("servers")
+    if not isinstance(servers, dict) or not servers:
+        raise ConfigInvalid(f"{file} holds no servers", hint='expected {"mcpServers": {"name": {"command": …}}}')
+    if len(servers) > MOST_SERVERS:
+        raise ConfigInvalid(f"{file} has {len(servers):,} servers; at most {MOST_SERVERS} are imported", hint=_SMALLER)
+    return servers
+
+
 def entries_of_json(
     text: str, file: str, known: Mapping[str, Any] | None = None
 ) -> tuple[list[NewEntry], dict[str, str]]:
@@ -103,18 +119,7 @@ def entries_of_json(
     Raises:
         ConfigInvalid: it is no such file, or no server in it can be an entry (CONFIG_INVALID).
     """
-    document = read_json(text, file, code=ConfigInvalid.code, largest=_LARGEST, most_values=_MOST_VALUES)
-    if document.findings:
-        first = document.findings[0]
-        raise ConfigInvalid(first.located, hint=first.hint, findings=document.findings)
-    data = document.data
-    servers = next((data[key] for key in _SERVERS if isinstance(data, dict) and isinstance(data.get(key), dict)), None)
-    if servers is None and isinstance(data, dict) and isinstance(data.get("mcp"), dict):
-        servers = data["mcp"].get("servers")
-    if isinstance(servers, dict) and len(servers) > MOST_SERVERS:
-        raise ConfigInvalid(f"{file} has {len(servers):,} servers; at most {MOST_SERVERS} are imported", hint=_SMALLER)
-    if not isinstance(servers, dict) or not servers:
-        raise ConfigInvalid(f"{file} holds no servers", hint='expected {"mcpServers": {"name": {"command": …}}}')
+    servers = _servers_of(text, file)
     found: dict[str, NewEntry] = {}
     left_out: dict[str, str] = {}
     taken = dict(known or {})

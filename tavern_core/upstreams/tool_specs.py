@@ -114,17 +114,21 @@ def sound(
             left_out["…"] = f"the definitions of its tools have more than {MAX_DEFINITIONS:,} bytes"
             break
         else:
-            found[name] = replace(
-                tool,
-                description=_description(tool.description, mask),
-                display_name=_prose(mask(tool.display_name)),
-                version=mask(tool.version),
-                tags=tuple(map(mask, tool.tags)),
-                examples=tuple(_example(example, mask) for example in tool.examples),
-                input_schema=_harmless(tool.input_schema, mask, mask_own),
-                output_schema=_harmless(tool.output_schema, mask, mask_own),
-            )
+            found[name] = _masked_tool(tool, mask, mask_own)
     return found, left_out
+
+
+def _masked_tool(tool: UpstreamTool, mask: Callable[[str], str], mask_own: Callable[[str], str]) -> UpstreamTool:
+    return replace(
+        tool,
+        description=_description(tool.description, mask),
+        display_name=_prose(mask(tool.display_name)),
+        version=mask(tool.version),
+        tags=tuple(map(mask, tool.tags)),
+        examples=tuple(_example(example, mask) for example in tool.examples),
+        input_schema=_harmless(tool.input_schema, mask, mask_own),
+        output_schema=_harmless(tool.output_schema, mask, mask_own),
+    )
 
 
 def _shown(name: str) -> str:

@@ -86,6 +86,16 @@ _FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
 }  # fmt: skip
 
 
+def _compared(tree: ast.Compare, values: Mapping[str, Any]) -> bool:
+    left = _value(tree.left, values)
+    for op, part in zip(tree.ops, tree.comparators, strict=True):
+        right = _value(part, values)
+        if not _COMPARE[type(op)](left, right):
+            return False
+        left = right
+    return True
+
+
 def _value(tree: ast.expr, values: Mapping[str, Any]) -> Any:
     """The value of an expression. Its depth is bounded by its length, which the parser has checked."""
     match tree:
@@ -109,17 +119,8 @@ def _value(tree: ast.expr, values: Mapping[str, Any]) -> Any:
                 if bool(result) is isinstance(op, ast.Or):
                     return result
             return result
-        case ast.Compare():
-            left = _value(tree.left, values)
-            for op_, part in zip(tree.ops, tree.comparators, strict=True):
-                right = _value(part, values)
-                if type(op_) not in _COMPARE:
-                    break
-                if not _COMPARE[type(op_)](left, right):
-                    return False
-                left = right
-            else:
-                return True
+        case ast.Compare() if all(type(op) in _COMPARE for op in tree.ops):
+            return _compared(tree, values)
         case ast.IfExp():
             return _value(tree.body if _value(tree.test, values) else tree.orelse, values)
         case ast.List() | ast.Tuple():

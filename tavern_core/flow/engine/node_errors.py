@@ -31,6 +31,13 @@ class GroupFailed(Exception):
         self.errors, self.outputs = errors, outputs
 
 
+def _timed_out(error: TimeLimit, path: str, work: Work, attempts: int) -> NodeError:
+    type_, own = work.step.type, work.step.exec.timeout_ms
+    limit, name = (own, "$exec.timeoutMs") if own else (work.step.spec.timeout_ms, f"timeoutMs of {type_}")
+    text, hint = f"not ready after {limit} ms ({name})", "raise $exec.timeoutMs of the node"
+    return NodeError(path, type_, "TIMEOUT", text, "", hint, attempts, {"stopped": error.stopped, "limit": name})
+
+
 def node_error(error: BaseException, path: str, work: Work) -> NodeError:
     """The error of a node as a value; it names the path, the type, and the input that caused it, if any."""
     attempts = getattr(error, "__tavern_attempts__", 1)
@@ -45,18 +52,7 @@ def node_error(error: BaseException, path: str, work: Work) -> NodeError:
         first = error.errors[0]
         return NodeError(path, type_, first.kind, str(error), "", first.hint, attempts, {"inside": first.path})
     if isinstance(error, TimeLimit):
-        own = work.step.exec.timeout_ms
-        limit, name = (own, "$exec.timeoutMs") if own else (work.step.spec.timeout_ms, f"timeoutMs of {type_}")
-        return NodeError(
-            path,
-            type_,
-            "TIMEOUT",
-            f"not ready after {limit} ms ({name})",
-            "",
-            "raise $exec.timeoutMs of the node",
-            attempts,
-            {"stopped": error.stopped, "limit": name},
-        )
+        return _timed_out(error, path, work, attempts)
     if isinstance(error, CallError):
         details = (
             dict(error.details)

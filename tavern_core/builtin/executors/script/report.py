@@ -76,16 +76,7 @@ class Report:
         """
         match self._ended.reason:
             case "time":
-                ms, by = self._deadline.ms, self._deadline.limit
-                raise CallTimeout(
-                    f"{self._name} did not end within {ms} ms ({by})",
-                    hint=f"ask for less, or raise {by}",
-                    outcome=self._outcome,
-                    stopped=not self._ended.left,
-                    limit=by,
-                    timeoutMs=ms,
-                    **self._stderr(),
-                )
+                raise self._timed_out()
             case "flood":
                 limit = self._limits.output_bytes
                 raise OutputTooLarge(
@@ -127,6 +118,18 @@ class Report:
         if code:
             raise self._crashed(code)
         return value
+
+    def _timed_out(self) -> CallTimeout:
+        ms, by = self._deadline.ms, self._deadline.limit
+        return CallTimeout(
+            f"{self._name} did not end within {ms} ms ({by})",
+            hint=f"ask for less, or raise {by}",
+            outcome=self._outcome,
+            stopped=not self._ended.left,
+            limit=by,
+            timeoutMs=ms,
+            **self._stderr(),
+        )
 
     def _boxless(self) -> PolicyDenied:
         box = BoxUnavailable(*(self._ended.missing or ("", "")))

@@ -75,13 +75,9 @@ class Completion:
                 outcome="unknown",
             )
         self._model = str(value.get("model") or self._model)
-        usage = value.get("usage")
-        if isinstance(usage, Mapping):
-            for name, key in (("input", "prompt_tokens"), ("output", "completion_tokens")):
-                if type(count := usage.get(key)) is int and count >= 0:
-                    self._usage[name] = count
+        has_usage = self._add_usage(value.get("usage"))
         choices = value.get("choices")
-        if choices is None and isinstance(usage, Mapping):
+        if choices is None and has_usage:
             return ""  # some servers send the usage in a chunk of its own
         if not isinstance(choices, list):
             raise self._odd("no `choices`")
@@ -100,6 +96,14 @@ class Completion:
         text = _text_of(part.get("content")) or _text_of(part.get("refusal"))
         self._text.append(text)
         return text
+
+    def _add_usage(self, usage: Any) -> bool:
+        if not isinstance(usage, Mapping):
+            return False
+        for name, key in (("input", "prompt_tokens"), ("output", "completion_tokens")):
+            if type(count := usage.get(key)) is int and count >= 0:
+                self._usage[name] = count
+        return True
 
     def _add_call(self, position: int, call: Any) -> None:
         function = call.get("function") if isinstance(call, Mapping) else None

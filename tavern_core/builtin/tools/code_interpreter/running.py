@@ -124,6 +124,29 @@ def _judge_caller(language: str, call: ToolCall) -> None:
         )
 
 
+def _timed_out(ms: int, stdout: str, stderr: str) -> CallTimeout:
+    return CallTimeout(
+        f"the code did not end within {ms} ms (limits.scriptTimeoutMs)",
+        hint="do less at a time, or raise limits.scriptTimeoutMs",
+        outcome="unknown",
+        stopped=True,
+        limit="limits.scriptTimeoutMs",
+        timeoutMs=ms,
+        stdout=stdout[:_EXCERPT],
+        stderr=stderr[:_EXCERPT],
+    )
+
+
+def _flooded(limit: int, stdout: str) -> OutputTooLarge:
+    return OutputTooLarge(
+        f"the code printed more than {limit:,} bytes and was stopped",
+        hint="print less, or raise limits.outputBytes",
+        outcome="unknown",
+        limit=limit,
+        stdout=stdout[:_EXCERPT],
+    )
+
+
 def _answer(ended: Ended, home: ToolHome) -> dict[str, Any]:
     stdout = ended.stdout.decode("utf-8", "replace")
     stderr = (ended.stderr.head + ended.stderr.tail).decode("utf-8", "replace")
@@ -131,26 +154,9 @@ def _answer(ended: Ended, home: ToolHome) -> dict[str, Any]:
         case "exit":
             return {"stdout": stdout, "stderr": stderr, "exitCode": os.waitstatus_to_exitcode(ended.status)}
         case "time":
-            ms = home.limits.script_timeout_ms
-            raise CallTimeout(
-                f"the code did not end within {ms} ms (limits.scriptTimeoutMs)",
-                hint="do less at a time, or raise limits.scriptTimeoutMs",
-                outcome="unknown",
-                stopped=True,
-                limit="limits.scriptTimeoutMs",
-                timeoutMs=ms,
-                stdout=stdout[:_EXCERPT],
-                stderr=stderr[:_EXCERPT],
-            )
+            raise _timed_out(home.limits.script_timeout_ms, stdout, stderr)
         case "flood":
-            limit = home.limits.output_bytes
-            raise OutputTooLarge(
-                f"the code printed more than {limit:,} bytes and was stopped",
-                hint="print less, or raise limits.outputBytes",
-                outcome="unknown",
-                limit=limit,
-                stdout=stdout[:_EXCERPT],
-            )
+            raise _flooded(home.limits.output_bytes, stdout)
         case "boxless":
             box = BoxUnavailable(*(ended.missing or ("", "")))
             raise PolicyDenied(
