@@ -63,17 +63,14 @@ def call(
     if token is not None and (dry_run or trace or timeout_ms is not None):
         other = "--dry-run" if dry_run else "--trace" if trace else "--timeout-ms"
         raise UsageError(f"--commit and {other} do not go together", hint=f"give {other} to the call without --commit")
-    texts = named((*words, *given))
-    whole = json_arguments(json_args)
+    texts, whole = named((*words, *given)), json_arguments(json_args)
     if both := sorted(texts.keys() & whole.keys()):
         raise UsageError(f"{both[0]!r} is given twice: by name and in --json-args", hint="give it once")
-    host = session.host()
-    context = caller(permissions, profile)
+    host, context = session.host(), caller(permissions, profile)
     arguments = {**whole, **typed(host, tool, texts, context)}
     if token is not None:
-        again = arguments or None
         result = host.commit_sync(
-            token, again, context=context, purpose=purpose, idempotency_key=key, door=DOOR, tool=tool
+            token, arguments or None, context=context, purpose=purpose, idempotency_key=key, door=DOOR, tool=tool
         )
     else:
         result = host.invoke_from_sync(
@@ -90,6 +87,11 @@ def call(
     if trace and not session.as_json:
         for step in result.meta.get("trace", ()):
             print_note(f"{step['ms']:>10.3f} ms  {step['step']}")
+    _show(session, result)
+
+
+def _show(session: Session, result: ToolResult) -> None:
+    """Print a result; that of a job when it has ended."""
     if result.job is not None and result.status == "job" and not _questions(result):  # it would end with this process
         result = _followed(session, result.job)
     if session.as_json:

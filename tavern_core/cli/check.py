@@ -18,7 +18,6 @@ from tavern_core.model.plugin_status import finding_json
 
 if TYPE_CHECKING:
     from tavern_core.cli.output import Output
-    from tavern_core.errors import Finding
     from tavern_core.review.plugin_check import CheckReport
     from tavern_core.review.trace_record import Traced
 
@@ -88,14 +87,7 @@ def check(
     if session.as_json:
         session.out.json({**_as_json(report, is_ok), **({"trace": traced.to_json()} if traced is not None else {})})
     else:
-        folder = Path(report.location) if report.location else None
-        for finding in report.findings:
-            show_finding(finding, folder=folder)
-        for file in written:
-            print_note(f"wrote {file}")
-        if traced is not None:
-            traced.show(session.out)
-        session.out.text(_summary(report))
+        _show(session, report, written, traced)
     if not is_ok:
         raise ReportedExit(NOTHING_FOUND if any(f.code == "PLUGIN_NOT_FOUND" for f in report.findings) else INVALID)
 
@@ -160,6 +152,17 @@ def _write(report: CheckReport) -> Sequence[Path]:
             f"{report.location} is not a folder that could be written", hint="check the plugin's source folder"
         )
     return write_tools(folder, report.undeclared_tools)
+
+
+def _show(session: Session, report: CheckReport, written: Sequence[Path], traced: TraceReport | None) -> None:
+    folder = Path(report.location) if report.location else None
+    for finding in report.findings:
+        show_finding(finding, folder=folder)
+    for file in written:
+        print_note(f"wrote {file}")
+    if traced is not None:
+        traced.show(session.out)
+    session.out.text(_summary(report))
 
 
 def _summary(report: CheckReport) -> str:
@@ -245,7 +248,6 @@ def trace_report(report: CheckReport, words: Sequence[str], seconds: float) -> T
     Raises:
         UsageError: it is not a folder, or pytest is missing (USAGE).
     """
-    from tavern_core.errors import UsageError
     from tavern_core.review.trace_findings import verdict
     from tavern_core.review.trace_run import trace
 

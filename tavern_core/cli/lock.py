@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,23 +27,14 @@ def lock(session: Session, only_check: bool, prune: bool) -> None:
     """
     if only_check and prune:
         raise click.UsageError("--check changes nothing, so it cannot prune")
-    from tavern_core.kernel.grants.grant_store import GrantStore
     from tavern_core.kernel.grants.lock_file import render_lock
     from tavern_core.kernel.plugins.lock_check import lock_path
 
     path = lock_path(session.loaded())
-    store = GrantStore(path)
-    before = store.read()
-    if before.is_damaged:
-        from tavern_core.errors import StateDamaged
-
-        raise StateDamaged(
-            f"{path} has errors", hint="correct it; no doubtful entry is granted", findings=before.findings
-        )
+    records = _records_of(path)
     host = session.host("none", deciding=not only_check)
     behind = host.unlocked()
-    absent = sorted(before.records.keys() - host.plugins.keys())
-    records = before.records
+    absent = sorted(records.keys() - host.plugins.keys())
     if not only_check:
         records = host.lock(prune=prune)
     print_note(str(path))
@@ -65,6 +57,18 @@ def lock(session: Session, only_check: bool, prune: bool) -> None:
     if not records and not behind:
         print_note("there is nothing to lock")
         raise ReportedExit(NOTHING_FOUND)
+
+
+def _records_of(path: Path) -> Mapping[str, GrantRecord]:
+    from tavern_core.errors import StateDamaged
+    from tavern_core.kernel.grants.grant_store import GrantStore
+
+    before = GrantStore(path).read()
+    if before.is_damaged:
+        raise StateDamaged(
+            f"{path} has errors", hint="correct it; no doubtful entry is granted", findings=before.findings
+        )
+    return before.records
 
 
 def _text(path: Path) -> str:

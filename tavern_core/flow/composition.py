@@ -69,28 +69,13 @@ class Flow:
             return pipeline.run(mode, tool, arguments, context, purpose, None, "workflow", phase)
 
         plugin_workflows = PluginWorkflows(specs.lifecycle, tables.contributions, base.home / "cache" / "unpacked")
-        governance = Governance(
-            PromptHooks(specs.lifecycle),
-            PluginBudgets(base.config.limits.llms),
-            EventEmitter(base, tables.hooks, tables.calls),
-            base.recorder,
-            plugin_workflows.activate,
-            masking(lambda: base.known_secrets.values),
-            base.config.limits.output_bytes,
-        )
-        models = Models(tables.contributions, invoke, governance)
+        models = Models(tables.contributions, invoke, _governance(specs, plugin_workflows))
         workflow_files = WorkflowFiles([Path(root) for root in base.config.workflows.roots], plugin_workflows.all)
         nodes = Nodes(specs.lifecycle, partial(retrieval, specs, workflow_files))
 
         async def prepare() -> None:
             base.portal.check()
             await plugin_workflows.activate()
-
-        def kept(context: CallContext | None, data: bytes) -> dict[str, Any] | None:
-            most = pipeline.limits.inline_bytes
-            if most is None or len(data) <= most:
-                return None
-            return pipeline.artifacts.put(data, media_type_of(data), context=context).link()
 
         def workflows_of(models: Models) -> Workflows:
             running = partial(_running, specs, inventories, models, nodes, workflow_files, prepare, pipeline.artifacts)
@@ -107,10 +92,32 @@ class Flow:
             )
 
         workflows = workflows_of(models)
-        engine = Engine(workflows, specs.is_host, kept)
+        engine = Engine(workflows, specs.is_host, partial(_link_of_large, pipeline))
         jobs = RunsAsJobs(workflows, engine, base.config.jobs)
         tables.engines.enter(engine, jobs, partial(pipeline.run, mode), models.specs)
         return cls(nodes, workflows, WorkflowTools(workflow_files, tables), models, dry_run)
+
+
+def _governance(specs: ToolSpecs, plugin_workflows: PluginWorkflows) -> Governance:
+    """What holds for requests to language models."""
+    base, tables = specs.base, specs.lifecycle.tables
+    return Governance(
+        PromptHooks(specs.lifecycle),
+        PluginBudgets(base.config.limits.llms),
+        EventEmitter(base, tables.hooks, tables.calls),
+        base.recorder,
+        plugin_workflows.activate,
+        masking(lambda: base.known_secrets.values),
+        base.config.limits.output_bytes,
+    )
+
+
+def _link_of_large(pipeline: Pipeline, context: CallContext | None, data: bytes) -> dict[str, Any] | None:
+    """The link to an artifact that holds `data`, where that is too large for an answer."""
+    most = pipeline.limits.inline_bytes
+    if most is None or len(data) <= most:
+        return None
+    return pipeline.artifacts.put(data, media_type_of(data), context=context).link()
 
 
 def _running(

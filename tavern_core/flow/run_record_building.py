@@ -17,21 +17,8 @@ _STATES: Final = FINAL_STATES | {"queued", "running"}
 _ASKING: Final = {"ask": "waiting", "answered": "running"}
 
 
-def record_of(
-    kept: KeptRun,
-    events: Iterable[RunEvent],
-    outputs: Mapping[str, Outputs],
-    has_ended: bool,
-    prepared: Prepared | None = None,
-) -> RunRecord:
-    """Build the record.
-
-    Args:
-        outputs: path → outputs of a node.
-        has_ended: no process runs it: what was running then is interrupted.
-        prepared: the workflow that ran, for the inputs of its nodes; None: not available any more.
-    """
-    given = {path: {key: value for key, value in those.items() if value is not Skip} for path, those in outputs.items()}
+def _noted(events: Iterable[RunEvent]) -> dict[str, dict[str, Any]]:
+    """Path → what the events say about the node."""
     found: dict[str, dict[str, Any]] = {}
     for event in events:
         if not event.path:
@@ -50,6 +37,25 @@ def record_of(
             for name, key in (("duration_ms", "durationMs"), ("bytes", "bytes"), ("error", "error"))
             if key in event.data
         }
+    return found
+
+
+def record_of(
+    kept: KeptRun,
+    events: Iterable[RunEvent],
+    outputs: Mapping[str, Outputs],
+    has_ended: bool,
+    prepared: Prepared | None = None,
+) -> RunRecord:
+    """Build the record.
+
+    Args:
+        outputs: path → outputs of a node.
+        has_ended: no process runs it: what was running then is interrupted.
+        prepared: the workflow that ran, for the inputs of its nodes; None: not available any more.
+    """
+    given = {path: {key: value for key, value in those.items() if value is not Skip} for path, those in outputs.items()}
+    found = _noted(events)
     for path in given:  # it ended, but its process ended before that was written
         found.setdefault(path, {"state": "complete"})
     if has_ended:

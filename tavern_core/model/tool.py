@@ -25,6 +25,9 @@ class CostHints:
     latency_ms_p95: float | None = None
     is_async: bool = False
 
+    def to_json(self) -> dict[str, Any]:
+        return {"latencyMsP50": self.latency_ms_p50, "latencyMsP95": self.latency_ms_p95, "isAsync": self.is_async}
+
 
 @dataclass(frozen=True, slots=True)
 class Example:
@@ -164,11 +167,7 @@ class ToolSpec:
             "inputSchema": dict(self.input_schema),
             "outputSchema": None if self.output_schema is None else dict(self.output_schema),
             "capabilities": sorted(self.capabilities),
-            "costHints": {
-                "latencyMsP50": self.cost_hints.latency_ms_p50,
-                "latencyMsP95": self.cost_hints.latency_ms_p95,
-                "isAsync": self.cost_hints.is_async,
-            },
+            "costHints": self.cost_hints.to_json(),
             "optional": self.optional,
             "aliases": list(self.aliases),
             "examples": [

@@ -46,6 +46,13 @@ def docstring_of(function: Callable[..., Any]) -> Docstring:
     return parse_docstring(text if isinstance(text, str) else "")
 
 
+def _field_end(lines: list[str], at: int) -> int:
+    """Where the indented lines below a field end."""
+    while at < len(lines) and lines[at][:1].isspace() and lines[at].strip():
+        at += 1
+    return at
+
+
 def parse_docstring(text: str) -> Docstring:
     """Read a docstring. Any text is accepted; unknown parts belong to the description."""
     lines = inspect.cleandoc(text).splitlines()[:_MAX_LINES]
@@ -69,10 +76,8 @@ def parse_docstring(text: str) -> Docstring:
                 returns += _returned(body, underlined)
         elif found := _FIELD.match(line):
             in_sections = True
-            start, at = at, at + 1
-            while at < len(lines) and lines[at][:1].isspace() and lines[at].strip():
-                at += 1
-            words = [found["text"], *lines[start + 1 : at]]
+            start, at = at + 1, _field_end(lines, at + 1)
+            words = [found["text"], *lines[start:at]]
             if found["name"].lower() in _REST_PARAMETERS and found["rest"]:
                 parameters.setdefault(found["rest"].split()[-1].lstrip("*"), words)
             elif found["name"].lower() in ("return", "returns"):

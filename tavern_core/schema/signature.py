@@ -75,17 +75,13 @@ def signature_schema(
     optional = {name for name, parameter in ours.items() if parameter.default is None}
     schemas, definitions = reader.translate({name: _or_none(hint, name in optional) for name, hint in hints.items()})
     docs = docstring_of(function)
-    properties: dict[str, Any] = {}
-    required: list[str] = []
+    parameters: dict[str, Any] = {"type": "object", "properties": {}}
     for name, parameter in ours.items():
-        properties[name] = dict(schemas[name].schema)
+        shown = parameters["properties"][name] = dict(schemas[name].schema)
         if text := description_in(hints[name]) or docs.parameters.get(name, ""):
-            properties[name]["description"] = text
-        if not _add_default(properties[name], parameter, hints[name], schemas[name]):
-            required.append(name)
-    parameters: dict[str, Any] = {"type": "object", "properties": properties}
-    if required:
-        parameters["required"] = required
+            shown["description"] = text
+        if not _add_default(shown, parameter, hints[name], schemas[name]):
+            parameters.setdefault("required", []).append(name)
     if extra is not None:
         parameters["additionalProperties"] = reader.translate_one(extra)
     if definitions:

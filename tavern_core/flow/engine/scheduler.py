@@ -455,15 +455,8 @@ class Scheduler:
         """One hash of everything that the outputs of this plan depend on."""
         return self.depends.digest()
 
-    def recall(self, number: int, work: Work, inputs: Mapping[str, Any], changed: bytes = b"") -> Outputs | None:
-        """The answer of an earlier run, if one is stored under the same key.
-
-        Args:
-            changed: a key of the inputs as changed by a hook.
-        """
-        run = self.run
-        if run.cache is None or number in self._revived:
-            return None
+    def _recall_key(self, number: int, work: Work, inputs: Mapping[str, Any], changed: bytes) -> tuple[bytes, bool]:
+        """The key under which the answer of a step is stored, and whether other runs may reuse it."""
         key, is_pure = self.depends.key(number, work), not work.step.streams
         if work.lazy_upstream:
             key, is_known = self.depends.with_lazy(key, work)
@@ -475,8 +468,20 @@ class Scheduler:
             assert work.code.cls is not None
             own = fresh(inputs)
             adapt(work.code.adapters, own, MisfitInput)
-            seen = work.code.cls().fingerprint(run.context_of(self, number, work), **own)
+            seen = work.code.cls().fingerprint(self.run.context_of(self, number, work), **own)
             key = joined_key(key, [value_key(seen)])
+        return key, is_pure
+
+    def recall(self, number: int, work: Work, inputs: Mapping[str, Any], changed: bytes = b"") -> Outputs | None:
+        """The answer of an earlier run, if one is stored under the same key.
+
+        Args:
+            changed: a key of the inputs as changed by a hook.
+        """
+        run = self.run
+        if run.cache is None or number in self._revived:
+            return None
+        key, is_pure = self._recall_key(number, work, inputs, changed)
         path = self.prefix + work.step.id
         self.depends.keys[number] = key
         found = run.cache.find(path, key, work, is_pure)

@@ -151,6 +151,23 @@ def misspelt(data: Mapping[str, Any], locate: Callable[[str], Location], whole: 
         yield Finding(CODE, message, f'add "{INVENTORY}": ["plugin:tool"]', whole, "warning")
 
 
+def _listed(profile: AgentProfile, search: _InventorySearch) -> tuple[dict[str, None], list[Finding]]:
+    """The tools of the inventory, in its order, and what is wrong with its entries."""
+    tools: dict[str, None] = {}
+    findings: list[Finding] = []
+    for index, written in enumerate(profile.tool_ids_inventory[:MOST_TOOLS]):
+        where = Location(search.file, pointer=f"{INVENTORY}[{index}]")
+        found = search.look_up(written.strip())
+        if isinstance(found, Missing):
+            findings.append(Finding(CODE, found.message, found.hint, where, "warning", {"id": written[:_LONGEST_ID]}))
+        elif found in tools:
+            message = f"{written!r} is listed twice, here and before as {found!r}"
+            findings.append(Finding(CODE, message, "remove one of them", where, "warning"))
+        else:
+            tools[found] = None
+    return tools, findings
+
+
 def resolve_profile(
     profile: AgentProfile,
     find: Callable[[str], str | None],
@@ -169,18 +186,7 @@ def resolve_profile(
         absent: why a tool is not there, where more is known than that.
     """
     search = _InventorySearch(profile, find, known, namespaces or {}, f"profile {profile.name}", absent)
-    tools: dict[str, None] = {}
-    findings: list[Finding] = []
-    for index, written in enumerate(profile.tool_ids_inventory[:MOST_TOOLS]):
-        where = Location(search.file, pointer=f"{INVENTORY}[{index}]")
-        found = search.look_up(written.strip())
-        if isinstance(found, Missing):
-            findings.append(Finding(CODE, found.message, found.hint, where, "warning", {"id": written[:_LONGEST_ID]}))
-        elif found in tools:
-            message = f"{written!r} is listed twice, here and before as {found!r}"
-            findings.append(Finding(CODE, message, "remove one of them", where, "warning"))
-        else:
-            tools[found] = None
+    tools, findings = _listed(profile, search)
     findings += _overlong(profile, search.file)
     findings += _unknown_capabilities(profile, search.file)
     wire_names, unusable = usable_wire_names(profile, tools)

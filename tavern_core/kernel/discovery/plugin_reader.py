@@ -67,18 +67,22 @@ def read_plugin(candidate: Candidate, folder: str, prefix: str, now: int) -> Row
         _watch(row, now, f"/{manifest.tools.entry}")
     if manifest.skills is not None and not prefix:
         _watch(row, now, f"/{manifest.skills.entry}")
-    tools = read_declared_tools(manifest, reading.document, files)
+    findings = (*reading.findings, *_name_findings(candidate, manifest, reading))
+    _fill(row, manifest, findings, read_declared_tools(manifest, reading.document, files))
+    return row
+
+
+def _fill(row: Row, manifest: Manifest, findings: Sequence[Finding], tools: DeclaredTools) -> None:
+    """Put what was read into the row."""
     facts = facts_of(manifest)
     row.name = facts.name
     row.facts = facts.to_json()
-    found = (*reading.findings, *_name_findings(candidate, manifest, reading))
-    row.findings = [finding_row(finding) for finding in found]
+    row.findings = [finding_row(finding) for finding in findings]
     row.ids = list(tools.ids)
     row.details.put(MANIFEST, manifest.model_dump(mode="json", by_alias=True, exclude_defaults=True))
     if tools != DeclaredTools():
         row.details.put(TOOLS, pack_tools(tools))
     row.tool_findings = [finding_row(finding) for finding in tools.findings]
-    return row
 
 
 def _read_translated(row: Row, candidate: Candidate, now: int) -> Row:

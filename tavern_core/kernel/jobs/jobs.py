@@ -96,17 +96,8 @@ class Jobs(Mapping[str, Job]):
             UsageError: there is no such status, or an argument has the wrong type (USAGE).
         """
         check_most(most)
-        if not isinstance(status, str | Collection) or not isinstance(tool, str):
-            raise UsageError(
-                "jobs.list takes statuses and the id of a tool", hint='jobs.list(status="running", tool="text:count")'
-            )
         check_caller(context)
-        wanted = (status,) if isinstance(status, str) and status else tuple(status)
-        if unknown := [one for one in wanted if one not in JOB_STATUSES]:
-            raise UsageError(
-                f"{unknown[0]!r:.80} is not a status of a job",
-                hint=did_you_mean(str(unknown[0]), JOB_STATUSES) or f"there are: {', '.join(JOB_STATUSES)}",
-            )
+        wanted = _statuses(status, tool)
         owner, named = None if context is None else owner_of(context), spellings(tool)
         found = {
             kept.job.id: self._seen(kept)
@@ -382,3 +373,18 @@ class Jobs(Mapping[str, Job]):
         if known is None or (not kept.is_lost and known.status not in ("input_required", "running")):
             return job
         return replace(job, questions=known.questions, status=known.status, error=known.error)
+
+
+def _statuses(status: str | Collection[str], tool: str) -> tuple[str, ...]:
+    """The statuses that `Jobs.list` is asked for. Raises UsageError: there is no such status, or `tool` is no text (USAGE)."""
+    if not isinstance(status, str | Collection) or not isinstance(tool, str):
+        raise UsageError(
+            "jobs.list takes statuses and the id of a tool", hint='jobs.list(status="running", tool="text:count")'
+        )
+    wanted = (status,) if isinstance(status, str) and status else tuple(status)
+    if unknown := [one for one in wanted if one not in JOB_STATUSES]:
+        raise UsageError(
+            f"{unknown[0]!r:.80} is not a status of a job",
+            hint=did_you_mean(str(unknown[0]), JOB_STATUSES) or f"there are: {', '.join(JOB_STATUSES)}",
+        )
+    return wanted

@@ -90,6 +90,14 @@ def refuse_copy(process: int) -> None:
         raise UsageError(copied(process), hint=COPIED_HINT)
 
 
+def _create(db: sqlite3.Connection, schema: str, version: int) -> None:
+    with db:
+        db.execute("BEGIN IMMEDIATE")
+        for statement in schema.split(";"):
+            db.execute(statement)
+        db.execute(f"PRAGMA user_version = {version}")
+
+
 def connect(
     path: Path,
     schema: str,
@@ -137,11 +145,7 @@ def connect(
             if not is_usable:
                 raise sqlite3.DatabaseError("the database is malformed")
             if found < version:
-                with db:
-                    db.execute("BEGIN IMMEDIATE")
-                    for statement in schema.split(";"):
-                        db.execute(statement)
-                    db.execute(f"PRAGMA user_version = {version}")
+                _create(db, schema, version)
             with contextlib.suppress(OSError):
                 path.chmod(PRIVATE_FILE)
             return db

@@ -40,6 +40,26 @@ class JsonDocument(Document):
         return lines[number - 1].rstrip("\r") if 0 < number <= len(lines) else ""
 
 
+def _read_quickly(text: str) -> tuple[Any, bool]:
+    """The data; and whether there was something in it that only `_scan` can name."""
+    odd: list[object] = []
+
+    def members_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        members = dict(pairs)
+        if len(members) != len(pairs):
+            odd.append(pairs)
+        return members
+
+    def integer(digits: str) -> int:
+        if len(digits) <= _LONGEST_INTEGER:
+            return int(digits)
+        odd.append(digits)
+        return 0
+
+    data = json.loads(text, object_pairs_hook=members_of, parse_constant=odd.append, parse_int=integer)
+    return data, bool(odd)
+
+
 def read_json(
     text: str | bytes,
     file: str,
@@ -60,43 +80,25 @@ def read_json(
     found = text_of(text, file, code, largest)
     if isinstance(found, Finding):
         return JsonDocument(file, "", None, (found,), code)
-    odd: list[object] = []  # what the quick pass saw and only the located one can name
-
-    def members_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        members = dict(pairs)
-        if len(members) != len(pairs):
-            odd.append(pairs)
-        return members
-
-    def integer(digits: str) -> int:
-        if len(digits) <= _LONGEST_INTEGER:
-            return int(digits)
-        odd.append(digits)
-        return 0
-
-    def finding(message: str, hint: str, where: Location) -> Finding:
-        return Finding(code, message, hint, where)
-
     try:
-        data = json.loads(found, object_pairs_hook=members_of, parse_constant=odd.append, parse_int=integer)
+        data, is_odd = _read_quickly(found)
     except json.JSONDecodeError as error:
         said = error.msg.removesuffix(" at").removesuffix(" starting")
-        wrong = finding(
-            f"not JSON: {said[:1].lower()}{said[1:]}", _hint(error), Location(file, error.lineno, error.colno)
-        )
+        where = Location(file, error.lineno, error.colno)
+        wrong = Finding(code, f"not JSON: {said[:1].lower()}{said[1:]}", _hint(error), where)
         return JsonDocument(file, found, None, (wrong,), code)
     except RecursionError:
-        wrong = finding(f"nested deeper than {depths.VALUE}", FLATTER, Location(file))
+        wrong = Finding(code, f"nested deeper than {depths.VALUE}", FLATTER, Location(file))
         return JsonDocument(file, found, None, (wrong,), code)
     plain = JsonDocument(file, found, None)
     findings = [
         # What is too large has no better place than its file, and looking for one would read all of it again.
-        finding(message, hint, Location(file) if hint is SMALLER else plain.locate(path))
+        Finding(code, message, hint, Location(file) if hint is SMALLER else plain.locate(path))
         for path, message, hint in _refusals(data, most_values)
     ]
-    if odd:
+    if is_odd:
         findings += [
-            finding(message, hint, Location(file, *mark, ".".join(map(str, path))))
+            Finding(code, message, hint, Location(file, *mark, ".".join(map(str, path))))
             for path, mark, message, hint in _scan(found)[1]
         ]
     return JsonDocument(file, found, data, tuple(findings[:MOST_FINDINGS]), code)
