@@ -67,10 +67,21 @@ class Ended(Generic[T]):
         self.declined = ""
         """The reason of a model that changed nothing."""
 
-    def better(self, answered: Answered, judged: Judged[T]) -> None:
-        """Keep a result that has fewer warnings than the one so far."""
-        if judged.result is not None and (self.result is None or len(judged.problems) < len(self.problems)):
-            self.answered, self.result, self.problems = answered, judged.result, judged.problems
+    def take(self, answered: object, judged: Judged[T]) -> None:
+        """Keep a result that has fewer warnings than the one so far; while there is none, what is wrong."""
+        if isinstance(answered, Answered) and judged.result is not None:
+            if self.result is None or len(judged.problems) < len(self.problems):
+                self.answered, self.result, self.problems = answered, judged.result, judged.problems
+        elif self.result is None:
+            self.problems = judged.problems
+
+
+def _reported(answer: str, judged: Judged[Any], language: Language) -> list[Message]:
+    """The last answer of the model, and what is wrong with it."""
+    return [
+        {"role": "assistant", "content": answer[:_LONGEST_SHOWN]},
+        {"role": "user", "content": report(judged.problems, language, judged.definitions)},
+    ]
 
 
 async def negotiate(
@@ -92,7 +103,7 @@ async def negotiate(
     ended: Ended[T] = Ended()
     conversation = [*messages]
     before: list[str] = []
-    for number in range(max(0, min(rounds, MOST_ROUNDS)) + 1):
+    for _ in range(max(0, min(rounds, MOST_ROUNDS)) + 1):
         try:
             answer = await ask(conversation, ANSWER_SCHEMA)
         except CallError:
@@ -103,23 +114,15 @@ async def negotiate(
         judged = await _judged(answered, judge)
         text = (answer.text or _written(answer))[:_LONGEST_KEPT]
         ended.rounds.append(Round(text, judged.problems, dict(answer.usage)))
-        if isinstance(answered, Answered):
-            if not answered.patch and answered.reason:
-                ended.declined = "" if ended.result is not None else answered.reason
-                break
-            ended.better(answered, judged)
-        if ended.result is None:
-            ended.problems = judged.problems
+        if isinstance(answered, Answered) and not answered.patch and answered.reason:
+            ended.declined = "" if ended.result is not None else answered.reason
+            break
+        ended.take(answered, judged)
         lines = [line(problem, language) for problem in judged.problems]
         if not lines or lines == before:
             break
         before = lines
-        said = ended.rounds[number].answer[:_LONGEST_SHOWN]
-        conversation = [
-            *messages,
-            {"role": "assistant", "content": said},
-            {"role": "user", "content": report(judged.problems, language, judged.definitions)},
-        ]
+        conversation = [*messages, *_reported(text, judged, language)]
     return ended
 
 

@@ -61,6 +61,13 @@ def confine(
         return ()
     if begun is None:
         require_one_thread()
+    return apply_layers(policy, _steps(policy, begun, asking))[0]
+
+
+def _steps(
+    policy: BoxPolicy, begun: Begun | None, asking: Callable[[int], None] | None
+) -> list[tuple[str, Callable[[], None]]]:
+    """The layers, and what applies each, in the order in which they allow each other."""
     rules = None if begun is None else begun.rules
     asks = asking is not None and judges(policy)
 
@@ -70,14 +77,13 @@ def confine(
         if (listener := seccomp.apply(policy, asks=asks)) >= 0 and asking is not None:
             asking(listener)
 
-    steps: list[tuple[str, Callable[[], None]]] = [
+    return [
         (LIMITS, lambda: rlimits.apply(policy.limits)),
         (NAMESPACES, lambda: _own_namespaces(policy)),
         (PRIVILEGES, privileges.apply),
         (LANDLOCK, lambda: landlock.apply(policy, begun=rules, asks=asks)),
         (SECCOMP, filter_calls),
     ]
-    return apply_layers(policy, steps)[0]
 
 
 def apply_layers(

@@ -62,18 +62,10 @@ def check(
 
     Exit code 4 if something is wrong, 5 if there is no such plugin.
     """
-    from tavern_core import __version__
-    from tavern_core.review.plugin_check import check_plugin
-
     if not _is_folder(target) and target in session.loaded().config.upstreams:
         _check_upstream(session, target)
         return
-    roots = [] if _is_folder(target) else _roots(session)
-    report = check_plugin(target, roots=roots, host_version=__version__)
-    written: Sequence[Path] = ()
-    if write and report.undeclared_tools:
-        written = _write(report)
-        report = check_plugin(target, roots=roots, host_version=__version__)
+    report, written = _checked(session, target, write=write)
     if probing and report.location:
         report = replace(report, findings=(*report.findings, *_probed(session, report)))
     words = ctx.meta[_WORDS]
@@ -90,6 +82,19 @@ def check(
         _show(session, report, written, traced)
     if not is_ok:
         raise ReportedExit(NOTHING_FOUND if any(f.code == "PLUGIN_NOT_FOUND" for f in report.findings) else INVALID)
+
+
+def _checked(session: Session, target: str, *, write: bool) -> tuple[CheckReport, Sequence[Path]]:
+    """The report; and the files that were written for tools that plugin.yaml does not declare, where that is wanted."""
+    from tavern_core import __version__
+    from tavern_core.review.plugin_check import check_plugin
+
+    roots = [] if _is_folder(target) else _roots(session)
+    report = check_plugin(target, roots=roots, host_version=__version__)
+    if not write or not report.undeclared_tools:
+        return report, ()
+    written = _write(report)
+    return check_plugin(target, roots=roots, host_version=__version__), written
 
 
 def _check_upstream(session: Session, name: str) -> None:

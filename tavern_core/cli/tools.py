@@ -67,11 +67,8 @@ def list_(
     context = None if permissions is None else caller(permissions, profile)
     visible = known.list(profile, context=context, usable=context is not None)
     shown = {spec.id for spec in visible}
-    found = [
-        s
-        for s in (known.snapshot() if everything else visible)
-        if _fits(s, tag, capability) and plugin in (None, s.plugin)
-    ]
+    listed = known.snapshot() if everything else visible
+    found = [s for s in listed if _fits(s, tag, capability) and plugin in (None, s.plugin)]
     needs = known.lacking(found, profile=profile, context=context)
     if session.as_json:
         session.out.json(

@@ -186,6 +186,23 @@ class Running:
         outer = current.get()
         return context if context is not None or outer is None else outer[2]
 
+    async def _seen(
+        self, inputs: dict[str, Any], run: Run, info: RunInfo, taken: TakenUp | None
+    ) -> tuple[dict[str, Any], bool]:
+        """The inputs as hooks have changed them, once for a run and its resumptions; and whether they did."""
+        if taken is None or taken.seen is None:
+            return await self._changed(inputs, run, info)
+        return dict(taken.seen), taken.kept.changed is not None
+
+    def _log_of(self, run_id: str) -> EventLog:
+        """The events of a resumed run go on after those that are stored."""
+        before = self._caches.runs.events(run_id)
+        return EventLog(before[-1].seq if before else 0, lambda after: self._caches.runs.events(run_id, after))
+
+    def _node_hooks(self, info: RunInfo) -> NodeHooks | None:
+        around, after = self._hooks.of("tavern_before_node"), self._hooks.of("tavern_after_node")
+        return NodeHooks(self._calls, around, after, info) if around or after else None
+
     async def _begin(
         self,
         what: Any,
@@ -202,17 +219,11 @@ class Running:
         run_id, again = request.run_id, request.again
         earlier, log = self._earlier(again, caller, made.prepared, request.start_at, taken), None
         if taken is not None:
-            run_id, runs = taken.kept.run_id, self._caches.runs
-            before = runs.events(run_id)
-            log = EventLog(before[-1].seq if before else 0, lambda after: runs.events(run_id, after))
+            run_id = taken.kept.run_id
+            log = self._log_of(run_id)
         inputs = {key: plain(value) for key, value in inputs.items()}
-        cache = RunCache(
-            self._caches.session,
-            self._caches.disk,
-            earlier,
-            is_off=not request.uses_cache,
-            write=self._caches.runs.written,
-        )
+        caches, is_off = self._caches, not request.uses_cache
+        cache = RunCache(caches.session, caches.disk, earlier, is_off=is_off, write=caches.runs.written)
         run = Run(
             made.prepared, {}, host=self._run_host, context=caller, options=request.options,
             beginning=Beginning(run_id, cache, request.answers, log),
@@ -220,16 +231,11 @@ class Running:
         cache.on_lost = lambda path, why: run.note("again", path, {"why": why})
         self._watch_reading(run, cache, again if taken is None else run_id)
         info = RunInfo(run.id, made.workflow.id, caller.principal or "")
-        if taken is None or taken.seen is None:
-            seen, is_changed = await self._changed(inputs, run, info)
-        else:
-            seen, is_changed = dict(taken.seen), taken.kept.changed is not None
+        seen, is_changed = await self._seen(inputs, run, info, taken)
         run.inputs = _chosen(seen, info, made)
         _check_inputs(run, info)
         run.check_options()
-        around, after = self._hooks.of("tavern_before_node"), self._hooks.of("tavern_after_node")
-        if around or after:
-            run.around = NodeHooks(self._calls, around, after, info)
+        run.around = self._node_hooks(info)
         recorder = None
         if request.keep:
             about = await self._about(run, made.workflow, inputs, is_changed, options, taken)

@@ -42,14 +42,7 @@ async def _made(
     return await invoke("native", tool, dict(call.arguments), context=context)
 
 
-def langchain_tools(
-    specs: list[ToolSpec], context: CallContext | None, invoke: Invoke, invoke_sync: Callable[..., ToolResult]
-) -> list[Any]:
-    """The tools as objects of LangChain; see `Tavern.langchain_tools`.
-
-    Raises:
-        UsageError: the extra ``langchain`` is not installed (USAGE).
-    """
+def _tool_class(context: CallContext | None, invoke: Invoke, invoke_sync: Callable[..., ToolResult]) -> Any:
     try:
         from langchain_core.tools import BaseTool, ToolException
     except ImportError:
@@ -79,11 +72,23 @@ def langchain_tools(
             plain = len(texts) == len(result.content)
             return "\n".join(texts) if plain else [dict(block) for block in result.content], result
 
+    return TavernTool
+
+
+def langchain_tools(
+    specs: list[ToolSpec], context: CallContext | None, invoke: Invoke, invoke_sync: Callable[..., ToolResult]
+) -> list[Any]:
+    """The tools as objects of LangChain; see `Tavern.langchain_tools`.
+
+    Raises:
+        UsageError: the extra ``langchain`` is not installed (USAGE).
+    """
+    tool_class = _tool_class(context, invoke, invoke_sync)
     made = []
     for spec in specs:
         shown = export_for_model(spec, "openai")["function"]
         made.append(
-            TavernTool(
+            tool_class(
                 name=shown["name"],
                 description=shown["description"] or spec.id,
                 args_schema=shown["parameters"],

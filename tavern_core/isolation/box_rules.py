@@ -67,12 +67,6 @@ class BoxRules:
         read = [*runtime_paths.for_every_program(), *_beside(program), *readable, *writable]
         read += runtime_paths.NETWORK if may_network or has_gateway else ()
         read += runtime_paths.PROGRAMS if others else ()
-        mounts, own = read_mounts(), os.path.realpath(self.data)
-        may_write = _granted(rights, "write:fs", workspace, is_open)
-        if not is_open and any(is_in(own, path) or is_in(path, own) for path in may_write):
-            with contextlib.suppress(OSError):  # a missing folder cannot be granted
-                self.data.mkdir(parents=True, exist_ok=True)
-        kept = self.unwritable() if may_write else []
         return BoxPolicy(
             tuple(dict.fromkeys(read)),
             tuple(writable),
@@ -85,13 +79,21 @@ class BoxRules:
             level="required" if is_own else self.level,
             without=self.config.without,
             left_out=NOT_OPEN if is_open else (),
-            granted=Granted(
-                _granted(rights, "read:fs", workspace, is_open),
-                may_write,
-                tuple(closed([state_root(self.home)], mounts)),
-                tuple(kept),
-                own,
-            ),
+            granted=self._places(rights, workspace, is_open),
+        )
+
+    def _places(self, rights: Rights, workspace: str, is_open: bool) -> Granted:
+        """What was granted of the file system, and what is closed in it whatever was granted."""
+        own, may_write = os.path.realpath(self.data), _granted(rights, "write:fs", workspace, is_open)
+        if not is_open and any(is_in(own, path) or is_in(path, own) for path in may_write):
+            with contextlib.suppress(OSError):  # a missing folder cannot be granted
+                self.data.mkdir(parents=True, exist_ok=True)
+        return Granted(
+            _granted(rights, "read:fs", workspace, is_open),
+            may_write,
+            tuple(closed([state_root(self.home)], read_mounts())),
+            tuple(self.unwritable() if may_write else ()),
+            own,
         )
 
     def _limits(self, program: str) -> BoxLimits:

@@ -113,6 +113,16 @@ class _Lent:
         self._programs: dict[int, tuple[Process, AsyncIterator[bytes] | None]] = {}
         self._reading: dict[int, asyncio.Task[bytes]] = {}
 
+    async def _lock(self, number: int, name: str) -> None:
+        _room(self._locks)
+        lock = self._upstream.lock(name)
+        await lock.__aenter__()
+        self._locks[number] = lock
+
+    async def _unlock(self, number: int) -> None:
+        if (held := self._locks.pop(number, None)) is not None:
+            await held.__aexit__(None, None, None)
+
     async def answer(self, wish: str, given: Sequence[Any]) -> Any:
         match wish:
             case "changed":
@@ -123,15 +133,9 @@ class _Lent:
                 text = None if given[1] is None else str(given[1])
                 return await asyncio.to_thread(self._upstream.save, str(given[0]), text)
             case "lock":
-                _room(self._locks)
-                lock = self._upstream.lock(str(given[1]))
-                await lock.__aenter__()
-                self._locks[int(given[0])] = lock
-                return None
+                return await self._lock(int(given[0]), str(given[1]))
             case "unlock":
-                if (held := self._locks.pop(int(given[0]), None)) is not None:
-                    await held.__aexit__(None, None, None)
-                return None
+                return await self._unlock(int(given[0]))
             case "client":
                 return await self._client(str(given[0]), float(given[1]), int(given[2]))
             case "fetch":

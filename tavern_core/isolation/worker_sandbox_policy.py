@@ -25,6 +25,11 @@ _NEVER: Final = ("/", "/tmp", "/var", "/etc", "/home")
 """Folders that contain more than modules, whatever lists them."""
 
 
+def _limits(config: IsolationConfig) -> BoxLimits:
+    files, processes = max(config.open_files, THREADS), max(config.processes, THREADS)
+    return BoxLimits(config.memory_bytes, True, None, files, processes, config.file_bytes)
+
+
 def worker_policy(
     *,
     code: Iterable[Path],
@@ -45,25 +50,12 @@ def worker_policy(
     """
     hidden, keep = closed([state_root(shut.home)]), closed(shut.kept)
     own = os.path.realpath(data_dir)
-    read = [
-        *runtime_paths.machine(),
-        *runtime_paths.interpreter(),
-        str(package_location.FOLDER),
-        *map(str, code),
-        str(data_dir),
-    ]
+    interpreter = (*runtime_paths.machine(), *runtime_paths.interpreter(), str(package_location.FOLDER))
+    read = [*interpreter, *map(str, code), str(data_dir)]
     for entry in _modules(path):
         read += around(entry, [*hidden, *keep, str(Path.home())], own)
     may_read, may_write = (granted_paths(scopes[name]) if name in scopes else () for name in ("read:fs", "write:fs"))
     may_spawn = SPAWN in scopes
-    limits = BoxLimits(
-        config.memory_bytes,
-        True,
-        None,
-        max(config.open_files, THREADS),
-        max(config.processes, THREADS),
-        config.file_bytes,
-    )
     return BoxPolicy(
         read=tuple(dict.fromkeys(read)),
         write=(str(data_dir),),
@@ -71,7 +63,7 @@ def worker_policy(
         granted=Granted(may_read, may_write, tuple(hidden), tuple(shut.unwritable) if may_write else (), own),
         may_fork=may_spawn,
         may_execute=may_spawn and scopes[SPAWN] is None,
-        limits=limits,
+        limits=_limits(config),
         level=level,
         without=config.without,
     )

@@ -184,7 +184,7 @@ class Registry:
         loose: dict[str, set[str]] = {}
         hidden: dict[str, str] = {}
         for plugin in sorted(self._by_plugin, key=lambda name: (self._rank[name], name)):
-            own, own_aliases = self._by_plugin[plugin]
+            own, _ = self._by_plugin[plugin]
             folded = ("", "")
             for entry in own:
                 owner, local = split_id(entry.id)
@@ -201,17 +201,7 @@ class Registry:
                 entries[entry.id] = entry
                 loose.setdefault(f"{folded[1]}{name}", set()).add(entry.id)
                 loose.setdefault(name, set()).add(entry.id)
-            wanted = {
-                a: target for a, target in own_aliases.items() if target in entries and entries[target].plugin == plugin
-            }
-            for alias, target in wanted.items():
-                taken = aliases.get(alias) or (alias if alias in entries else target)
-                if taken == target:
-                    aliases[alias] = target
-                    loose.setdefault(fold(alias), set()).add(target)
-                else:
-                    hidden[alias] = f"alias {alias!r} of {plugin} is already {taken!r}; {taken!r} keeps it"
-                    self._diagnostics.add("NAME_CONFLICT", hidden[alias], plugin=plugin)
+            hidden |= self._add_aliases(plugin, entries, aliases, loose)
         given, misfits = self._add_given(entries, aliases, loose)
         self._hidden = hidden
         self._picture = _Known(
@@ -222,6 +212,23 @@ class Registry:
             tuple(misfits),
         )
         self._is_stale = False
+
+    def _add_aliases(
+        self, plugin: str, entries: Mapping[str, Entry], aliases: dict[str, str], loose: dict[str, set[str]]
+    ) -> dict[str, str]:
+        """Add the aliases of a plugin's tools to `aliases` and `loose`; returns those that another has, and why they are hidden."""
+        hidden = {}
+        for alias, target in self._by_plugin[plugin][1].items():
+            if target not in entries or entries[target].plugin != plugin:
+                continue
+            taken = aliases.get(alias) or (alias if alias in entries else target)
+            if taken == target:
+                aliases[alias] = target
+                loose.setdefault(fold(alias), set()).add(target)
+            else:
+                hidden[alias] = f"alias {alias!r} of {plugin} is already {taken!r}; {taken!r} keeps it"
+                self._diagnostics.add("NAME_CONFLICT", hidden[alias], plugin=plugin)
+        return hidden
 
     def _add_given(
         self, entries: Mapping[str, Entry], aliases: dict[str, str], loose: dict[str, set[str]]

@@ -59,8 +59,7 @@ def parse_docstring(text: str) -> Docstring:
     description: list[str] = []
     parameters: dict[str, list[str]] = {}
     returns: list[str] = []
-    at = 0
-    in_sections = False
+    at, in_sections = 0, False
     while at < len(lines):
         line = lines[at]
         if kind := _section(lines, at):

@@ -53,11 +53,7 @@ class FunctionSchema:
     convert: Convert | None = None
 
 
-def signature_schema(
-    function: Callable[..., Any],
-    *,
-    inject: Mapping[type, str] | None = None,
-) -> FunctionSchema:
+def signature_schema(function: Callable[..., Any], *, inject: Mapping[type, str] | None = None) -> FunctionSchema:
     """Read a function's signature, annotations and docstring.
 
     Args:

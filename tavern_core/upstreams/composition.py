@@ -97,20 +97,16 @@ class UpstreamParts:
             scopes, places = tuple(reach.scopes(record).items()), tuple(reach.places(record).items())
             return replace(own, scopes=scopes, places=places)
 
+        def rights_of(plugin: str) -> Rights:
+            return rights(lifecycle.records[plugin])
+
         def granted(plugin: str) -> Granted:
             return Granted(lambda: lifecycle.records[plugin], secret, sandbox_of, rights, base.known_secrets)
 
         catalogue = self.catalogue or Catalogue(base.home / CACHE)
         quarantine = self.quarantine or Quarantine(self.grants, catalogue)
         connections = Connections(self.entries, lifecycle, granted)
-        upstreams = Upstreams(
-            self.entries,
-            catalogue,
-            lifecycle,
-            quarantine,
-            connections,
-            lambda plugin: rights(lifecycle.records[plugin]),
-        )
+        upstreams = Upstreams(self.entries, catalogue, lifecycle, quarantine, connections, rights_of)
         if self.entries:
             executor = UpstreamExecutor(self.entries, connections, quarantine, base.tool_threads)
             kinds = {entry.config.kind for entry in self.entries.values()}

@@ -281,6 +281,20 @@ def withheld(tool: UpstreamTool) -> UpstreamTool:
     )
 
 
+def _rights(tool: UpstreamTool, override: ToolOverride, needs: frozenset[str]) -> tuple[frozenset[str], bool]:
+    """What the callers of a tool need, and whether it may destroy something."""
+    destructive = _first(override.destructive, bool(tool.destructive) or any(map(is_dangerous, needs)))
+    capabilities = needs if override.capabilities is None else frozenset(override.capabilities)
+    if destructive and (override.capabilities is None or override.destructive):
+        capabilities |= {"danger:destructive"}
+    return capabilities, destructive
+
+
+def _implementation(tool: UpstreamTool, upstream: str) -> dict[str, Any]:
+    marks = {"forwardsKey": tool.forwards_key, "findsByKey": tool.finds_by_key}
+    return {"upstream": upstream, "tool": tool.name, **{name: True for name, is_set in marks.items() if is_set}}
+
+
 def spec_of(tool: UpstreamTool, name: str, config: UpstreamConfig, needs: frozenset[str], stated: str = "") -> ToolSpec:
     """The tool as this host offers it.
 
@@ -290,11 +304,7 @@ def spec_of(tool: UpstreamTool, name: str, config: UpstreamConfig, needs: frozen
     """
     plugin = config.plugin_name(name)
     override = config.tools.get(tool.name) or _NOTHING
-    needs = needs | tool.capabilities
-    destructive = _first(override.destructive, bool(tool.destructive) or any(map(is_dangerous, needs)))
-    capabilities = needs if override.capabilities is None else frozenset(override.capabilities)
-    if destructive and (override.capabilities is None or override.destructive):
-        capabilities |= {"danger:destructive"}
+    capabilities, destructive = _rights(tool, override, needs | tool.capabilities)
     trusted = config.trust_annotations
     local = local_name(tool.name)
     shown = tool.display_name or ("" if local == tool.name else _prose(tool.name))
@@ -316,12 +326,7 @@ def spec_of(tool: UpstreamTool, name: str, config: UpstreamConfig, needs: frozen
         destructive=destructive,
         idempotent=_first(override.idempotent, trusted and bool(tool.idempotent or tool.read_only)),
         timeout_ms=override.timeout_ms or config.timeout_ms or tool.timeout_ms or TIMEOUT_MS,
-        implementation={
-            "upstream": name,
-            "tool": tool.name,
-            **({"forwardsKey": True} if tool.forwards_key else {}),
-            **({"findsByKey": True} if tool.finds_by_key else {}),
-        },
+        implementation=_implementation(tool, name),
         source=f"upstream {name}",
         requires_approval=bool(override.requires_approval),
         optional=bool(override.optional),

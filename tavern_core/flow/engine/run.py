@@ -150,6 +150,19 @@ class Run:
 
     # Running -------------------------------------------------------------------------------------------------------------
 
+    async def _driven(self, scope: Scheduler, task: asyncio.Task[Any], others: int) -> RunState:
+        """Run all steps; how that ended. A cancellation that is not the run's own is raised."""
+        try:
+            await scope.drive()
+        except BaseException as error:
+            is_ours = isinstance(error, asyncio.CancelledError) and self._has_stopped and task.uncancel() <= others
+            if not is_ours:
+                self.is_cancelled = True
+                self.note("run:cancelled", "")
+                raise
+            return "waiting" if self.is_left and self.unanswered else "cancelled"
+        return "error" if scope.fatal else "complete"
+
     async def execute(self) -> RunResult:
         """Run to the end. Errors of nodes are not raised; a cancelled caller cancels the run.
 
@@ -170,17 +183,7 @@ class Run:
         if self.is_cancelled:  # before it could begin
             self._stop(self._task)
         try:
-            await scope.drive()
-            state: RunState = "error" if scope.fatal else "complete"
-        except BaseException as error:
-            is_ours = (
-                isinstance(error, asyncio.CancelledError) and self._has_stopped and self._task.uncancel() <= others
-            )
-            if not is_ours:
-                self.is_cancelled = True
-                self.note("run:cancelled", "")
-                raise
-            state = "waiting" if self.is_left and self.unanswered else "cancelled"
+            state = await self._driven(scope, self._task, others)
         finally:
             self._is_over = True
             if timer is not None:

@@ -12,7 +12,7 @@ for callers that no other rule names; the host itself is not among them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,7 +23,7 @@ from tavern_core.kernel.access.limit_rules import LimitRules
 from tavern_core.kernel.access.list_review import ListReview
 from tavern_core.kernel.access.tool_selectors import GROUP, Known, ToolList, ToolNames, normalize_tool_name
 from tavern_core.model.call import HOST_PRINCIPAL, CallContext
-from tavern_core.model.config import HostConfig, LimitsConfig
+from tavern_core.model.config import AccessRule, HostConfig, LimitsConfig
 from tavern_core.model.naming_rules import JOB_TOOLS, SEARCH_TOOLS, split_id
 from tavern_core.model.tool import ToolSpec
 from tavern_core.model.untrusted_content_rules import is_source
@@ -209,19 +209,11 @@ def compile_access(
     tools, callers = config.tools, config.callers
     review = ListReview(tools, callers, known_tools, known_plugins, aliases or {}, file, host)
     known = review.known
-    compiled = tuple(
-        _CallerLists(
-            key,
-            None if rule.allow is None else ToolList.compile(f"callers.{key}.allow", rule.allow, known, wide=False),
-            ToolList.compile(f"callers.{key}.deny", rule.deny, known, wide=True),
-        )
-        for key, rule in sorted(callers.items())
-    )
     return AccessPolicy(
         ToolList.compile("tools.allow", tools.allow, known, wide=False),
         None if tools.only is None else ToolList.compile("tools.only", tools.only, known, wide=False),
         ToolList.compile("tools.deny", tools.deny, known, wide=True),
-        compiled,
+        tuple(_caller_lists(key, rule, known) for key, rule in sorted(callers.items())),
         file,
         ApprovalRules(config.approval, known, file),
         known,
@@ -229,15 +221,25 @@ def compile_access(
         ToolList.compile("tools.pin", tools.pin, known, wide=True) if tools.pin else None,
         ToolList.compile("tools.trusted", tools.trusted, known, wide=False),
         ToolList.compile("tools.untrusted", tools.untrusted, known, wide=True),
-        (
-            *review.findings(),
-            *review.further(tool_entries(config.approval)),
-            *review.further([("tools.pin", tools.pin, True)] if tools.pin else []),
-            *review.further([("tools.trusted", tools.trusted, False), ("tools.untrusted", tools.untrusted, True)]),
-            *review.further((f"limits.tools.{entry}", [entry], True) for entry in config.limits.tools),
-            *(found for key in config.limits.callers for found in review.caller("limits.callers", key)),
-        ),
+        tuple(_findings(review, config)),
     )
+
+
+def _caller_lists(key: str, rule: AccessRule, known: Known) -> _CallerLists:
+    allow = None if rule.allow is None else ToolList.compile(f"callers.{key}.allow", rule.allow, known, wide=False)
+    return _CallerLists(key, allow, ToolList.compile(f"callers.{key}.deny", rule.deny, known, wide=True))
+
+
+def _findings(review: ListReview, config: HostConfig) -> Iterator[Finding]:
+    """What is wrong with the lists, and with what else names tools or callers."""
+    tools = config.tools
+    yield from review.findings()
+    yield from review.further(tool_entries(config.approval))
+    yield from review.further([("tools.pin", tools.pin, True)] if tools.pin else [])
+    yield from review.further([("tools.trusted", tools.trusted, False), ("tools.untrusted", tools.untrusted, True)])
+    yield from review.further((f"limits.tools.{entry}", [entry], True) for entry in config.limits.tools)
+    for key in config.limits.callers:
+        yield from review.caller("limits.callers", key)
 
 
 def _limit_rules(config: LimitsConfig, known: Known) -> LimitRules:

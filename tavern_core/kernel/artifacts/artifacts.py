@@ -18,7 +18,7 @@ import tempfile
 import time
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Any, BinaryIO, Final
 
 from pydantic_core import to_json
 
@@ -90,23 +90,24 @@ class Artifacts:
             f"art-{secrets.token_hex(10)}", f"sha256:{digest}", size, media_type, _name(name), owner.partition("\x1f")[0], now,
             now + self._seconds, call_id, tuple(dict.fromkeys([*untrusted, *sources_of_running_call()])),
         )  # fmt: skip
-        reported = {"digest": made.digest, "size": size, "mediaType": media_type, "name": made.name, "callId": call_id}
-        if made.untrusted:
-            reported["untrusted"] = made.untrusted
-        record = Record(KIND, made.id, owner, "kept", to_json(reported).decode(), now, made.expires)
+        record = Record(KIND, made.id, owner, "kept", _written_about(made), now, made.expires)
+        self._store(beside, made.digest, record)
+        self._put += 1
+        if self._put % _PURGE_EVERY == 1:  # the first, too: most processes put few
+            self.purge()
+        return made
+
+    def _store(self, beside: Path, digest: str, record: Record) -> None:
+        """Move a written file to its place, and write its record; on an error it is discarded."""
         try:
             with locked(self._folder), state_errors(self._folder, "write"):
-                path = self._path(made.digest)
+                path = self._path(digest)
                 make_private_folder(path.parent)
                 beside.replace(path)
                 self._records.add(record)
         except BaseException:
             _discard(beside)
             raise
-        self._put += 1
-        if self._put % _PURGE_EVERY == 1:  # the first, too: most processes put few
-            self.purge()
-        return made
 
     def get(self, id: str, *, context: CallContext | None = None) -> Artifact:  # noqa: A002 - the artifact's
         """What is known of one, by its id or its ``artifact:`` address.
@@ -276,3 +277,13 @@ def _artifact(record: Record) -> Artifact | None:
         )  # fmt: skip
     except (ValueError, KeyError, TypeError):
         return None
+
+
+def _written_about(made: Artifact) -> str:
+    """What the record of an artifact says, from which `_artifact` makes it again."""
+    data: dict[str, Any] = {
+        "digest": made.digest, "size": made.size, "mediaType": made.media_type, "name": made.name, "callId": made.call_id
+    }  # fmt: skip
+    if made.untrusted:
+        data["untrusted"] = made.untrusted
+    return to_json(data).decode()

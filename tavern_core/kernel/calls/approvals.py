@@ -77,6 +77,25 @@ class Approvals:
         """Let idle threads end."""
         self._workers.close()
 
+    async def _answered(
+        self, call: ToolCall, request: ApprovalRequest, mode: Mode, seconds: float
+    ) -> tuple[Approval, str, str]:
+        """The answer of the approver, how it came about, and what to do where it is no."""
+        began, waits = time.perf_counter(), waiting.get()
+        try:
+            with waits() if waits is not None else nullcontext():
+                return _answer(await self._ask(request, mode, seconds), request.fingerprint), "answered", _UNCHANGED
+        except TimeLimit:
+            hint = "ask again, or raise approval.timeoutMs in tavern.yaml"
+            return Approval(False, f"no answer within {seconds:g} s"), "timeout", hint
+        except asyncio.CancelledError:
+            given_up = Approval(False, "the call was cancelled")
+            self._decided(call, request, given_up, time.perf_counter() - began, "cancelled")
+            raise
+        except _Failed as failed:
+            hint = "correct the callback that Tavern.open(approve=...) was given"
+            return Approval(False, failed.message), "error", hint
+
     async def settle(
         self, plan: Plan, call: ToolCall, wish: Wish, mode: Mode, left: float | None, emit: Callable[[Event], Any]
     ) -> Record | None:
@@ -113,21 +132,9 @@ class Approvals:
             return await self._settle_later(definition, call, request, facts, mode, emit, end)
         await emit(self._requested(call, request))
         began = time.perf_counter()
-        waits = waiting.get()
-        hint = _UNCHANGED
-        try:
-            with waits() if waits is not None else nullcontext():
-                answer, how = _answer(await self._ask(request, mode, seconds), mark), "answered"
-        except TimeLimit:
-            answer, how = Approval(False, f"no answer within {seconds:g} s"), "timeout"
-            facts["timedOut"], hint = True, "ask again, or raise approval.timeoutMs in tavern.yaml"
-        except asyncio.CancelledError:
-            given_up = Approval(False, "the call was cancelled")
-            self._decided(call, request, given_up, time.perf_counter() - began, "cancelled")
-            raise
-        except _Failed as failed:
-            answer, how = Approval(False, failed.message), "error"
-            hint = "correct the callback that Tavern.open(approve=...) was given"
+        answer, how, hint = await self._answered(call, request, mode, seconds)
+        if how == "timeout":
+            facts["timedOut"] = True
         if answer.remember:
             self._remember(plan, mark + definition, answer)
         await emit(self._decided(call, request, answer, time.perf_counter() - began, how))

@@ -20,7 +20,7 @@ from tavern_core.kernel.catalogue.call_plan import Execute, Plan
 from tavern_core.kernel.execution.sync_async_drivers import Mode
 from tavern_core.kernel.hooks.hook_chain_calls import HookCalls, Wish
 from tavern_core.kernel.hooks.table import Implementation
-from tavern_core.model.call import CallContext
+from tavern_core.model.call import CallContext, ToolCall
 from tavern_core.model.result import ToolResult, iso_utc, success
 
 
@@ -76,6 +76,14 @@ class Foresight:
                 leave(entered)
         return to_result(seen, call.trace(self.series), self.limits.output_bytes, plan.id)
 
+    def _check_approval(self, plan: Plan, asked: ToolCall, wish: Wish | None) -> None:
+        """Raises CallError: the call needs an approval that it cannot get."""
+        if (rule := plan.approval) is not None:
+            check_rule(plan, rule)
+            wish = wish or Wish(rule.place, rule.reason)
+        if wish is not None:
+            self.approvals.check_possible(plan, asked, wish)
+
     async def foresee(
         self,
         mode: Mode,
@@ -108,11 +116,7 @@ class Foresight:
             asked = tool_call(plan, call, context, self.series)
             call.context = context
             wish = judged(plan, call, await self.hooks.judge(own_gates(plan), asked, plan.shown, mode))
-            if (rule := plan.approval) is not None:
-                check_rule(plan, rule)
-            if wish is not None or rule is not None:
-                wanted = wish or Wish(rule.place if rule is not None else "", rule.reason if rule is not None else "")
-                self.approvals.check_possible(plan, asked, wanted)
+            self._check_approval(plan, asked, wish)
         except CallError as error:
             return error
         except Exception:  # noqa: BLE001, S110 - the call itself reports it

@@ -188,17 +188,8 @@ class Governance:
                 ):
                     raise
                 failed, raised = error_of(error, call), error
-            if (
-                failed is None
-                or not may_pass(failed)
-                or not is_harmless_again(failed, plan.spec, has_key=call.key is not None)
-            ):
-                if given is not None:
-                    return given
-                raise raised
-            pause = pause_before(attempt + 1, failed)
-            left = call.seconds
-            if pause >= (LONGEST_WAIT_S if left is None else left):
+            pause = _pause(plan, call, failed, attempt)
+            if failed is None or pause is None:
                 if given is not None:
                     return given
                 raise raised
@@ -436,3 +427,13 @@ def _error_in(result: ToolResult) -> CallError | None:
     )
     error.code = reported.kind  # type: ignore[misc]
     return error
+
+
+def _pause(plan: Plan, call: RunningCall, failed: CallError | None, attempt: int) -> float | None:
+    """How long to wait after a failed attempt before the next; None: there is none, for it may do harm, or comes too late."""
+    if failed is None or not may_pass(failed):
+        return None
+    if not is_harmless_again(failed, plan.spec, has_key=call.key is not None):
+        return None
+    pause, left = pause_before(attempt + 1, failed), call.seconds
+    return pause if pause < (LONGEST_WAIT_S if left is None else left) else None

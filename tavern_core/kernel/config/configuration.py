@@ -87,6 +87,15 @@ class ShownValue:
     origin: str
 
 
+def _with_environment_and_flags(
+    files: Sequence[Layer], env: Mapping[str, str], overrides: Mapping[str, Any], cwd: Path
+) -> list[Layer]:
+    """All layers, the strongest last."""
+    below = [name for layer in files for name in _listed(layer, ("plugins", "disable"))]
+    flags = [mapping_layer("flag", overrides, cwd)] if overrides else []
+    return [*files, environment_layer(env, cwd, tuple(below)), *flags]
+
+
 def load(
     config: Path | str | Mapping[str, Any] | None = None,
     *,
@@ -111,14 +120,9 @@ def load(
     cwd = (cwd or _working_folder()).absolute()
     env = os.environ if env is None else env
     home_folder, user_file = home_and_user_file(home, env, cwd)
-    layers: list[Layer] = [yaml_layer(user_file)] if user_file.is_file() else []
     project, odd = _project_layer(config, cwd)
-    if project is not None:
-        layers.append(project)
-    below = [name for layer in layers for name in _listed(layer, ("plugins", "disable"))]
-    layers.append(environment_layer(env, cwd, tuple(below)))
-    if overrides:
-        layers.append(mapping_layer("flag", overrides, cwd))
+    files = [*([yaml_layer(user_file)] if user_file.is_file() else ()), *((project,) if project is not None else ())]
+    layers = _with_environment_and_flags(files, env, overrides or {}, cwd)
     _raise_all([finding for layer in layers for finding in (layer.findings or _problems(layer))])
     is_file = project is not None and not isinstance(config, Mapping)
     base = project.base if project is not None and is_file else cwd

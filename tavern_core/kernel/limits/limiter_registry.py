@@ -116,6 +116,17 @@ class Governor:
         return tuple(found)
 
 
+def _merged(tool: ToolSpec, rules: LimitRules) -> tuple[ToolLimits, dict[str, str]]:
+    """A tool's own limits, and for each the rule from which it comes."""
+    merged = ToolLimits()
+    origin: dict[str, str] = {}
+    for rule in rules.of_tool(tool):
+        for name in rule.limits.to_json():
+            origin.setdefault(name, f"{rule.place} {tool.id}" if rule.place == OWN else rule.place)
+        merged = merged.over(rule.limits)
+    return merged, origin
+
+
 class LimitTable:
     """All limits of a host.
 
@@ -150,15 +161,18 @@ class LimitTable:
         """Rate → how many uses of a block are left, and until when they hold."""
         self._personal: dict[tuple[Any, ...], tuple[tuple[Rate, ...], tuple[Place, ...]]] = {}
 
+    def _cached_for(self, tool: ToolSpec, cache_ms: int) -> int:
+        if cache_ms and not tool.read_only:
+            self._diagnostics.add(
+                "CACHE_IGNORED", f"{tool.id}: only answers of read-only tools are cached; this one may do more",
+                hint="mark it read_only, or take cacheMs out of its limits",
+            )  # fmt: skip
+            return 0
+        return cache_ms
+
     def governor(self, tool: ToolSpec, rules: LimitRules) -> Governor | None:
         """The limits of a tool; None: it has none."""
-        own = rules.of_tool(tool)
-        merged = ToolLimits()
-        origin: dict[str, str] = {}
-        for rule in own:
-            for name in rule.limits.to_json():
-                origin.setdefault(name, f"{rule.place} {tool.id}" if rule.place == OWN else rule.place)
-            merged = merged.over(rule.limits)
+        merged, origin = _merged(tool, rules)
         shared = [rule for rule in (rules.of_upstream(tool), rules.of_plugin(tool)) if rule is not None]
         everything = [
             *((rule.place, rule.limits, rule.place) for rule in shared),
@@ -180,13 +194,7 @@ class LimitTable:
             """What the tool's own limits say, then those that it shares."""
             return [getattr(limits, name) for _, limits, _ in reversed(everything)]
 
-        cache_ms = next((ms for ms in values("cache_ms") if ms is not None), 0)
-        if cache_ms and not tool.read_only:
-            self._diagnostics.add(
-                "CACHE_IGNORED", f"{tool.id}: only answers of read-only tools are cached; this one may do more",
-                hint="mark it read_only, or take cacheMs out of its limits",
-            )  # fmt: skip
-            cache_ms = 0
+        cache_ms = self._cached_for(tool, next((ms for ms in values("cache_ms") if ms is not None), 0))
         inline_ms = next((ms for ms in values("inline_ms") if ms is not None), None)
         governor = Governor(
             self,

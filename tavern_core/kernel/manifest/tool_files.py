@@ -251,6 +251,16 @@ class _Making:
         hint = f"{near} A kind of another plugin needs `dependsOn` in plugin.yaml"
         self.refuse(("implementation", "type"), f"there is no kind of tool {kind!r:.80}", hint)
 
+    def _source(self) -> str:
+        # Not the line: finding it means reading the text a second time, for every tool of every plugin.
+        place = ".".join(str(part) for part in self.path)
+        return f"{self.document.file}: {place}" if place else self.document.file
+
+    def _aliases(self, name: str, alias: str) -> tuple[str, ...]:
+        local = name.rpartition(":")[2]
+        aliases = [written for written, target in self.manifest.aliases.items() if target.rpartition(":")[2] == local]
+        return tuple(dict.fromkeys([*([alias] if alias else []), *aliases]))
+
     def spec(
         self,
         name: str,
@@ -261,13 +271,6 @@ class _Making:
         output: dict[str, Any] | None,
     ) -> ToolSpec:
         given, security = self.definition, self.definition.security_context
-        local = name.rpartition(":")[2]
-        aliases = [written for written, target in self.manifest.aliases.items() if target.rpartition(":")[2] == local]
-        data = implementation.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-        if implementation.type == "script":
-            data["command"] = list(split_command(implementation.command or ""))
-        # Not the line: finding it means reading the text a second time, for every tool of every plugin.
-        place = ".".join(str(part) for part in self.path)
         optional: dict[str, Any] = {} if parameters is None else {"input_schema": parameters}
         return ToolSpec(
             name=name,
@@ -280,18 +283,18 @@ class _Making:
             display_name=given.display_name,
             plugin=self.manifest.name,
             optional=given.optional,
-            aliases=tuple(dict.fromkeys([*([alias] if alias else []), *aliases])),
+            aliases=self._aliases(name, alias),
             examples=tuple(Example(e.arguments, e.description, e.result) for e in given.examples),
             read_only=security.read_only,
             destructive=security.destructive,
             idempotent=security.idempotent,
             untrusted=security.untrusted,
             timeout_ms=implementation.timeout or given.timeout,
-            implementation=data,
+            implementation=_implementation_data(implementation),
             config_schema=tuple(
                 item.model_dump(mode="json", by_alias=True, exclude_defaults=True) for item in given.config_schema
             ),
-            source=f"{self.document.file}: {place}" if place else self.document.file,
+            source=self._source(),
             requires_approval=security.requires_approval,
             job=given.job,
             limits=given.limits.limits() if given.limits is not None else NO_LIMITS,
@@ -307,3 +310,11 @@ class _Making:
         where = self.document.locate((*self.path, *path), key=at_key)
         details = {"tool": self.id} if self.id else {}
         self.findings.append(Finding(CODE, message, hint, where, severity, details))
+
+
+def _implementation_data(implementation: Implementation) -> dict[str, Any]:
+    """The implementation as executors get it."""
+    data: dict[str, Any] = implementation.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    if implementation.type == "script":
+        data["command"] = list(split_command(implementation.command or ""))
+    return data

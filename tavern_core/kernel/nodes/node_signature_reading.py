@@ -167,13 +167,22 @@ class _NodeReader:
         code = getattr(inspect.unwrap(self.function), "__code__", None)
         self.where = f"{code.co_filename}:{code.co_firstlineno}" if code else ""
 
-    def spec(self) -> NodeSpec:
-        mark = self.mark
-        hints = self._hints()
+    def _check_mark(self) -> None:
+        for key in ("config_schema", "config_values", "modes"):
+            if not isinstance(getattr(self.mark, key) or {}, Mapping):
+                raise self._refuse(f"{key} is not a mapping", f"{key}={{...}}")
+
+    def _inputs(
+        self, hints: Mapping[str, Any], words: Mapping[str, str]
+    ) -> tuple[dict[str, Slot], dict[str, TypeAdapter[Any]], str, bool]:
+        """The inputs, what converts their values, the parameter that gets the context, and whether it takes any others.
+
+        Args:
+            words: what the docstring says about the parameters.
+        """
         inputs: dict[str, Slot] = {}
         adapters: dict[str, TypeAdapter[Any]] = {}
         context, takes_all = "", False
-        words = docstring_of(self.function)
         for name, parameter in self._parameters():
             hint = hints.get(name, parameter.annotation)
             if _is_context(hint) or (name == "ctx" and hint is inspect.Parameter.empty):
@@ -184,16 +193,21 @@ class _NodeReader:
                 continue
             if parameter.kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL):
                 raise self._refuse(f"parameter {name!r} cannot be given by name", "use plain parameters")
-            inputs[name], adapter = self._input(name, hint, parameter.default, words.parameters.get(name, ""))
+            inputs[name], adapter = self._input(name, hint, parameter.default, words.get(name, ""))
             if adapter is not None:
                 adapters[name] = adapter
+        return inputs, adapters, context, takes_all
+
+    def spec(self) -> NodeSpec:
+        mark = self.mark
+        hints = self._hints()
+        words = docstring_of(self.function)
+        inputs, adapters, context, takes_all = self._inputs(hints, words.parameters)
         form = _form(self.function)
         named = isinstance(_bare(hints.get("return")), Out)
         outputs, answers = self._outputs(hints.get("return", inspect.Signature.empty))
         code = NodeCode(self.function, form, context, adapters, self.cls, takes_all, named, self.where, answers)
-        for key in ("config_schema", "config_values", "modes"):
-            if not isinstance(getattr(mark, key) or {}, Mapping):
-                raise self._refuse(f"{key} is not a mapping", f"{key}={{...}}")
+        self._check_mark()
         doc = words.description or (inspect.getdoc(self.cls) if self.cls and self.cls.__doc__ else "") or ""
         spec = NodeSpec(
             _full_type(self.name, self.owner),

@@ -210,6 +210,14 @@ def _builtin_manifest(name: str, version: str) -> Manifest:
     return Manifest.model_construct(name=name, version=version)
 
 
+def _checked_name(name: object) -> str:
+    if not isinstance(name, str) or not is_plugin_name(name):
+        raise UsageError(
+            f"{name!r} is not a plugin name", hint="pass Plugin(thing, name='my-plugin'): lower case, digits, hyphens"
+        )
+    return name
+
+
 def object_candidate(given: Any) -> Candidate:
     """A plugin that was passed to `Tavern.open`.
 
@@ -222,17 +230,12 @@ def object_candidate(given: Any) -> Candidate:
     thing = _as_plugin(plugin.thing)
     folder = _folder_of(thing) or _folder_of_manifest(plugin.manifest)
     manifest, findings, document = _manifest_of(plugin, folder)
-    name = plugin.name or (manifest.name if manifest else "") or _name_of(plugin.thing)
-    if not isinstance(name, str) or not is_plugin_name(name):
-        raise UsageError(
-            f"{name!r} is not a plugin name", hint="pass Plugin(thing, name='my-plugin'): lower case, digits, hyphens"
-        )
-    if manifest is not None and manifest.name != name:
-        manifest = manifest.model_copy(update={"name": name})
+    name = _checked_name(plugin.name or (manifest.name if manifest else "") or _name_of(plugin.thing))
     implicit = manifest is None and not findings
-    final = manifest or Manifest.model_construct(
-        name=name, version=_said(plugin.thing, "version") or _said(plugin.thing, "__version__") or "0"
-    )
+    version = _said(plugin.thing, "version") or _said(plugin.thing, "__version__") or "0"
+    final = manifest or Manifest.model_construct(name=name, version=version)
+    if final.name != name:
+        final = final.model_copy(update={"name": name})
     tools = _declared(final, document, folder)
     facts = facts_of(final)
     if implicit:

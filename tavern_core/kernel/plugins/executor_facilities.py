@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any, cast
 
 from tavern_core.contract.protocols import BoundTool, Sandbox, ToolHome
@@ -33,6 +35,10 @@ class ToolHomes:
         """Where zipped plugins are unpacked."""
         self._sandbox_of = sandbox_of
 
+    def _folder(self, record: Record) -> Path | None:
+        folder, unpack = record.candidate.folder, record.candidate.unpack
+        return unpack(self._cache) if folder is None and unpack is not None else folder
+
     def of(self, record: Record, spec: ToolSpec, executor: str) -> ToolHome:
         """What an executor may know of the plugin whose tool it runs.
 
@@ -52,19 +58,13 @@ class ToolHomes:
         def plugin_settings() -> Mapping[str, Any]:
             return self._settings.resolve(record.name)
 
-        def load(target: str) -> Any:
-            return load_handler(record, target)
-
-        folder = record.candidate.folder
-        if folder is None and record.candidate.unpack is not None:
-            folder = record.candidate.unpack(self._cache)
         home = ToolHome(
             record.name,
-            folder,
+            self._folder(record),
             self._limits,
             service,
             settings,
-            load,
+            partial(load_handler, record),
             self._sandbox_of(record),
             self._engines.flow,
             frozenset(record.candidate.facts.depends_on),

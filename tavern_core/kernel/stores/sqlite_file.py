@@ -90,12 +90,27 @@ def refuse_copy(process: int) -> None:
         raise UsageError(copied(process), hint=COPIED_HINT)
 
 
-def _create(db: sqlite3.Connection, schema: str, version: int) -> None:
-    with db:
-        db.execute("BEGIN IMMEDIATE")
-        for statement in schema.split(";"):
-            db.execute(statement)
-        db.execute(f"PRAGMA user_version = {version}")
+def _make_current(db: sqlite3.Connection, schema: str, version: int, *, is_cache: bool, is_checked: bool) -> bool:
+    """Create the tables where they are missing; True: a newer version wrote the file. Raises sqlite3.DatabaseError: it is damaged."""
+    db.execute("PRAGMA journal_mode = WAL")
+    db.execute("PRAGMA synchronous = NORMAL")
+    (found,) = db.execute("PRAGMA user_version").fetchone()
+    if found > version and not is_cache:
+        return True
+    is_usable = found in (0, version) or not is_cache
+    if is_checked and found == version:
+        is_usable = db.execute("PRAGMA quick_check(1)").fetchone() == ("ok",)
+    if not is_usable:
+        import sqlite3
+
+        raise sqlite3.DatabaseError("the database is malformed")
+    if found < version:
+        with db:
+            db.execute("BEGIN IMMEDIATE")
+            for statement in schema.split(";"):
+                db.execute(statement)
+            db.execute(f"PRAGMA user_version = {version}")
+    return False
 
 
 def connect(
@@ -130,22 +145,9 @@ def connect(
             path, timeout=10, check_same_thread=False, isolation_level=None if autocommit else "DEFERRED"
         )
         try:
-            db.execute("PRAGMA journal_mode = WAL")
-            db.execute("PRAGMA synchronous = NORMAL")
-            (found,) = db.execute("PRAGMA user_version").fetchone()
-            if found > version and not is_cache:
-                raise StateDamaged(
-                    f"{path} was written by a newer version",
-                    hint="update this host, or use another TAVERN_HOME",
-                    path=str(path),
-                )
-            is_usable = found in (0, version) or not is_cache
-            if is_checked and found == version:
-                is_usable = db.execute("PRAGMA quick_check(1)").fetchone() == ("ok",)
-            if not is_usable:
-                raise sqlite3.DatabaseError("the database is malformed")
-            if found < version:
-                _create(db, schema, version)
+            if _make_current(db, schema, version, is_cache=is_cache, is_checked=is_checked):
+                text, hint = f"{path} was written by a newer version", "update this host, or use another TAVERN_HOME"
+                raise StateDamaged(text, hint=hint, path=str(path))
             with contextlib.suppress(OSError):
                 path.chmod(PRIVATE_FILE)
             return db

@@ -60,6 +60,12 @@ def _read_quickly(text: str) -> tuple[Any, bool]:
     return data, bool(odd)
 
 
+def _not_json(error: json.JSONDecodeError, file: str, code: str) -> Finding:
+    said = error.msg.removesuffix(" at").removesuffix(" starting")
+    where = Location(file, error.lineno, error.colno)
+    return Finding(code, f"not JSON: {said[:1].lower()}{said[1:]}", _hint(error), where)
+
+
 def read_json(
     text: str | bytes,
     file: str,
@@ -83,10 +89,7 @@ def read_json(
     try:
         data, is_odd = _read_quickly(found)
     except json.JSONDecodeError as error:
-        said = error.msg.removesuffix(" at").removesuffix(" starting")
-        where = Location(file, error.lineno, error.colno)
-        wrong = Finding(code, f"not JSON: {said[:1].lower()}{said[1:]}", _hint(error), where)
-        return JsonDocument(file, found, None, (wrong,), code)
+        return JsonDocument(file, found, None, (_not_json(error, file, code),), code)
     except RecursionError:
         wrong = Finding(code, f"nested deeper than {depths.VALUE}", FLATTER, Location(file))
         return JsonDocument(file, found, None, (wrong,), code)

@@ -66,14 +66,19 @@ def tool_of(template: Template, info: Info | None) -> UpstreamTool:
         is_job=about.get("job", True),
         finds_by_key=True,
         timeout_ms=about.get("timeoutMs", _TIMEOUT_MS),
-        data={
-            "graph": template.graph,
-            "places": {one.name: [list(place) for place in one.places] for one in template.parameters},
-            "files": files,
-            "seeds": seeds,
-            "outputs": list(about.get("outputs", ())),
-        },
+        data=_data(template, files, seeds),
     )
+
+
+def _data(template: Template, files: list[str], seeds: list[str]) -> dict[str, Any]:
+    """What a call of the tool needs: the graph, and where its arguments go."""
+    return {
+        "graph": template.graph,
+        "places": {one.name: [list(place) for place in one.places] for one in template.parameters},
+        "files": files,
+        "seeds": seeds,
+        "outputs": list(template.about.get("outputs", ())),
+    }
 
 
 def _row(template: Template, place: tuple[str, str], info: Info | None) -> list[Any] | None:
