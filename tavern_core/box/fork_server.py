@@ -25,7 +25,7 @@ import signal
 import socket
 import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol
 
 if __name__ == "__main__":  # run by its path, without site-packages
@@ -61,8 +61,10 @@ _RECEIVE: Final = socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
 
 
 class Job(Protocol):
-    """The work of a forked child. The class `Job` of its module gets the further arguments of the command line."""
+    """The work of a forked child: the class `Job` of its module."""
 
+    modules: Sequence[str]
+    """What its children need. They are imported before the first fork."""
     descriptors: int
     """With each request: the status socket first. A file with the request is not counted."""
     idle_s: float | None
@@ -92,14 +94,27 @@ def main(arguments: list[str]) -> None:
     """Serve until the host ends.
 
     Args:
-        arguments: module of the job, control socket, process id of the host, then the arguments of the job.
+        arguments: module of the job, control socket, process id of the host.
     """
     name, control, host = arguments[0], socket.socket(fileno=int(arguments[1])), int(arguments[2])
     os.closerange(control.fileno() + 1, _EVERY_DESCRIPTOR)  # inherited descriptors of the host
     os.chdir("/")  # so that the host's folder can be removed
     become_subreaper()
-    _Server(control, _handle_on(host), importlib.import_module(name).Job(arguments[3:])).serve()
+    handle, kind = _handle_on(host), importlib.import_module(name).Job
+    for module in kind.modules:
+        importlib.import_module(module)
+    _Server(control, handle, kind()).serve()
     os._exit(0)
+
+
+def import_for_children(names: Iterable[str]) -> None:
+    """Import what further children need; each child itself reports what cannot be imported."""
+    if new := [name for name in names if name not in sys.modules]:
+        for name in new:
+            with contextlib.suppress(Exception):
+                importlib.import_module(name)
+        gc.collect()
+        gc.freeze()  # so that a collection in a child does not copy shared memory
 
 
 def _handle_on(host: int) -> int:

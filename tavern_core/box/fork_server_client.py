@@ -182,15 +182,14 @@ def by_path(job: str) -> list[str]:
     return ["-I", "-S", str(SERVER), job, str(_CONTROL), str(os.getpid())]
 
 
-def by_import(flags: Sequence[str], path: Sequence[str], job: str, *arguments: str) -> list[str]:
+def by_import(flags: Sequence[str], path: Sequence[str], job: str) -> list[str]:
     """Start the server with a module search path.
 
     Args:
         flags: of the interpreter.
         job: the module of the job.
-        arguments: for the job.
     """
-    return [*flags, "-c", BOOT, json.dumps(path), job, str(_CONTROL), str(os.getpid()), *arguments]
+    return [*flags, "-c", BOOT, json.dumps(path), job, str(_CONTROL), str(os.getpid())]
 
 
 class _Process:

@@ -42,12 +42,13 @@ _DEFAULT_SIGNALS = (signal.SIGPIPE, signal.SIGINT, signal.SIGCHLD, signal.SIGTER
 class Job:
     """Descriptors of a request: status, stdin, stdout, stderr."""
 
+    modules = ()
     descriptors = 4
     idle_s = None
     ends_children = False  # each call ends its own script
     reports = False  # a guard reports itself
 
-    def __init__(self, arguments: list[str]) -> None:
+    def __init__(self) -> None:
         # A script's memory holds secrets. Not 0: a core handler with a pipe runs for 0, but not for 1.
         if resource.getrlimit(resource.RLIMIT_CORE)[1] != 0:
             resource.setrlimit(resource.RLIMIT_CORE, (1, 1))

@@ -10,8 +10,6 @@ folder affects imports. Workers die with it.
 
 from __future__ import annotations
 
-import contextlib
-import importlib
 import json
 import os
 import signal
@@ -22,6 +20,7 @@ from functools import lru_cache
 from typing import Any, Final, NoReturn
 
 from tavern_core.box.confine import Begun, confine
+from tavern_core.box.fork_server import import_for_children
 from tavern_core.box.policy import BoxPolicy, BoxUnavailable
 from tavern_core.box.process_tree import die_with_parent
 from tavern_core.errors import sayable
@@ -41,23 +40,20 @@ _MODULES: Final = (
 class Job:
     """Descriptors of a request: status, output, side channel, first connection. See `fork_server.Job`."""
 
+    modules = _MODULES
     descriptors = 4
     idle_s = None
     ends_children = True
     reports = True
 
-    def __init__(self, arguments: list[str]) -> None:
-        for module in _MODULES:
-            importlib.import_module(module)
+    def __init__(self) -> None:
         _use_once()
         self._policy: BoxPolicy | None = None
 
     def fork(self, request: bytes, descriptors: list[int], shed: Callable[[], None]) -> int:
         """Fork a worker."""
         asked = json.loads(request)
-        for module in asked["modules"]:
-            with contextlib.suppress(Exception):  # the worker reports the problem
-                importlib.import_module(module)
+        import_for_children(asked["modules"])
         self._policy = policy = _policy(asked["policy"])
         server, begun = os.getpid(), Begun(policy)
         try:

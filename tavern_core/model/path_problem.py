@@ -15,6 +15,11 @@ class PathProblem(NamedTuple):
     hint: str = ""
     severity: Literal["error", "warning", "info"] = "error"
     at_key: bool = False
+    """The key is what is wrong, not its value; one that does not fit a model is unknown."""
+    is_missing: bool = False
+    """The path names a key that must be there."""
+    allowed: tuple[str, ...] = ()
+    """The values that fit, where they are few."""
 
     def below(self, path: Path) -> PathProblem:
         """The same, where the document stands at `path` of another one."""

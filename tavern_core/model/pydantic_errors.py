@@ -10,17 +10,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final, Protocol, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from tavern_core.errors import Location
-from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model.naming_rules import KEBAB_CASE, camel
 from tavern_core.model.nearest import did_you_mean, known_instead
-from tavern_core.model.path_problem import Path
+from tavern_core.model.path_problem import Path, PathProblem
 from tavern_core.model.safe_printing import printed
 
 _SCALAR_TAGS: Final[Mapping[str, type]] = {"str": str, "int": int, "float": float, "bool": bool}
@@ -46,19 +44,6 @@ MOST_EXPLAINED: Final = 200
 _OLD_BOOLEANS: Final = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": "false", "n": "false"}
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """One value that does not fit its type."""
-
-    path: Path
-    message: str
-    hint: str
-    is_unknown_key: bool = False
-    is_missing: bool = False
-    allowed: tuple[str, ...] = ()
-    """The values that fit, where they are few."""
-
-
 _OTHER_NAMES: Final[Mapping[str, str]] = {
     "inputSchema": "parameters",
     "outputSchema": "output",
@@ -76,7 +61,7 @@ def explain(
     model: type[BaseModel],
     shapes: Mapping[str, str] | None = None,
     shown: Callable[[Path, Any], Any] = lambda _, value: value,
-) -> list[Refusal]:
+) -> list[PathProblem]:
     """Every problem of `error` once, in the order of the model, in words about `data`.
 
     Args:
@@ -88,12 +73,12 @@ def explain(
 
 def _explain(
     error: ValidationError, data: Any, model: type[BaseModel], shown: Callable[[Path, Any], Any]
-) -> list[Refusal]:
+) -> list[PathProblem]:
     groups: dict[Path, list[tuple[tuple[str, ...], ErrorDetails]]] = {}
     for details in error.errors(include_url=False)[:MOST_EXPLAINED]:
         path, tags = _walk(details, data)
         groups.setdefault(path, []).append((tags, details))
-    refusals: list[Refusal] = []
+    refusals: list[PathProblem] = []
     for path, found in groups.items():
         value = shown(path, _at(data, path))
         refusals += [_refusal(path, details, path[-1], model) for _, details in found if _is_of_key(details)]
@@ -107,23 +92,21 @@ def _explain(
         elif not any(len(other) > len(path) and other[: len(path)] == path for other in groups):
             # No branch of the union takes this kind of value, and none was followed further down.
             expected = list(dict.fromkeys(_EXPECTED.get(details["type"], "something else") for _, details in found))
-            refusals.append(Refusal(path, f"must be {' or '.join(expected)}, got {got(value)}", ""))
+            refusals.append(PathProblem(path, f"must be {' or '.join(expected)}, got {got(value)}", ""))
     return refusals
 
 
-def _shaped(refusal: Refusal, shapes: Mapping[str, str]) -> Refusal:
+def _shaped(refusal: PathProblem, shapes: Mapping[str, str]) -> PathProblem:
     """The refusal with the shape of its key as repair, if a mapping or list, or another form of it, was expected and no more is known."""
-    path = refusal.path[:-1] if refusal.is_unknown_key else refusal.path
+    path = refusal.path[:-1] if refusal.at_key else refusal.path
     names = [part for part in path if isinstance(part, str)]
     example = shapes.get(names[-1], "") if names else ""
     is_item = bool(names) and path[-1] != names[-1] and not example.partition(": ")[2].startswith("[{")
     if refusal.hint or not example:
         return refusal
-    if not refusal.is_unknown_key and (
-        is_item or not refusal.message.startswith(("must be a mapping", "must be a list"))
-    ):
+    if not refusal.at_key and (is_item or not refusal.message.startswith(("must be a mapping", "must be a list"))):
         return refusal
-    return replace(refusal, hint=f"write `{example}`")
+    return refusal._replace(hint=f"write `{example}`")
 
 
 def _walk(details: ErrorDetails, data: Any) -> tuple[Path, tuple[str, ...]]:
@@ -181,34 +164,34 @@ def _fits(tag: str, value: Any) -> bool:
     return isinstance(value, Mapping)
 
 
-def _refusal(path: Path, details: ErrorDetails, value: Any, model: type[BaseModel]) -> Refusal:
+def _refusal(path: Path, details: ErrorDetails, value: Any, model: type[BaseModel]) -> PathProblem:
     kind = details["type"]
     context: Mapping[str, Any] = details.get("ctx") or {}
     if kind == "missing":
-        return Refusal(path, f"the key {str(path[-1])!r} is missing", f"add `{path[-1]}: …`", is_missing=True)
+        return PathProblem(path, f"the key {str(path[-1])!r} is missing", f"add `{path[-1]}: …`", is_missing=True)
     if kind == "extra_forbidden":
         key = str(path[-1]) if path else ""
         known = known_keys(model, path[:-1])  # of all forms that are allowed here: `key` may belong to another one
         hint = "" if key in known else known_instead(key, known)
         if (same := _OTHER_NAMES.get(key)) in known:
             hint = f"write {same}"
-        return Refusal(path, f"unknown key {key!r:.80}", hint, True)
+        return PathProblem(path, f"unknown key {key!r:.80}", hint, at_key=True)
     if kind in _EXPECTED:
-        return Refusal(path, f"must be {_EXPECTED[kind]}, got {got(value)}", _type_hint(kind, value))
+        return PathProblem(path, f"must be {_EXPECTED[kind]}, got {got(value)}", _type_hint(kind, value))
     if kind == "literal_error":
         expected = [part.strip().strip("'") for part in str(context["expected"]).replace(" or ", ", ").split(", ")]
         hint = did_you_mean(str(value), expected)
-        return Refusal(path, f"{got(value)} is none of {', '.join(expected)}", hint, allowed=tuple(expected))
+        return PathProblem(path, f"{got(value)} is none of {', '.join(expected)}", hint, allowed=tuple(expected))
     if kind == "refused":  # one of the model's own validators, which says how to repair it
-        return Refusal(path, str(context["message"]), str(context["hint"]))
+        return PathProblem(path, str(context["message"]), str(context["hint"]))
     if kind == "value_error":  # the same, without a repair
-        return Refusal(path, str(context["error"]), "")
+        return PathProblem(path, str(context["error"]), "")
     if kind == "string_pattern_mismatch" and context["pattern"] == KEBAB_CASE:
         message = f"{got(value)} is not a plugin name: use words of a-z and 0-9 joined by '-'"
-        return Refusal(path, message, f"write {kebab}" if (kebab := _kebab(value)) else "for example my-plugin")
+        return PathProblem(path, message, f"write {kebab}" if (kebab := _kebab(value)) else "for example my-plugin")
     if kind == "string_pattern_mismatch" and re.match(context["pattern"], small := str(value)[:64].lower()):
-        return Refusal(path, f"{got(value)} must be in lower case", f"write {small}")
-    return Refusal(path, _bound(kind, context, value) or details["msg"], "")
+        return PathProblem(path, f"{got(value)} must be in lower case", f"write {small}")
+    return PathProblem(path, _bound(kind, context, value) or details["msg"], "")
 
 
 def _kebab(value: Any) -> str:

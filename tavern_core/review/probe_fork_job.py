@@ -10,15 +10,13 @@ A copy may crash, hang or end. It dies with the server, which kills everything t
 from __future__ import annotations
 
 import contextlib
-import gc
-import importlib
 import json
 import os
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final, NoReturn
 
 from tavern_core.box.confine import close_others
+from tavern_core.box.fork_server import import_for_children
 from tavern_core.box.policy import BoxLimits
 from tavern_core.box.process_tree import die_with_parent
 from tavern_core.box.rlimits import apply
@@ -39,19 +37,16 @@ _MEMORY: Final = max(1 << 30, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_
 class Job:
     """Descriptors of a request: status, report, trace of a crash. See `fork_server.Job`."""
 
+    modules = EARLY
     descriptors = 3
     idle_s = IDLE_S
     ends_children = True
     reports = True
 
-    def __init__(self, arguments: list[str]) -> None:
-        for module in EARLY:
-            importlib.import_module(module)
-
     def fork(self, request: bytes, descriptors: list[int], shed: Callable[[], None]) -> int:
         """Fork a copy."""
         asked, server = json.loads(request), os.getpid()
-        _warm_up(asked["needed"])
+        import_for_children(name for name in asked["needed"] if name.partition(".")[0] in FAMILIES)
         pid = os.fork()
         if pid == 0:
             _become_copy(asked, server, shed, *descriptors[1:])
@@ -59,16 +54,6 @@ class Job:
 
     def forked(self) -> None:
         """Nothing to do."""
-
-
-def _warm_up(needed: Sequence[str]) -> None:
-    """Load what earlier copies needed, so that later ones need not."""
-    if new := [name for name in needed if name not in sys.modules and name.partition(".")[0] in FAMILIES]:
-        for name in new:
-            with contextlib.suppress(Exception):
-                importlib.import_module(name)
-        gc.collect()
-        gc.freeze()
 
 
 def _become_copy(asked: dict[str, Any], server: int, shed: Callable[[], None], report: int, traces: int) -> NoReturn:

@@ -30,7 +30,8 @@ from tavern_core.model.knowledge import KB
 from tavern_core.model.message_translation import Language
 from tavern_core.model.naming_rules import RESERVED_NAMESPACES, UNLISTED_TOOLS, split_id
 from tavern_core.model.nearest import did_you_mean, nearest
-from tavern_core.model.pydantic_errors import Refusal, as_written, explain
+from tavern_core.model.path_problem import PathProblem
+from tavern_core.model.pydantic_errors import as_written, explain
 from tavern_core.model.safe_printing import printed
 from tavern_core.model.tool import ToolSpec
 from tavern_core.schema.provider_tool_export import wire_name
@@ -119,12 +120,12 @@ def parse_profile(text: str | bytes, file: str, name: str) -> tuple[AgentProfile
     )
 
 
-def _located(document: JsonDocument, refusal: Refusal) -> Finding:
+def _located(document: JsonDocument, refusal: PathProblem) -> Finding:
     return Finding(
         CODE,
         refusal.message,
         as_written(document, refusal.hint, refusal.path),
-        document.locate(refusal.path, key=refusal.is_unknown_key),
+        document.locate(refusal.path, key=refusal.at_key),
     )
 
 

@@ -31,7 +31,8 @@ from tavern_core.kernel.files.atomic_file import make_private_folder
 from tavern_core.kernel.settings.secret_masking import mask_setting
 from tavern_core.model.config import AssistantConfig, HostConfig, PluginsConfig, SkillsConfig, WorkflowsConfig
 from tavern_core.model.nearest import did_you_mean
-from tavern_core.model.pydantic_errors import Refusal, explain
+from tavern_core.model.path_problem import PathProblem
+from tavern_core.model.pydantic_errors import explain
 
 _KEPT: Final = ("tavern.lock", "audit", "settings.json", "plugins.json", "runs.db")
 DEFAULT: Final = "default"
@@ -268,9 +269,9 @@ def _shown(path: Sequence[str | int], value: Any) -> Any:
     return mask_setting(".".join(map(str, path)), value) if path and path[0] in _MAY_HOLD_SECRETS else value
 
 
-def _finding(layer: Layer, refusal: Refusal) -> Finding:
+def _finding(layer: Layer, refusal: PathProblem) -> Finding:
     path, hint = tuple(map(str, refusal.path)), refusal.hint
-    if refusal.is_unknown_key:
+    if refusal.at_key:
         known = siblings(path)
         hint = did_you_mean(path[-1], known) or f"there are: {', '.join(known)}"
     elif not hint and refusal.message.startswith("must be a mapping"):

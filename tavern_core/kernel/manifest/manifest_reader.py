@@ -9,7 +9,6 @@ written for a newer host still loads. An invalid value is an error in both cases
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -20,8 +19,8 @@ from tavern_core.kernel.manifest.key_shape_examples import SHAPES
 from tavern_core.kernel.manifest.manifest_rules import check_manifest
 from tavern_core.kernel.text.yaml_reader import YamlDocument, read_yaml
 from tavern_core.model.manifest import Manifest, Permissions
-from tavern_core.model.path_problem import Path
-from tavern_core.model.pydantic_errors import MOST_EXPLAINED, Refusal, as_written, explain
+from tavern_core.model.path_problem import Path, PathProblem
+from tavern_core.model.pydantic_errors import MOST_EXPLAINED, as_written, explain
 
 CODE: Final = "MANIFEST_INVALID"
 MANIFEST_FILE: Final = "plugin.yaml"
@@ -97,8 +96,8 @@ def _judge(document: YamlDocument, strict: bool) -> ManifestReading:
 
 def _shape(data: dict[str, Any], document: YamlDocument, strict: bool) -> tuple[Manifest | None, list[Finding]]:
     """Validate against the model. Unknown keys are removed and the rest is validated again, so that they hide no other error."""
-    unknown: dict[Path, Refusal] = {}
-    wrong: list[Refusal] = []
+    unknown: dict[Path, PathProblem] = {}
+    wrong: list[PathProblem] = []
     cuts = 0
     manifest: Manifest | None = None
     while True:
@@ -107,13 +106,13 @@ def _shape(data: dict[str, Any], document: YamlDocument, strict: bool) -> tuple[
             break
         except ValidationError as error:
             refusals = [_with_form(refusal, data) for refusal in explain(error, data, Manifest, SHAPES)]
-            extra = {r.path: r for r in refusals if r.is_unknown_key and r.path not in unknown}
+            extra = {r.path: r for r in refusals if r.at_key and r.path not in unknown}
             if extra and not cuts:
                 unknown |= extra
                 if len(unknown) < MOST_EXPLAINED:
                     data = _without(data, extra)
                     continue
-            wrong = wrong or [r for r in refusals if not r.is_unknown_key]
+            wrong = wrong or [r for r in refusals if not r.at_key]
             if not strict or cuts == _MOST_CUTS:
                 break
             # The rest is checked, too: an author wants to see all errors at once.
@@ -127,7 +126,7 @@ def _shape(data: dict[str, Any], document: YamlDocument, strict: bool) -> tuple[
     return manifest, findings
 
 
-def _cut(refusal: Refusal, *, is_rough: bool) -> Path:
+def _cut(refusal: PathProblem, *, is_rough: bool) -> Path:
     """What is left out so that the rest can be read; never one item of a list, which would move those behind it."""
     path = refusal.path[:-1] if refusal.is_missing else refusal.path
     while path and isinstance(path[-1], int):
@@ -135,17 +134,17 @@ def _cut(refusal: Refusal, *, is_rough: bool) -> Path:
     return refusal.path[:1] if is_rough else path or refusal.path[:1]
 
 
-def _with_form(refusal: Refusal, data: dict[str, Any]) -> Refusal:
+def _with_form(refusal: PathProblem, data: dict[str, Any]) -> PathProblem:
     """With the form that was meant as repair, for what authors write in a shorter form or in another place."""
     key, *rest = refusal.path or ("",)
     if key == "tools" and len(rest) == 1 and isinstance(rest[0], int) and isinstance(name := data[key][rest[0]], str):
-        return replace(refusal, hint=f"write `{{id: {name:.64}, implementation: {{type: python}}}}`")
-    if refusal.is_unknown_key and not rest and key in Permissions.model_fields:
-        return replace(refusal, hint=f"write it under `permissions`: `permissions: {{{key}: …}}`")
+        return refusal._replace(hint=f"write `{{id: {name:.64}, implementation: {{type: python}}}}`")
+    if refusal.at_key and not rest and key in Permissions.model_fields:
+        return refusal._replace(hint=f"write it under `permissions`: `permissions: {{{key}: …}}`")
     return _alias_direction(refusal, data)
 
 
-def _alias_direction(refusal: Refusal, data: dict[str, Any]) -> Refusal:
+def _alias_direction(refusal: PathProblem, data: dict[str, Any]) -> PathProblem:
     """For `aliases`: which of the two ids stands first, with the ids that were written."""
     if refusal.path[:1] != ("aliases",) or refusal.hint:
         return refusal
@@ -157,13 +156,13 @@ def _alias_direction(refusal: Refusal, data: dict[str, Any]) -> Refusal:
             turned = ":" not in written
             lines = [f"{item}: {written}" if turned else f"{written}: {item}" for item in ids]
             hint = f"the other id comes first, one line for each: {', '.join(f'`{line}`' for line in lines)}"
-    return replace(refusal, hint=hint)
+    return refusal._replace(hint=hint)
 
 
-def _finding(refusal: Refusal, document: YamlDocument, severity: Any) -> Finding:
-    where = document.locate(refusal.path, key=refusal.is_unknown_key)
+def _finding(refusal: PathProblem, document: YamlDocument, severity: Any) -> Finding:
+    where = document.locate(refusal.path, key=refusal.at_key)
     hint = as_written(document, refusal.hint, refusal.path)
-    if refusal.is_unknown_key and len(refusal.path) == 1 and (section := _empty_above(document.data, refusal.path[0])):
+    if refusal.at_key and len(refusal.path) == 1 and (section := _empty_above(document.data, refusal.path[0])):
         hint = f"indent it, if it belongs to {section!r} above it, which is empty"
     return Finding(CODE, refusal.message, hint, where, severity)
 

@@ -100,9 +100,7 @@ def read_tool_data(data: Mapping[str, Any], document: Document) -> tuple[ToolDef
     except ValidationError as error:
         refusals = explain(error, data, ToolDefinition, SHAPES)
         findings = [
-            Finding(
-                CODE, r.message, as_written(document, r.hint, r.path), document.locate(r.path, key=r.is_unknown_key)
-            )
+            Finding(CODE, r.message, as_written(document, r.hint, r.path), document.locate(r.path, key=r.at_key))
             for r in refusals
         ]
         return None, tuple(findings)
