@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import signal
 import threading
@@ -13,8 +14,11 @@ from typing import Any
 
 import pytest
 
-from tavern_core import CallContext, Plugin, Tavern, tool
+from tavern_core import Budget, CallContext, Plugin, Tavern, tool
+from tavern_core.builtin.stores.redis_records import RedisRecords
 from tavern_core.errors import ToolFailed, UpstreamError
+from tavern_core.kernel.stores.sqlite_records import SqliteRecords
+from tavern_core.model.call import HOST_PRINCIPAL
 from tests.forked_programs import run_forked
 from tests.governance import redis_server
 from tests.state.processes import run, start
@@ -237,6 +241,66 @@ def test_a_call_whose_process_was_killed_is_not_made_again(tmp_path: Path) -> No
     out = json.loads(run(code, shared, effects, "{}"))
     assert out == [[0, None], [None, ["CONNECTION_LOST", "unknown"]], [2, None]]
     assert effects.read_text().split() == ["0", "1", "2"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("store", ["sqlite", "redis"])
+def test_the_key_of_a_killed_call_expires_although_nobody_uses_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: str
+) -> None:
+    effects, shared, ran = tmp_path / "effects.txt", tmp_path / "shared", list[int]()
+    real, shift = time.time, 0.0
+    monkeypatch.setattr(time, "time", lambda: real() + shift)
+
+    @tool
+    def charge(n: int) -> int:
+        ran.append(n)
+        return n
+
+    with redis_server.running(tmp_path) as address:
+        config = {"idempotency": {"ttlMs": 60_000}, "state": {"store": address if store == "redis" else store}}
+
+        def keyed(n: int) -> Any:
+            return opened.invoke_sync("shop:charge", {"n": n}, idempotency_key=f"k{n}")
+
+        def records() -> Any:
+            return RedisRecords(address) if store == "redis" else SqliteRecords(shared / "state.sqlite")
+
+        with start(PROGRAM.replace("NUMBER", "2"), shared, effects, json.dumps(config), 1) as victim:
+            assert victim.stdout.readline() == "effect\n"
+            victim.send_signal(signal.SIGKILL)
+        with Tavern.open(config, home=shared, plugins=[Plugin([charge], name="shop")]) as opened:
+            assert keyed(7).ok  # any call with a key, by another process
+            with contextlib.closing(records()) as kept:
+                found: list[Any] = []
+                while not found:
+                    found = [one for one in kept.list("answer") if one.state == "unknown"]
+            assert 0 < found[0].expires - real() <= 60
+            assert keyed(1).error.kind == "CONNECTION_LOST"
+        shift = 61.0
+        with Tavern.open(config, home=shared, plugins=[Plugin([charge], name="shop")]) as opened:
+            assert keyed(1).value == 1
+    assert ran == [7, 1]
+
+
+@pytest.mark.slow
+def test_a_key_of_a_call_that_runs_does_not_expire(tmp_path: Path) -> None:
+    effects, shared = tmp_path / "effects.txt", tmp_path / "shared"
+    config = {"idempotency": {"ttlMs": 1_000}}
+
+    @tool
+    def charge(n: int) -> int:
+        return n
+
+    soon = CallContext(principal=HOST_PRINCIPAL, budget=Budget(timeout_ms=1_500))
+    with start(PROGRAM.replace("NUMBER", "1"), shared, effects, json.dumps(config), 0) as other:
+        assert other.stdout.readline() == "effect\n"
+        with Tavern.open(config, home=shared, plugins=[Plugin([charge], name="shop")]) as opened:
+            assert opened.invoke_sync("shop:charge", {"n": 7}, idempotency_key="k7").ok
+            waited = opened.invoke_sync("shop:charge", {"n": 0}, idempotency_key="k0", context=soon)
+            assert waited.error is not None
+            assert waited.error.kind == "TIMEOUT"
+    assert effects.read_text().split() == ["0"]
 
 
 @pytest.mark.slow

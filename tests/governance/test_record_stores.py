@@ -22,6 +22,7 @@ from tavern_core.kernel.stores.memory_records import MemoryRecords
 from tavern_core.kernel.stores.owed_changes import OwedChanges
 from tavern_core.kernel.stores.sqlite_records import SqliteRecords
 from tests.governance import redis_server
+from tests.state.processes import start
 
 Opener = Callable[[], RecordStore]
 
@@ -102,6 +103,13 @@ def test_lists_are_newest_first_and_show_whose_and_what_was_asked_for(opener: Op
     assert store.list("nothing") == ()
 
 
+def test_answers_are_listed_by_their_state(opener: Opener) -> None:
+    store = opener()
+    for number, state in enumerate(("running", "done", "running")):
+        store.add(record(f"s{number}", "answer", state=state, created=time.time() + number))
+    assert [r.key for r in store.list("answer", states=("running",))] == ["s2", "s0"]
+
+
 def test_records_are_counted_by_owner_state_and_age(opener: Opener) -> None:
     store = opener()
     now = time.time()
@@ -158,6 +166,48 @@ def test_a_process_is_present_from_entering_to_leaving(opener: Opener) -> None:
     assert other.is_present("p1")
     store.leave("p1")
     assert not other.is_present("p1")
+
+
+ENTERS = """
+import sys
+from pathlib import Path
+from tavern_core.builtin.stores.redis_records import RedisRecords
+from tavern_core.kernel.stores.sqlite_records import SqliteRecords
+where = sys.argv[1]
+store = RedisRecords(where) if where.startswith("redis") else SqliteRecords(Path(where))
+store.enter("victim")
+print("entered", flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["sqlite", "redis"])
+def test_a_process_of_this_machine_that_was_killed_is_absent_at_once(kind: str, tmp_path: Path) -> None:
+    with redis_server.running(tmp_path) as address:
+        file = tmp_path / "state.sqlite"
+        store: RecordStore = RedisRecords(address) if kind == "redis" else SqliteRecords(file)
+        with start(ENTERS, address if kind == "redis" else file) as victim:
+            assert victim.stdout.readline() == "entered\n"
+            assert store.is_present("victim")
+            victim.kill()
+            victim.wait()
+            assert not store.is_present("victim")
+        store.close()
+
+
+@pytest.mark.parametrize("name", ["1", "", "a b c d", "boot 1 99999999 5", "HERE 99999999999999999999 5", "HERE x 5"])
+def test_a_process_of_another_machine_in_redis_is_present_until_its_key_expires(tmp_path: Path, name: str) -> None:
+    with redis_server.running(tmp_path) as address:
+        store = RedisRecords(address)
+        store.enter("own")
+        with redis.Redis.from_url(address, decode_responses=True) as client:
+            here = " ".join(str(client.get("tavern:p:own")).split(" ")[:2])
+            client.set("tavern:p:other", name.replace("HERE", here))
+            assert store.is_present("other")
+            client.delete("tavern:p:other")
+        assert (store.is_present("own"), store.is_present("other")) == (True, False)
+        store.close()
 
 
 @pytest.mark.slow

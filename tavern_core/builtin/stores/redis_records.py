@@ -1,20 +1,24 @@
 """Records in Redis, for processes that share no disk (extra ``redis``).
 
 Each method is one round trip; those that read and write are scripts, which Redis runs one at a time. Whether a process is
-alive is a key that it renews, so the end or disconnection of a process is detected within `_LIFE_S`.
+alive is a key that it renews, so the end or disconnection of a process is detected within `_LIFE_S`; its end on the same
+machine at once, because the key says which process it is.
 
     <prefix>r:<kind>:<key>    hash: owner, state, data, created, expires, version
     <prefix>i:<kind>          sorted set of keys by age; each new key removes a few that have expired
     <prefix>u:<key>           sorted set of uses by time
-    <prefix>p:<process>       expires unless renewed
+    <prefix>p:<process>       which process of which machine it is; expires unless renewed
 """
 
 from __future__ import annotations
 
 import builtins
+import os
 import threading
 import time
 from collections.abc import Collection
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final
 
 from tavern_core.contract.stores import DAMAGED, Record
@@ -92,6 +96,9 @@ class RedisRecords:
         )
         self._add, self._replace, self._take = map(self._redis.register_script, (_ADD, _REPLACE, _TAKE))
         self._number = 0
+        self._process = "alive"
+        with suppress(OSError):
+            self._process = _name_of(os.getpid())
         self._present: set[str] = set()
         self._lock = threading.Lock()
         self._closing = threading.Event()
@@ -175,7 +182,8 @@ class RedisRecords:
             self._asked(self._redis.delete, f"{_PREFIX}p:{process}")
 
     def is_present(self, process: str) -> bool:
-        return bool(self._asked(self._redis.exists, f"{_PREFIX}p:{process}"))
+        found = self._asked(self._redis.get, f"{_PREFIX}p:{process}")
+        return found is not None and not _has_ended(found, self._process)
 
     def close(self) -> None:
         self._closing.set()
@@ -189,7 +197,7 @@ class RedisRecords:
         self._redis.close()
 
     def _renew(self, process: str) -> None:
-        self._asked(self._redis.set, f"{_PREFIX}p:{process}", "1", px=round(_LIFE_S * 1000))
+        self._asked(self._redis.set, f"{_PREFIX}p:{process}", self._process, px=round(_LIFE_S * 1000))
 
     def _renew_all(self) -> None:
         while not self._closing.wait(_RENEW_S):
@@ -214,6 +222,31 @@ class RedisRecords:
 
 
 _FIELDS: Final = ["owner", "state", "data", "created", "expires", "version"]
+
+
+def _name_of(pid: int) -> str:
+    """Names a process of this machine by its pid and its start; empty if it is a zombie.
+
+    Raises:
+        OSError: it has ended, or the system does not say.
+    """
+    state, *fields = Path(f"/proc/{pid}/stat").read_text("ascii", "replace").rpartition(") ")[2].split()
+    machine = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+    return "" if state in "ZX" else f"{machine} {Path('/proc/self/ns/pid').stat().st_ino} {pid} {fields[18]}"
+
+
+def _has_ended(name: str, own: str) -> bool:
+    """Whether the process of this name has ended, which is known of those on the machine of `own`, in its PID namespace."""
+    *machine, pid, _ = name.split(" ") if name.count(" ") == 3 else ("", "", "")
+    if machine != own.split(" ")[:2]:
+        return False
+    try:
+        os.kill(int(pid), 0)
+        return _name_of(int(pid)) != name
+    except (ProcessLookupError, FileNotFoundError):
+        return True
+    except (OSError, ValueError, OverflowError):  # another user's: its key expires when it has ended
+        return False
 
 
 def _place(kind: str, key: str) -> str:

@@ -53,6 +53,9 @@ _Answer = tuple[str, str, float]
 """Digest of the arguments, JSON of the result, until when (seconds since the epoch)."""
 _FIRST_LOOK_S: Final = 0.005
 _LONGEST_LOOK_S: Final = 0.1
+_LOOK_S: Final = 600.0
+"""How often a process that has keyed calls looks for the keys of dead ones."""
+_MOST_ENDED: Final = 10_000
 _LEAST_WRITE_S: Final = 0.25
 """How long a caller waits at least until its answer is stored."""
 
@@ -82,7 +85,9 @@ class Idempotency:
         self._seconds = seconds
         self._diagnostics = diagnostics
         self._process = secrets.token_hex(8)
-        self._entered = False
+        self._entered = self._is_closing = False
+        self._looked_at = 0.0
+        """When keys of dead processes were looked for."""
         self._lock = threading.Lock()
         self._running: dict[str, Claim] = {}
         self._unstored = UnstoredKeys(records)
@@ -91,6 +96,7 @@ class Idempotency:
         """Answers that were written lately, in two generations: they change no more until they expire, so none is read again."""
 
     def close(self) -> None:
+        self._is_closing = True
         with suppress(StateDamaged):
             self._unstored.close()
             if self._entered:
@@ -170,11 +176,26 @@ class Idempotency:
         if not self._entered:
             await ask(mode, records, records.enter, self._process, seconds=call.seconds)
             self._entered = True
+        if not 0 <= own.created - self._looked_at < _LOOK_S:
+            self._looked_at = own.created
+            self._unstored.owe("dead", self._let_dead_expire)
         known = at_once(records.add, own) if records.is_quick else await self._asked(records.add, own, call, mode)
         if known is None:
             claim = self._running[name] = Claim(own, digest, [])
             return claim
         return await self._found(plan, call, mode, own, known, digest)
+
+    def _let_dead_expire(self) -> None:
+        """Give the keys of calls an end whose process has died, also where nobody uses them again."""
+        if self._is_closing and not self._records.is_quick:  # nobody waits for a slow store: the next process does it
+            return
+        until, alive = time.time() + self._seconds, {self._process: True}
+        for record in self._records.list(KIND, states=(RUNNING,), most=_MOST_ENDED):
+            process = str(json.loads(record.data).get("process", "")) if record.data else ""
+            if process not in alive:
+                alive[process] = self._records.is_present(process)
+            if not alive[process]:
+                self._records.replace(replace(record, state=UNKNOWN, expires=until))
 
     async def _asked(self, method: Callable[[Record], Any], own: Record, call: RunningCall, mode: Mode) -> Any:
         """Let the store take the key for this call. What a slow one may do when nobody waits for it is made good."""

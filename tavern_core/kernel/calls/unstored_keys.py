@@ -62,6 +62,10 @@ class UnstoredKeys:
         self.write(done)
         self._answers.pop(key, None)
 
+    def owe(self, name: str, change: Callable[[], object]) -> None:
+        """Make another change of the keys in a thread, when the store works."""
+        self._owed.owe(name, change)
+
     def owe_removal(self, record: Record) -> None:
         """Remove the key of a call that does not run later."""
         self._owed.owe(f"key {record.data}", partial(self._removed, record), is_dispensable=True)

@@ -52,7 +52,9 @@ INSERT INTO records ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT 
 WHERE records.expires > 0 AND records.expires <= excluded.created
 """
 _OF_KIND: Final = "kind = ? AND kind != 'answer'"
-"""Answers are never listed. Without the second half SQLite does not use the index."""
+"""Without the second half SQLite does not use the index."""
+_ANSWERS: Final = "kind = ?"
+"""Answers have no index, which each keyed call would have to keep: they are listed once per process, by reading all."""
 _LONGEST_PERIOD_S: Final = 7 * 86_400.0
 """Of a rate that another process may count here; this one knows its own."""
 _FORGET_USES: Final = (
@@ -128,7 +130,8 @@ class SqliteRecords:
     def list(
         self, kind: str, *, owner: str | None = None, states: Collection[str] = (), most: int = 100
     ) -> tuple[Record, ...]:
-        where, values = [_OF_KIND, "(expires = 0 OR expires > ?)"], builtins.list[object]([kind, time.time()])
+        of_kind = _ANSWERS if kind == "answer" else _OF_KIND
+        where, values = [of_kind, "(expires = 0 OR expires > ?)"], builtins.list[object]([kind, time.time()])
         if owner is not None:
             where.append("owner = ?")
             values.append(owner)
