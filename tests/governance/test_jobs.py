@@ -282,6 +282,87 @@ def test_a_job_whose_approval_is_refused_fails() -> None:
     assert host.jobs[job].error.kind == "APPROVAL_REJECTED"  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("store", ["sqlite", "memory", "redis"])
+@pytest.mark.parametrize("days", [2, 30])
+def test_a_job_whose_approval_is_jumped_over_by_the_clock_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: str, days: int
+) -> None:
+    real, shift = time.time, 0.0
+    monkeypatch.setattr(time, "time", lambda: real() + shift)
+    with (
+        redis_server.running(tmp_path) as address,
+        opened(tmp_path / "other", state={"store": address if store == "redis" else store}),
+    ):
+        job = begun("pay", {"amount": 5}, context=ANN)
+        waited(job)
+        shift = days * 86_400.0
+        while not host.jobs[job].is_over:
+            time.sleep(0.001)
+        error = host.jobs.result(job, context=ANN).error
+        assert error is not None
+        assert (error.kind, error.outcome) == ("APPROVAL_REJECTED", "none")
+        assert "no answer came in time" in error.message
+
+
+PAYS = """
+import json, sys, time
+from tavern_core import CallContext, Plugin, Tavern, tool
+
+@tool(requires_approval=True)
+def pay(amount: int, password: str = "") -> int:
+    return amount
+
+ann = CallContext(principal="user:ann", user_id="ann")
+with Tavern.open(json.loads(sys.argv[2]), home=sys.argv[1], plugins=[Plugin([pay], name="t")]) as host:
+    jobs = [host.invoke_sync("t:pay", {"amount": n}, context=ann, job=True).job for n in range(4)]
+    while any(host.jobs[job].status != "input_required" for job in jobs):
+        time.sleep(0.01)
+    print(json.dumps(jobs), flush=True)
+    time.sleep(3600)
+"""
+
+
+@pytest.mark.parametrize("store", ["sqlite", "redis"])
+@pytest.mark.parametrize("days", [0, 2, 30])
+def test_an_approval_that_is_denied_while_no_host_runs_ends_its_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: str, days: int
+) -> None:
+    real, shift = time.time, 0.0
+    monkeypatch.setattr(time, "time", lambda: real() + shift)
+    with redis_server.running(tmp_path) as address:
+        config = {"state": {"store": address if store == "redis" else store}}
+        with start(PAYS, tmp_path / "kept", json.dumps(config)) as other:
+            jobs = json.loads(other.stdout.readline())
+            other.kill()
+            other.wait()
+        with opened(tmp_path / "kept", **config):
+            assert {one.id for one in host.jobs.list(status="input_required")} == set(jobs)
+            host.jobs.answer(jobs[0], False, context=BOSS)
+            host.approvals.reject(host.jobs[jobs[1]].questions[0]["id"], by=BOSS, reason="too much")
+            host.approvals.approve(host.jobs[jobs[2]].questions[0]["id"], by=BOSS)
+            shift = days * 86_400.0
+            for listed in (host.jobs.list(context=ANN), host.jobs.list(status=("failed", "input_required"))):
+                failed = {one.id for one in listed if one.status == "failed"}
+                assert failed == set(jobs[:2] if days == 0 else jobs)
+            assert {one.id for one in host.jobs.list(status="failed")} == failed
+            assert {one.id for one in host.jobs.list(status="input_required")} == set(jobs) - failed
+            for job in failed:
+                found = host.jobs.find(job, context=ANN)
+                error = host.jobs.result(job, context=ANN).error
+                assert error is not None
+                assert found.error == error
+                assert (error.kind, error.outcome, found.questions) == ("APPROVAL_REJECTED", "none", ())
+                assert host.wait(host.jobs.wait(job, 5)).status == "failed"
+                assert not host.jobs.answer(job, True, context=BOSS)
+                assert not host.jobs.cancel(job)
+                with pytest.raises(UsageError, match="nothing to resume"):
+                    host.wait(host.jobs.resume(job))
+            assert ("user:boss: too much" in str(host.jobs[jobs[1]].error)) == (days < 30)
+            if days == 0:
+                host.wait(host.jobs.resume(jobs[2]))
+                assert host.wait(host.jobs.wait(jobs[2], 30)).status == "completed"
+
+
 def test_no_more_jobs_run_at_a_time_than_the_configuration_says(tmp_path: Path) -> None:
     with opened(tmp_path / "other", jobs={"concurrency": 1}):
         first, second = begun("forever"), begun("work")

@@ -158,12 +158,7 @@ class StoredApprovals:
                 raise self._required(why, name, facts)
             if known.state == "expired":
                 self.records.remove(KIND, name)
-                raise ApprovalRejected(
-                    f"{request.tool} was not approved: no answer came in time",
-                    hint="call it again; approval is requested again",
-                    timedOut=True,
-                    **facts,
-                )
+                raise _too_late(request.tool, **facts)
             if known.state == "rejected":
                 return Approval(False, known.reason, known.decided_by), None
             data = json.loads(record.data)
@@ -344,6 +339,33 @@ class StoredApprovals:
                 hint=did_you_mean(str(approval), near) or "`tavern approvals list` shows them",
             )
         return record, known
+
+
+def denial(records: RecordStore, approval: str, tool: str) -> ApprovalRejected | None:
+    """Why the call of `tool` that waits for this request can never run; None: it may."""
+    record = records.get(KIND, approval)
+    known = None if record is None else _stored(record)
+    if known is None or known.state == "expired":
+        return _too_late(tool, tool=tool, approval=approval)
+    if known.state != "rejected":
+        return None
+    why = f": {known.reason}" if known.reason else ""
+    return ApprovalRejected(
+        f"{tool} was not approved by {known.decided_by}{why}",
+        hint="do not repeat it unchanged",
+        tool=tool,
+        approval=approval,
+        decidedBy=known.decided_by,
+    )
+
+
+def _too_late(name: str, **facts: Any) -> ApprovalRejected:
+    return ApprovalRejected(
+        f"{name} was not approved: no answer came in time",
+        hint="call it again; approval is requested again",
+        timedOut=True,
+        **facts,
+    )
 
 
 def approval_id(mark: str, definition: str) -> str:

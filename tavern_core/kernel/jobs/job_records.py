@@ -12,7 +12,9 @@ from typing import Any, Final
 from pydantic_core import to_json
 
 from tavern_core.contract.stores import Record, RecordStore
+from tavern_core.errors import CallError
 from tavern_core.frozen_dataclass import dataclass
+from tavern_core.kernel.calls.pending_approval_store import denial
 from tavern_core.kernel.calls.result_serialization import result_of, result_text
 from tavern_core.kernel.log.recorder import Recorder
 from tavern_core.kernel.settings.result_redaction import ForDisk
@@ -71,7 +73,7 @@ class JobRecords:
         return None if record is None else self._kept(record, {})
 
     def list(self, owner: str | None, states: tuple[str, ...], most: int) -> list[KeptJob]:
-        """Jobs, newest first. A job whose process has ended counts as failed."""
+        """Jobs, newest first. One whose process has ended counts as failed, unless it waits for an answer that may still come."""
         alive: dict[str, bool] = {}
         records = [*self.records.list(KIND, owner=owner, states=states, most=most)]
         if "failed" in states:
@@ -158,7 +160,13 @@ class JobRecords:
             if not alive[process] and not (job.status == "input_required" and is_waiting):
                 job = replace(job, status="failed", error=NEVER_BEGUN if job.status == "queued" else LOST)
                 is_lost = True
+            elif not alive[process] and (denied := self._denial(job, facts)) is not None:
+                job = ended(job, "failed", ToolError.of(denied))
         return KeptJob(job, record, facts, is_lost)
+
+    def _denial(self, job: Job, facts: Mapping[str, Any]) -> CallError | None:
+        approval = facts.get("approval")
+        return None if not approval else denial(self.records, str(approval), job.tool)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from typing import Any, Final, Protocol, TypeVar
 from tavern_core.contract.protocols import Calls, RunJobs
 from tavern_core.contract.trace_context import within_trace
 from tavern_core.errors import (
+    ApprovalRejected,
     CallError,
     InputInvalid,
     StateDamaged,
@@ -31,7 +32,7 @@ from tavern_core.errors import (
 )
 from tavern_core.kernel.calls.background_call_request import has_asked, job_id, resume_point
 from tavern_core.kernel.calls.elicitation import conversation
-from tavern_core.kernel.calls.pending_approval_store import StoredApprovals
+from tavern_core.kernel.calls.pending_approval_store import StoredApprovals, denial
 from tavern_core.kernel.calls.running_call import current
 from tavern_core.kernel.calls.taint_tracking import Starter
 from tavern_core.kernel.calls.tool_context_control import Progress, on_left_behind, on_progress
@@ -275,7 +276,8 @@ class RunningJobs:
             waiting = partial(replace, status="input_required", questions=(question,), call_id=result.call_id)
             running.is_waiting = True
             await self._mark(running, waiting, approval=approval)
-            await self._decided(running, approval)
+            if (denied := await self._decided(running, approval)) is not None:
+                return result.replace(value=None, status="error", error=ToolError.of(denied))
             await self._mark(running, partial(replace, status="running", questions=()), approval=None)
             running.is_waiting = False
 
@@ -289,14 +291,16 @@ class RunningJobs:
         with suppress(StateDamaged):  # the call goes on; after a kill, it is unknown what came of it
             await self.aside(self._records.change, running.id, lambda job: job, self._is_ours, point=text)
 
-    async def _decided(self, running: RunningJob, approval: str) -> None:
+    async def _decided(self, running: RunningJob, approval: str) -> ApprovalRejected | None:
+        """Return when the request is decided; why the call cannot run, where it is not there any more."""
         wake = running.wake = asyncio.Event()
         while True:
             try:
                 if (await self.aside(self._approvals.get, approval)).state != "pending":
-                    return
+                    return None
             except UsageError:
-                return
+                with suppress(StateDamaged):
+                    return await self.aside(denial, self._records.records, approval, running.request.tool)
             except StateDamaged:
                 pass  # asked again in a moment
             wake.clear()
