@@ -159,7 +159,8 @@ class Governance:
             outcome = self.conclusion.redacted(call, result)
             return result
         except BaseException as error:
-            outcome = self.conclusion.redacted(call, failure(error_of(error, call), call.trace(self.conclusion.series)))
+            failed = marked(call, failure(error_of(error, call), call.trace(self.conclusion.series)))
+            outcome = self.conclusion.redacted(call, failed)
             raise
         finally:
             held.reset(mark)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import marshal
 import threading
 import time
@@ -13,12 +14,12 @@ from typing import Any, Final
 from tavern_core.model.call import CallContext
 from tavern_core.model.result import CallTrace, ToolResult, success
 
-_OF_ITS_CALLER: Final = ("CANCELLED", "TIMEOUT")
+_OF_ITS_CALLER: Final = ("CANCELLED", "TIMEOUT", "BUDGET_EXCEEDED")
 """Errors with which a call ends for the sake of its caller: others do not get them."""
 CACHED: Final = "cached"
 """In `meta` of an answer from the cache."""
 _MOST_ARGUMENTS: Final = 64_000
-"""Bytes of the arguments of a call that is looked up; larger ones are called each time."""
+"""Bytes of the arguments and the caller's `config` of a call that is looked up; larger ones are called each time."""
 _ROW: Final = 500
 """Bytes that an entry takes besides its answer, about."""
 Key = tuple[Any, ...]
@@ -40,7 +41,8 @@ class ResultCache:
         self._clock = clock
         self._lock = threading.Lock()
         self._entries: OrderedDict[Key, tuple[float, object, bytes]] = OrderedDict()
-        self._made_now: dict[Key, tuple[object, Making]] = {}
+        self._made_now: dict[Key, tuple[object, object, Making]] = {}
+        """Key → by which tool, on which event loop, and the newest of the calls."""
         self.bytes = 0
         self.hits = self.misses = 0
 
@@ -51,13 +53,15 @@ class ResultCache:
         """The key of a call: tool, arguments, and every property of the caller that an answer may depend on."""
         try:
             given = marshal.dumps(values, 2)  # type: ignore[arg-type]
+            config = marshal.dumps(dict(context.config), 2) if context.config else b""
         except ValueError:
             return None
-        if len(given) > _MOST_ARGUMENTS:
+        if len(given) + len(config) > _MOST_ARGUMENTS:
             return None
         who = context.principal, context.user_id, context.profile, context.permissions, context.roles
-        where = context.workspace_dir, context.agent_dir, context.agent_id
-        return (tool, given, *who, *where, marshal.dumps(dict(context.scopes), 2) if context.scopes else b"")
+        where = context.workspace_dir, context.agent_dir, context.agent_id, context.session_key
+        more = context.message_channel, context.agent_account_id, context.sandboxed, config
+        return (tool, given, *who, *where, *more, marshal.dumps(dict(context.scopes), 2) if context.scopes else b"")
 
     def get(self, key: Key, made_by: object, trace: CallTrace) -> ToolResult | None:
         """The answer, when `made_by` (the tool as it is now) gave it and it still holds."""
@@ -81,16 +85,20 @@ class ResultCache:
     def begin(self, key: Key, made_by: object, *, joins: bool) -> tuple[Making, bool]:
         """The call that makes this answer now, and True if it is the caller's own, which must `end` it.
 
+        A call on another event loop is not waited for: that loop may have stopped, or wait for this thread.
+
         Args:
             joins: whether it may be the call of another caller.
         """
+        here = asyncio._get_running_loop()
         with self._lock:
-            known = self._made_now.get(key)
-            if known is None:
-                known = self._made_now[key] = made_by, Future()
-                return known[1], True
-            maker, making = known
-            return (making, False) if joins and (maker is made_by or maker == made_by) else (Future(), True)
+            if joins and (known := self._made_now.get(key)) is not None:
+                maker, loop, making = known
+                if loop in (None, here) and (maker is made_by or maker == made_by):
+                    return making, False
+            own: Making = Future()
+            self._made_now[key] = made_by, here, own
+        return own, True
 
     def end(self, key: Key, making: Making, made_by: object, result: ToolResult | None, seconds: float) -> None:
         """Cache what came of a call that has begun here, and let the calls go on that wait for it.
@@ -99,35 +107,28 @@ class ResultCache:
             result: None: nothing, so that another call has to make the answer.
         """
         outcome: ToolResult | bool = result is None
-        try:
-            if result is not None and result.error is not None:
-                outcome = result.error.kind in _OF_ITS_CALLER or result
-            elif result is not None:
-                self._put(key, made_by, result, seconds)
-        finally:
-            with self._lock:
-                if (known := self._made_now.get(key)) is not None and known[1] is making:
-                    del self._made_now[key]
-            making.set_result(outcome)
+        data = None
+        if result is not None and result.error is not None:
+            outcome = result.error.kind in _OF_ITS_CALLER or result
+        elif result is not None:
+            data = _written(result)
+        with self._lock:
+            if (known := self._made_now.get(key)) is not None and known[2] is making:  # neither replaced nor forgotten
+                del self._made_now[key]
+                if data is not None:
+                    self._put(key, made_by, data, seconds)
+        making.set_result(outcome)
 
-    def _put(self, key: Key, made_by: object, result: ToolResult, seconds: float) -> None:
-        """Cache a successful answer, unless it is not plain data or larger than an eighth of the cache."""
-        if not result.ok or result.status != "ok":
-            return
-        try:
-            kept: Any = result.value, tuple(map(dict, result._content)), result._meta
-            data = marshal.dumps(kept, 2)
-        except ValueError:
-            return
+    def _put(self, key: Key, made_by: object, data: bytes, seconds: float) -> None:
+        """Cache an answer, unless it is larger than an eighth of the cache."""
         size = len(data) + len(key[1]) + _ROW
         if size > self._most // 8:
             return
-        with self._lock:
-            self._drop(key)
-            self._entries[key] = self._clock() + seconds, made_by, data
-            self.bytes += size
-            while self.bytes > self._most:
-                self._drop(next(iter(self._entries)))
+        self._drop(key)
+        self._entries[key] = self._clock() + seconds, made_by, data
+        self.bytes += size
+        while self.bytes > self._most:
+            self._drop(next(iter(self._entries)))
 
     def clear(self) -> None:
         """Forget all answers: what they depend on has changed."""
@@ -139,3 +140,14 @@ class ResultCache:
     def _drop(self, key: Key) -> None:
         if (entry := self._entries.pop(key, None)) is not None:
             self.bytes -= len(entry[2]) + len(key[1]) + _ROW
+
+
+def _written(result: ToolResult) -> bytes | None:
+    """A successful answer as it is cached; None if it is no answer yet, or not plain data."""
+    if not result.ok or result.status != "ok":
+        return None
+    try:
+        kept: Any = result.value, tuple(map(dict, result._content)), result._meta
+        return marshal.dumps(kept, 2)
+    except ValueError:
+        return None
