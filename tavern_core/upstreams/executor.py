@@ -17,6 +17,7 @@ from tavern_core.model.tool import ToolSpec
 from tavern_core.upstreams.connections import Connections, without_secrets
 from tavern_core.upstreams.facilities import CallFacility
 from tavern_core.upstreams.review import Quarantine
+from tavern_core.upstreams.tool_specs import local_name
 from tavern_core.upstreams.upstream_plugin_candidates import Entry, entry_of
 
 
@@ -35,6 +36,11 @@ class UpstreamExecutor:
             raise ToolFileInvalid(f"tool {tool.name} belongs to no upstream", hint="write an entry `upstreams:` for it")
         upstream, name = str(tool.implementation["upstream"]), str(tool.implementation["tool"])
         entry = entry_of(self.entries, upstream)
+        if tool.plugin != entry.plugin:  # its own tool needs other rights
+            raise ToolFileInvalid(
+                f"tool {tool.name} is of {tool.plugin}, and not of upstream {upstream}",
+                hint=f"call {entry.plugin}:{local_name(name)}",
+            )
         if (known := entry.tools().get(name)) is None:
             raise ToolNotFound(
                 f"{tool.id} is no longer a tool of {upstream}", hint=f"tavern upstreams refresh {upstream}"

@@ -107,8 +107,9 @@ def _mistakes(spec: ToolSpec, has_code: bool) -> Iterator[tuple[str, str]]:
 def _what_to_write(spec: ToolSpec) -> str:
     """What makes a tool of a built-in kind run; empty if it can run, or its kind is a plugin's."""
     kind, given = spec.kind, spec.implementation
-    if kind in _UPSTREAMS and "upstream" not in given:
-        if kind == "langchain" and (isinstance(spec.impl, BindsItself) or is_tool(spec.impl)):
+    if kind in _UPSTREAMS:  # its tools are those of an entry, also where one names an upstream: they need what it needs
+        is_object = isinstance(spec.impl, BindsItself) or is_tool(spec.impl)
+        if kind == "langchain" and is_object and "upstream" not in given:
             return ""
         instead = "give the object of LangChain as impl, or " if kind == "langchain" else ""
         return f"{instead}write into tavern.yaml: upstreams: {{{_entry(spec)}}}"
