@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, Final
 
 from tavern_core.errors import InputInvalid, ToolFailed, UpstreamError
@@ -35,6 +36,9 @@ def is_tool(thing: Any) -> bool:
 
 def schema_of(tool: Any) -> Mapping[str, Any]:
     """JSON Schema of a tool's parameters, without those that LangChain fills in itself."""
+    library = _langchain_of(tool)
+    if library is not None and isinstance(tool, library.Tool) and tool.args_schema is None:  # it takes one text
+        return {"type": "object", "properties": tool.args, "required": [*tool.args]}
     for described in (getattr(tool, "tool_call_schema", None), getattr(tool, "args_schema", None)):
         if isinstance(described, Mapping):
             return described
@@ -51,15 +55,25 @@ def runner(tool: Any) -> Callable[[str, Mapping[str, Any]], Any]:
     """
     library = _langchain_of(tool)
 
+    @cache
+    def needs_envelope() -> bool:  # at the first call: LangChain makes a schema for it
+        return library is not None and _needs_envelope(tool)
+
+    def given(call_id: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        args = dict(arguments)
+        if not needs_envelope() and (library is None or args.get("type") != "tool_call"):
+            return args
+        return {"type": "tool_call", "name": tool.name, "args": args, "id": call_id or "call"}
+
     def run(call_id: str, arguments: Mapping[str, Any]) -> Any:
         try:
-            return _answer(tool.invoke(_input(tool, library, arguments, call_id)), library)
+            return _answer(tool.invoke(given(call_id, arguments)), library)
         except Exception as error:
             raise _as_call_error(error, tool.name) from error
 
     async def run_async(call_id: str, arguments: Mapping[str, Any]) -> Any:
         try:
-            return _answer(await tool.ainvoke(_input(tool, library, arguments, call_id)), library)
+            return _answer(await tool.ainvoke(given(call_id, arguments)), library)
         except Exception as error:
             raise _as_call_error(error, tool.name) from error
 
@@ -77,23 +91,20 @@ def _blocks(thing: Any, library: Any) -> bool:
     own = getattr(type(thing), "ainvoke", None)
     if library is None or own is None:
         return not callable(getattr(thing, "ainvoke", None))
+    if own is library.BaseTool.ainvoke:
+        return type(thing)._arun is library.BaseTool._arun
     return own in (library.StructuredTool.ainvoke, library.Tool.ainvoke) and not thing.coroutine
 
 
-def _input(tool: Any, library: Any, arguments: Mapping[str, Any], call_id: str) -> dict[str, Any]:
-    """The arguments; in the envelope of a model's call only where the tool needs it, for it turns the answer into text."""
-    given = dict(arguments)
-    if library is None:
-        return given
-    needs_envelope = (
+def _needs_envelope(tool: Any) -> bool:
+    """Whether a tool is called as a model calls it. That turns the answer into text, so only where the tool needs it."""
+    return bool(
         tool.response_format == "content_and_artifact"
         or tool.handle_tool_error
         or tool.handle_validation_error
         or getattr(tool, "_injected_args_keys", None)
         or getattr(tool.args_schema, "model_fields", {}).keys() - tool.args.keys()  # some are injected
-        or given.get("type") == "tool_call"
     )
-    return {"type": "tool_call", "name": tool.name, "args": given, "id": call_id or "call"} if needs_envelope else given
 
 
 def _answer(answer: Any, library: Any) -> Any:
@@ -101,17 +112,22 @@ def _answer(answer: Any, library: Any) -> Any:
     if not hasattr(answer, "tool_call_id") or not hasattr(answer, "content"):
         if library is None:
             return answer
-        if isinstance(answer, list) and answer and all(isinstance(item, Mapping) and "type" in item for item in answer):
+        if isinstance(answer, list) and answer and all(_is_block(item, library) for item in answer):
             return ToolResult(True, answer, content=tuple(answer))
         return _json_or_text(answer)
     content = answer.content
     if getattr(answer, "status", "success") == "error":
         raise ToolFailed(str(content)[:2000] or "the tool failed")
-    artifact = getattr(answer, "artifact", None)
+    artifact = _json_or_text(getattr(answer, "artifact", None))
+    meta = None if artifact is None else {"artifact": artifact}
     if isinstance(content, str):
-        return content if artifact is None else ToolResult(True, content, meta={"artifact": artifact})
+        return content if meta is None else ToolResult(True, content, meta=meta)
     blocks = tuple(block if isinstance(block, Mapping) else {"type": "text", "text": str(block)} for block in content)
-    return ToolResult(True, content, content=blocks, meta=None if artifact is None else {"artifact": artifact})
+    return ToolResult(True, content, content=blocks, meta=meta)
+
+
+def _is_block(item: Any, library: Any) -> bool:
+    return isinstance(item, Mapping) and item.get("type") in library.base.TOOL_MESSAGE_BLOCK_TYPES
 
 
 def _json_or_text(answer: Any) -> Any:
@@ -121,9 +137,10 @@ def _json_or_text(answer: Any) -> Any:
     if problem.message.startswith(TOO_MUCH):
         return answer  # refused by the pipeline
     try:
-        return from_python(answer, by_alias=True)
+        copy, problem = json_copy(from_python(answer, by_alias=True))
     except Exception:  # noqa: BLE001 - whatever an object of the tool's raises: LangChain would show its text
         return said(answer)
+    return copy if problem is None else said(answer)
 
 
 def _as_call_error(error: Exception, tool: str) -> Exception:

@@ -316,7 +316,7 @@ def _from_mapping(data: Mapping[str, Any], owner: Owner) -> ToolSpec:
 def _from_langchain(tool: Any, owner: Owner, name: str) -> ToolSpec:
     try:
         schema = schema_of(tool)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ActivationFailed(
             f"{owner.name}: the parameters of {name!r:.80} are not known: {printed(error)}"
         ) from error
