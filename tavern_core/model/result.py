@@ -7,21 +7,26 @@ when they are read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field
 from datetime import UTC, datetime
-from itertools import islice
 from math import isfinite
 from typing import Any, Final, Literal, NoReturn
 
 from tavern_core.errors import CallError, Outcome, UsageError, call_error_of
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model import depths
+from tavern_core.model.message_translation import Said
 from tavern_core.model.safe_printing import printed
 
 Status = Literal["ok", "error", "input_required", "job"]
-_MOST_DETAILS: Final = 100_000
-"""Values in the details of one error."""
+_MOST_DETAILS: Final = 1_000_000
+"""Characters in the details of one error, names among them; each value counts as ten more."""
+_VALUE: Final = 10
+_LONGEST_NAME: Final = 1_000
+_LONGEST_MESSAGE: Final = 100_000
+_LATEST: Final = 253_402_300_800
+"""The year 10,000, in seconds since the epoch."""
 _LONGEST_INT: Final = 14_000
 """Bits of an integer that can be written in any case."""
 
@@ -96,19 +101,24 @@ class ToolError:
     fix: str = ""
 
     def __post_init__(self) -> None:
+        for name in ("kind", "message", "fix"):
+            if isinstance(text := getattr(self, name), str) and type(text) is not Said:
+                object.__setattr__(self, name, _cut(str.__str__(text), _LONGEST_MESSAGE))
         object.__setattr__(self, "details", _plain(self.details, depths.WRAPPED, [_MOST_DETAILS]))
         if type(self.retryable) is not bool:
             object.__setattr__(self, "retryable", False)
         if type(self.outcome) is not str or self.outcome not in ("none", "done", "unknown"):
             object.__setattr__(self, "outcome", "unknown")
-        if type(self.retry_after_ms) not in (int, type(None)):
+        wait = self.retry_after_ms
+        if wait is not None and (type(wait) is not int or not 0 <= wait < 2**53):
             object.__setattr__(self, "retry_after_ms", None)
 
     @classmethod
     def of(cls, error: CallError) -> ToolError:
         """The wire form of an exception of the tree."""
+        code = error.code if isinstance(error.code, str) else CallError.code
         return cls(
-            error.code, error.message, error.details, error.retryable, error.outcome, error.retry_after_ms, error.hint
+            code, error.message, error.details, error.retryable, error.outcome, error.retry_after_ms, error.hint
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -127,34 +137,51 @@ def _plain(value: Any, depth: int, room: list[int]) -> Any:
     """`value` as plain JSON, with the text of what is not JSON. Never raises.
 
     Args:
-        room: how many values may follow.
+        room: how much may follow, see `_MOST_DETAILS`.
     """
-    room[0] -= 1
+    room[0] -= _VALUE
     if room[0] < 0:
         return "…"
     if value is None or type(value) is bool:
         return value
     try:
         if isinstance(value, str):
-            return str.__str__(value) if str.isascii(value) else str.encode(value, "utf-8", "backslashreplace").decode()
-        if isinstance(value, int) and int.bit_length(value) < _LONGEST_INT:
-            return int.__int__(value)
+            text = _cut(str.__str__(value), room[0] + 1)
+            room[0] -= len(text)
+            return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+        if isinstance(value, int):
+            bits = int.bit_length(value)
+            return int.__int__(value) if bits < _LONGEST_INT else f"integer of {bits:,} bits"
         if isinstance(value, float) and isfinite(value):
             return float.__float__(value)
         if depth == 0:
             return "…"
         if isinstance(value, Mapping):
-            shown = islice(value.items(), room[0] + 1)
-            return {_key(name): _plain(item, depth - 1, room) for name, item in shown}
+            return {_key(name, room): _plain(item, depth - 1, room) for name, item in _first(value.items(), room)}
         if isinstance(value, list | tuple):
-            return [_plain(item, depth - 1, room) for item in islice(value, room[0] + 1)]
-    except Exception:  # noqa: BLE001, S110 - a hostile class
+            return [_plain(item, depth - 1, room) for item in _first(value, room)]
+    except (Exception, SystemExit):  # noqa: BLE001, S110 - a hostile class
         pass
     return _plain(printed(value), depth, room)
 
 
-def _key(name: Any) -> str:
-    return str(_plain(name if isinstance(name, str) else printed(name), 0, [1]))
+def _first(items: Iterable[Any], room: list[int]) -> Iterator[Any]:
+    """The items for which there is room, and one more, which shows that there are others."""
+    for item in items:
+        is_last = room[0] < 0
+        yield item
+        if is_last:
+            return
+
+
+def _key(name: Any, room: list[int]) -> str:
+    text = str(_plain(name if isinstance(name, str) else printed(name), 0, [_LONGEST_NAME]))
+    room[0] -= len(text)
+    return text
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 CallTrace = tuple[str, "str | int", float, float, str]
@@ -444,4 +471,14 @@ def contradiction(result: ToolResult) -> str:
                 return f"{name} of the error is {printed(text):.80}, not text"
         if not isinstance(error.details, Mapping):
             return f"details of the error are {printed(error.details):.80}, not a mapping"
+    if not isinstance(result._meta, Mapping | None):
+        return f"meta is {printed(result._meta):.80}, not a mapping"
+    for block in result._content:
+        if result.ok and not isinstance(block, Mapping):
+            return f"a block of the content is {printed(block):.80}, not a mapping"
+    for item in result._evidence:
+        if not isinstance(item, Evidence):
+            return f"one of the evidence is {printed(item):.80}, not Evidence"
+        if not isinstance(when := item.created, int | float) or not 0 <= when < _LATEST:
+            return f"created of the evidence is {printed(when):.80}, no time"
     return ""

@@ -35,7 +35,7 @@ def printed(value: object) -> str:
     """``repr(value)`` of at most 2,000 characters; the name of its type if it cannot be printed. Never raises."""
     try:
         return repr(value)[:_LONGEST]
-    except Exception:  # noqa: BLE001 - a hostile __repr__, or an integer of more digits than Python prints
+    except (Exception, SystemExit):  # noqa: BLE001 - a hostile __repr__, or an integer of more digits than Python prints
         return f"of {value.bit_length():,} bits" if type(value) is int else type(value).__name__
 
 
@@ -48,7 +48,7 @@ def said(value: object) -> str:
     """``str(value)`` of at most 2,000 characters, empty if it cannot be printed. Never raises."""
     try:
         return str(value)[:_LONGEST]
-    except Exception:  # noqa: BLE001 - a hostile __str__
+    except (Exception, SystemExit):  # noqa: BLE001 - a hostile __str__
         return ""
 
 

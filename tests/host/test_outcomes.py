@@ -7,6 +7,7 @@ import json
 import threading
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -540,6 +541,18 @@ class Hostile:
         return "Hostile()"
 
 
+class Leaving:
+    def __repr__(self) -> str:
+        raise SystemExit(3)
+
+
+class Unspeakable(str):
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        raise ValueError("not as text")
+
+
 def nested(levels: int) -> Any:
     value: Any = 1
     for _ in range(levels):
@@ -552,7 +565,7 @@ ODD_ERRORS: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
     "an array in a list": (lambda: ToolFailed("x", data=[1, (Hostile(),)]), {"details": {"data": [1, ["Hostile()"]]}}),
     "keys that are not text": (lambda: ToolFailed("x", data={(1, 2): 3, 4: 5}), {"details": {"data": {"(1, 2)": 3, "4": 5}}}),
     "numbers that are not JSON": (lambda: ToolFailed("x", data=[float("inf"), 1.5]), {"details": {"data": ["inf", 1.5]}}),
-    "a number that cannot be written": (lambda: ToolFailed("x", data=10**5000), {"details": {"data": "of 16,610 bits"}}),
+    "a number that cannot be written": (lambda: ToolFailed("x", data=10**5000), {"details": {"data": "integer of 16,610 bits"}}),
     "half a character": (lambda: ToolFailed("x", data={"\ud800": "\ud800"}), {"details": {"data": {"\\ud800": "\\ud800"}}}),
     "three thousand levels": (lambda: ToolFailed("x", data=nested(3000)), {}),
     "endless parts": (lambda: ToolFailed("x", data=widest()), {}),
@@ -565,6 +578,22 @@ ODD_ERRORS: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
     ),
     "blocks of a failure": (lambda: ToolResult(False, error=ToolError("A", "x"), content=({"data": Hostile()},)), {"kind": "A"}),
     "odd evidence": (lambda: ToolResult(False, evidence=[Evidence(5, 6, 7)]), {"kind": "TOOL_ERROR"}),  # type: ignore[arg-type]
+    "what ends the program": (lambda: ToolFailed("x", data=Leaving()), {"details": {"data": "Leaving"}}),
+    "texts of a class of its own": (lambda: ToolFailed(Unspeakable("x"), hint=Unspeakable("y")), {"message": "x", "fix": "y"}),
+    "a wait that cannot be written": (lambda: ToolFailed("x", retry_after_ms=10**5000), {"retryAfterMs": None}),
+    "a wait in the past": (lambda: ToolFailed("x", retry_after_ms=-1), {"retryAfterMs": None}),
+    "a code that is no text": (lambda: type("Odd", (ToolFailed,), {"code": 5})("x"), {"kind": "UPSTREAM_ERROR"}),
+    "blocks that are none": (lambda: ToolResult(False, error=ToolError("A", "x"), content=(5,)), {"kind": "A"}),  # type: ignore[arg-type]
+    **{
+        f"{what} of an answer": (partial(ToolResult, True, 1, **parts), {"kind": "OUTPUT_SCHEMA_INVALID"})
+        for what, parts in {
+            "blocks that are none": {"content": (5,)},
+            "evidence that is none": {"evidence": [5]},
+            "evidence without a time": {"evidence": [Evidence("tool", "a", "b", float("nan"))]},
+            "evidence beyond all time": {"evidence": [Evidence("tool", "a", "b", 1e30)]},
+            "facts that are none": {"meta": [1]},
+        }.items()
+    },
 }  # fmt: skip
 
 
@@ -725,3 +754,5 @@ def test_the_details_of_an_error_are_cut_where_they_hold_more_than_anyone_reads(
     assert len(error.details["numbers"]) < 100_001
     assert error.details["numbers"][:2] == [0, 1] and error.details["numbers"][-1] == "…"
     assert error.details["rows"] == "…"
+    long = ToolError("A", "x" * 30_000_000, {"text": "x" * 30_000_000, "more": "x"})
+    assert len(long.message) == 100_000 and len(long.details["text"]) < 1_000_001 and long.details["more"] == "…"

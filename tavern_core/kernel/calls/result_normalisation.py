@@ -135,7 +135,7 @@ def plain_parts(result: ToolResult, limit: int, tool: str, **changes: Any) -> To
     """
     meta = None if result._meta is None else plain(dict(result._meta), limit, tool)
     if not result.ok:
-        content = tuple(json_or(list(result._content), ()))
+        content = tuple(block for block in json_or(list(result._content), ()) if isinstance(block, dict))
         return result.replace(meta=meta, raw=None, value=None, content=content, **changes)
     answer = None if result.value is None else plain(result.value, limit, tool)
     content = tuple(plain(list(result._content), limit, tool)) if result._content else ()
