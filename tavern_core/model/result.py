@@ -117,9 +117,7 @@ class ToolError:
     def of(cls, error: CallError) -> ToolError:
         """The wire form of an exception of the tree."""
         code = error.code if isinstance(error.code, str) else CallError.code
-        return cls(
-            code, error.message, error.details, error.retryable, error.outcome, error.retry_after_ms, error.hint
-        )
+        return cls(code, error.message, error.details, error.retryable, error.outcome, error.retry_after_ms, error.hint)
 
     def to_json(self) -> dict[str, Any]:
         return {
