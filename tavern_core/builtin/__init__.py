@@ -9,6 +9,7 @@ BUILTIN: Final[tuple[tuple[str, str, bool], ...]] = (
     ("core-script", "tavern_core.builtin.executors.script", False),
     ("core-service", "tavern_core.builtin.executors.service_method", False),
     ("core-skills", "tavern_core.builtin.adapters.skill", False),
+    ("core-adapters", "tavern_core.builtin.adapters", False),
     ("core-flows", "tavern_core.builtin.executors.workflow", False),
     ("core-nodes-structure", "tavern_core.builtin.nodes.structure", True),
     ("core-nodes-flow", "tavern_core.builtin.nodes.flow", True),

@@ -146,7 +146,7 @@ def compose(loaded: LoadedConfig, options: Options) -> Host:
     roster = Roster(
         base,
         records,
-        Sources(upstreams.builtin(_builtin(options, knowledge)), options.given, isolation, upstreams.candidates),
+        Sources(_builtin(options, knowledge), options.given, isolation, upstreams.candidates),
         specs=cache,
         grants=grants,
         states=states,

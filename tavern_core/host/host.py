@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -40,6 +40,7 @@ from tavern_core.kernel.plugins.skill_catalogue import Skills
 from tavern_core.model.call import CallContext
 from tavern_core.model.result import ToolResult, failure
 from tavern_core.model.text_calls_outcome import TextOutcome
+from tavern_core.upstreams.composition import UpstreamsOnDemand
 
 if TYPE_CHECKING:
     from tavern_core.kernel.browser_assets import Extension
@@ -72,7 +73,7 @@ class Host:
     tokens: Tokens
     events: EventEmitter
     flow: Flow
-    connected: Callable[[], Upstreams]
+    connected: UpstreamsOnDemand
     isolation: Isolation
 
     @property
@@ -102,8 +103,7 @@ class Host:
         await self.flow.workflows.leave(self.running_jobs.leave())
         await self.running_jobs.close()
         await self.flow.workflows.close()
-        if self.base.config.upstreams:
-            await self.upstreams.close()
+        await self.connected.leave()
         await self.lifecycle.close()
 
     def become_copy(self, owner: int) -> None:

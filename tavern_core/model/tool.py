@@ -15,6 +15,10 @@ from tavern_core.model.safe_printing import seen
 
 _COLLECTIONS: Final = {"tags": tuple, "capabilities": frozenset, "aliases": tuple, "examples": tuple}
 """Fields of a tool that also take a list or a set."""
+ENDPOINT_KINDS: Final = frozenset({"n8n"})
+"""Kinds of tools that may name the address of their system in `endpoint`, without an upstream."""
+_ENDPOINT_MS: Final = 60_000
+"""Deadline of a call of such a tool, where it names none: as for the tools of upstreams."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +112,12 @@ class ToolSpec:
             # Here, because a script tool can come from a file, from code, from the index or from a hook, and always needs them.
             needed = {permission_for(name) for name in names if is_name(name)} - {""}
             object.__setattr__(self, "capabilities", frozenset(self.capabilities) | needed)
+        if self.kind in ENDPOINT_KINDS and isinstance(self.implementation, Mapping):
+            if self.endpoint is None and isinstance(written := self.implementation.get("endpoint"), str):
+                object.__setattr__(self, "endpoint", written)
+            if self.calls_endpoint and isinstance(self.capabilities, frozenset):
+                object.__setattr__(self, "capabilities", self.capabilities | {"network"})
+                object.__setattr__(self, "timeout_ms", self.timeout_ms or _ENDPOINT_MS)
 
     @property
     def id(self) -> str:
@@ -125,9 +135,16 @@ class ToolSpec:
         return "python" if self.kind == "langchain" and not self.described_by else self.kind
 
     @property
+    def calls_endpoint(self) -> bool:
+        """True if its calls go to its own `endpoint`, and not through an upstream."""
+        return self.kind in ENDPOINT_KINDS and bool(self.endpoint) and not self.described_by
+
+    @property
     def forwards_key(self) -> bool:
         """True if the idempotency key of a call goes on to the system behind the tool, which makes the call once."""
-        return self.implementation.get("forwardsKey") is True
+        given = self.implementation
+        declared = self.calls_endpoint and (given.get("idempotencyHeader") or given.get("idempotencyField"))
+        return given.get("forwardsKey") is True or bool(declared)
 
     @property
     def finds_by_key(self) -> bool:

@@ -43,6 +43,10 @@ class Implementation(FilePart):
     # python
     handler: str | None = None
     """``module:function`` inside the plugin's package."""
+    # n8n; `method` is that of the webhook
+    endpoint: str | None = None
+    idempotency_header: str | None = None
+    idempotency_field: str | None = None
 
 
 class SecurityContext(FilePart):

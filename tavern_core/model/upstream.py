@@ -259,6 +259,23 @@ class UpstreamConfig(FilePart):
             yield CapabilityRequest(name=f"secrets:{secret}")
 
 
+def endpoint_config(kind: str, endpoint: str, implementation: Mapping[str, Any]) -> UpstreamConfig:
+    """The upstream that a tool with an `endpoint` has for itself.
+
+    Only what cannot refer to a secret is read: such a tool may come from a plugin.
+
+    Raises:
+        ValidationError: the address, or what `implementation` says of idempotency keys, is wrong.
+    """
+    field = implementation.get("idempotencyField")
+    return UpstreamConfig(
+        kind=kind,
+        url=endpoint,
+        idempotency_header=implementation.get("idempotencyHeader"),
+        settings={} if field is None else {"idempotencyField": field},
+    )
+
+
 def entry_of(target: str) -> str:
     """A command line or name as an entry of a scope of names; what cannot stand in one, by its hash."""
     if len(target) <= _LONGEST_ENTRY and target.isprintable() and "*" not in target:

@@ -5,13 +5,14 @@ A host without upstreams imports only this module.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tavern_core.contract.protocols import Sandbox
+from tavern_core.contract.protocols import BoundTool, Executor, Sandbox, ToolHome
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.catalogue.tool_spec_cache import ToolSpecs
 from tavern_core.kernel.foundation import Foundation
@@ -20,7 +21,7 @@ from tavern_core.kernel.plugins.candidate import Candidate
 from tavern_core.kernel.plugins.effective_scopes import EffectiveScopes
 from tavern_core.kernel.plugins.record import Record
 from tavern_core.model.call import Rights
-from tavern_core.model.tool import ToolSpec
+from tavern_core.model.tool import ENDPOINT_KINDS, ToolSpec
 
 if TYPE_CHECKING:
     from tavern_core.upstreams.listing_cache import Catalogue
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 OWNER: Final = "core-upstreams"
 CACHE: Final = Path("cache", "upstreams")
 """Below the state folder."""
-_ADAPTERS: Final = ("core-adapters", "tavern_core.builtin.adapters", False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,26 +59,25 @@ class UpstreamParts:
         quarantine = Quarantine(grants, catalogue)
         return cls(base, grants, read_entries(base.loaded, catalogue, quarantine.quarantined), catalogue, quarantine)
 
-    def builtin(self, plugins: Sequence[tuple[str, str, bool]]) -> Sequence[tuple[str, str, bool]]:
-        """The host's own plugins, with the adapters where they are needed."""
-        return (*plugins, _ADAPTERS) if self.entries else plugins
-
     def candidates(self) -> list[Candidate]:
         """The upstreams as plugins."""
         return [entry.candidate() for entry in self.entries.values()]
 
     def build(
         self, specs: ToolSpecs, reach: EffectiveScopes, sandbox_of: Callable[[Record], Sandbox]
-    ) -> Callable[[], Upstreams]:
-        """What gives `tavern.upstreams`, built now with an executor for each kind that is configured; without any, at the first look."""
-        connected = cache(partial(self._connected, specs, reach, sandbox_of))
+    ) -> UpstreamsOnDemand:
+        """What gives `tavern.upstreams`, and the executor of each kind that is configured or may name an endpoint."""
+        tables = specs.lifecycle.tables
+        connected = UpstreamsOnDemand(partial(self._connected, specs, reach, sandbox_of))
+        kinds = ENDPOINT_KINDS.union(entry.config.kind for entry in self.entries.values())
+        tables.contributions.add_all(OWNER, {"executors": dict.fromkeys(kinds, connected)}, source="builtin")
         if self.entries:
-            connected()
+            tables.engines.listed, tables.engines.relisted = connected().find, connected().refresh_used
         return connected
 
     def _connected(
         self, specs: ToolSpecs, reach: EffectiveScopes, sandbox_of: Callable[[Record], Sandbox]
-    ) -> Upstreams:
+    ) -> tuple[Upstreams, Executor]:
         from tavern_core.upstreams.connections import Connections
         from tavern_core.upstreams.executor import UpstreamExecutor
         from tavern_core.upstreams.facilities import Granted
@@ -86,11 +85,11 @@ class UpstreamParts:
         from tavern_core.upstreams.review import Quarantine
         from tavern_core.upstreams.upstreams import Upstreams
 
-        base, lifecycle, tables = self.base, specs.lifecycle, specs.lifecycle.tables
+        base, lifecycle = self.base, specs.lifecycle
 
         def secret(name: str, reference: Any) -> str:
             secrets = base.config.secrets if reference is None else {name: reference}
-            return tables.settings.secret(name, secrets)
+            return lifecycle.tables.settings.secret(name, secrets)
 
         def rights(record: Record) -> Rights:
             own = specs.rights(record, ToolSpec(record.name))
@@ -107,9 +106,31 @@ class UpstreamParts:
         quarantine = self.quarantine or Quarantine(self.grants, catalogue)
         connections = Connections(self.entries, lifecycle, granted)
         upstreams = Upstreams(self.entries, catalogue, lifecycle, quarantine, connections, rights_of)
-        if self.entries:
-            executor = UpstreamExecutor(self.entries, connections, quarantine, base.tool_threads)
-            kinds = {entry.config.kind for entry in self.entries.values()}
-            tables.contributions.add_all(OWNER, {"executors": dict.fromkeys(kinds, executor)}, source="builtin")
-            tables.engines.listed, tables.engines.relisted = upstreams.find, upstreams.refresh_used
-        return upstreams
+        return upstreams, UpstreamExecutor(self.entries, connections, quarantine, base.tool_threads)
+
+
+class UpstreamsOnDemand:
+    """`tavern.upstreams` and the executor of its tools, built when one of them is first needed. Safe for threads."""
+
+    def __init__(self, make: Callable[[], tuple[Upstreams, Executor]]) -> None:
+        self._make = make
+        self._made: tuple[Upstreams, Executor] | None = None
+        self._lock = threading.Lock()
+
+    def __call__(self) -> Upstreams:
+        return self._parts()[0]
+
+    def bind(self, tool: ToolSpec, home: ToolHome, /) -> BoundTool:
+        """See `contract.protocols.Executor`."""
+        return self._parts()[1].bind(tool, home)
+
+    async def leave(self) -> None:
+        """Close every connection, where any could be opened."""
+        if self._made is not None:
+            await self._made[0].close()
+
+    def _parts(self) -> tuple[Upstreams, Executor]:
+        with self._lock:
+            if self._made is None:
+                self._made = self._make()
+        return self._made

@@ -34,10 +34,11 @@ from tavern_core.model.call import HOST_PRINCIPAL, CallContext
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.result import ToolResult
 from tavern_core.model.safe_printing import with_type
+from tavern_core.model.upstream import origin_entry
 from tavern_core.schema.secret_encodings import secret_redactor
 from tavern_core.upstreams.facilities import Granted, UpstreamFacility
 from tavern_core.upstreams.session import CLOSE_S, Session, State
-from tavern_core.upstreams.upstream_plugin_candidates import Entry
+from tavern_core.upstreams.upstream_plugin_candidates import Entry, ToolEntry
 
 T = TypeVar("T")
 MAX_SESSIONS: Final = 64
@@ -62,7 +63,8 @@ class Connections:
     ) -> None:
         self.secrets: defaultdict[str, KnownSecrets] = defaultdict(KnownSecrets)
         """Upstream → what is behind the references of its entry."""
-        self._entries = entries
+        self._entries = dict(entries)
+        """Those of the configuration, and those of tools with an endpoint of their own."""
         self._lifecycle = lifecycle
         self._base = lifecycle.tables.base
         self._granted = granted
@@ -73,8 +75,7 @@ class Connections:
         """Upstream → the adapter of its kind, where that takes its target."""
         self._judged: dict[str, tuple[Record, Standing, Candidate]] = {}
         """Upstream → what was known of its plugin when it was found to be granted what it needs."""
-        if entries:
-            self._base.signals.rights.subscribe(self._close_revoked)
+        self._base.signals.rights.subscribe(self._close_revoked)
 
     def session(self, entry: Entry, context: CallContext | None = None) -> Session:
         """The session of a caller: that of the credentials that hold for it.
@@ -93,8 +94,35 @@ class Connections:
             async def connect() -> Connection:
                 return await self._opened(entry, credential, await self.adapter(entry))
 
-            session = sessions.setdefault(credential, Session(entry.name, connect, entry.config.close_after_ms / 1000))
+            is_listed = not isinstance(entry, ToolEntry)
+            opened = Session(entry.name, connect, entry.config.close_after_ms / 1000, is_listed=is_listed)
+            session = sessions.setdefault(credential, opened)
         return session
+
+    def adopt(self, entry: ToolEntry) -> None:
+        """Get to know the endpoint of one tool; connections to where the tool led before are closed.
+
+        Raises:
+            PolicyDenied: its plugin may not connect there (POLICY_DENIED).
+        """
+        from tavern_core.contract.guards.addresses import read_url, target_flaw
+
+        record, url = self._lifecycle.records[entry.plugin], entry.config.url or ""
+        scope = entry.network(record, self._granted(entry.plugin).rights(record))
+        if flaw := target_flaw(scope, read_url(url)):
+            line = f"permissions: {{capabilities: [{{name: network, scope: ['{origin_entry(url)}']}}]}}"
+            raise PolicyDenied(
+                f"{entry.name} may not connect to {origin_entry(url)}: {flaw}",
+                hint=f"write into plugin.yaml of {entry.plugin}: {line}; then tavern plugins review {entry.plugin}",
+                missing=["network"],
+                side="plugin",
+            )
+        known = self._entries.get(entry.name)
+        self._entries[entry.name] = entry
+        if known is not None and known.fingerprint != entry.fingerprint:
+            self._judged.pop(entry.name, None)
+            old = self._sessions.pop(entry.name, {})
+            asyncio.run_coroutine_threadsafe(_closed(list(old.values())), self._base.portal.loop())
 
     def state(self, entry: Entry) -> State:
         """That of the connection for calls of the host itself."""

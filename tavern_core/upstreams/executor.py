@@ -18,7 +18,7 @@ from tavern_core.upstreams.connections import Connections, without_secrets
 from tavern_core.upstreams.facilities import CallFacility
 from tavern_core.upstreams.review import Quarantine
 from tavern_core.upstreams.tool_specs import local_name
-from tavern_core.upstreams.upstream_plugin_candidates import Entry, entry_of
+from tavern_core.upstreams.upstream_plugin_candidates import Entry, ToolEntry, entry_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,10 @@ class UpstreamExecutor:
     """For blocking code of adapters."""
 
     def bind(self, tool: ToolSpec, home: ToolHome, /) -> BoundTool:
+        if tool.calls_endpoint:
+            own = ToolEntry(tool)
+            self.connections.adopt(own)
+            return self._bound(own, own.tool, tool)
         if not {"upstream", "tool"} <= tool.implementation.keys():
             raise ToolFileInvalid(f"tool {tool.name} belongs to no upstream", hint="write an entry `upstreams:` for it")
         upstream, name = str(tool.implementation["upstream"]), str(tool.implementation["tool"])
@@ -46,6 +50,9 @@ class UpstreamExecutor:
                 f"{tool.id} is no longer a tool of {upstream}", hint=f"tavern upstreams refresh {upstream}"
             )
         self.quarantine.check(entry, known)
+        return self._bound(entry, known, tool)
+
+    def _bound(self, entry: Entry, known: UpstreamTool, tool: ToolSpec) -> BoundTool:
         connections, threads, owner = self.connections, self.threads, (tool.plugin, tool.id)
 
         def run(arguments: Mapping[str, Any], call: ToolCall | None) -> Awaitable[Any]:

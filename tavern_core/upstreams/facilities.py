@@ -150,11 +150,10 @@ class UpstreamFacility:
                 f"{self.name} leads to {origin}, which was not granted to it",
                 hint=f"write `origins: [{url.partition('?')[0]!r:.200}]` into its entry in tavern.yaml, if that is where it may lead",
             )
+        record = self._granted.record()
         return client(
             url or self.url,
-            self._granted.rights(self._granted.record()).scope(
-                "network"
-            ),  # the entry may ask for more than was granted
+            self._entry.network(record, self._granted.rights(record)),
             headers=self.headers if is_own else None,
             certificate=certificate if is_own else None,
             timeout_s=timeout_s,

@@ -39,15 +39,19 @@ class Session:
         name: of the upstream, for messages.
         connect: opens a connection.
         idle_s: how long an unused connection stays open.
+        is_listed: whether it is an upstream that commands know.
     """
 
-    def __init__(self, name: str, connect: Callable[[], Awaitable[Connection]], idle_s: float) -> None:
+    def __init__(
+        self, name: str, connect: Callable[[], Awaitable[Connection]], idle_s: float, *, is_listed: bool = True
+    ) -> None:
         self.state: State = "idle"
         self.error: CallError | None = None
         """Why it could not be opened, or was lost, the last time."""
         self.latency_ms: float | None = None
         """Of the last thing that was asked of it."""
         self._name = name
+        self._is_listed = is_listed
         self._connect = connect
         self._idle_s = idle_s
         self._owner: asyncio.Task[None] | None = None
@@ -115,7 +119,8 @@ class Session:
             if (wait := self._not_before - time.monotonic()) > 0:
                 raise ConnectionLost(
                     f"{self._name} is not connected to: {self.error.message if self.error else 'it failed'}",
-                    hint=f"it is tried again in {wait:.0f} s; `tavern upstreams check {self._name}` tries at once",
+                    hint=f"it is tried again in {wait:.0f} s"
+                    + (f"; `tavern upstreams check {self._name}` tries at once" if self._is_listed else ""),
                     outcome="none",
                     retryable=True,
                     retry_after_ms=int(wait * 1000) + 1,
@@ -216,7 +221,8 @@ class Session:
     def _lost_error(self) -> ConnectionLost:
         return ConnectionLost(
             f"the connection to {self._name} was lost before it answered",
-            hint=f"look at `tavern upstreams show {self._name}`; whether the call took effect is not known",
+            hint=(f"look at `tavern upstreams show {self._name}`; " if self._is_listed else "")
+            + "whether the call took effect is not known",
             outcome="unknown",
             retryable=True,
         )

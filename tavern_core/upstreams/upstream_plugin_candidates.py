@@ -11,12 +11,15 @@ from tavern_core.kernel.config.configuration import LoadedConfig
 from tavern_core.kernel.discovery.manifest_facts import Facts
 from tavern_core.kernel.manifest.declared_tools import DeclaredTools
 from tavern_core.kernel.plugins.candidate import Candidate
+from tavern_core.kernel.plugins.record import Record
 from tavern_core.kernel.signal import Signal
+from tavern_core.model.call import Rights
+from tavern_core.model.capability_scope import Scope
 from tavern_core.model.manifest import Manifest, Permissions
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.safe_printing import seen
 from tavern_core.model.tool import ToolSpec
-from tavern_core.model.upstream import UpstreamConfig
+from tavern_core.model.upstream import UpstreamConfig, endpoint_config, origin_entry
 from tavern_core.upstreams.listing_cache import Catalogue, Definitions, definition, digest, lock_form
 from tavern_core.upstreams.tool_specs import is_allowed, local_name, spec_of, withheld
 
@@ -98,6 +101,10 @@ class Entry:
         """Whether the plugin with this upstream's name is this upstream, so that its grants hold here."""
         return candidate.source == "upstream" and candidate.stamp == (self.fingerprint,)
 
+    def network(self, record: Record, rights: Rights) -> Scope:
+        """Where it may connect to: what was granted, for the entry may ask for more."""
+        return rights.scope("network")
+
     def candidate(self) -> Candidate:
         """The plugin that the upstream is to the rest of the host."""
         config, listed = self.config, self._catalogue.listed(self.name) if self.is_listed else None
@@ -133,6 +140,34 @@ class Entry:
             target=config.target,
             tool_hashes=lambda: lock_form(self.hashes()) if self.is_listed else {},
         )
+
+
+class ToolEntry(Entry):
+    """The system behind one tool that names its `endpoint`: known to no one but that tool, and covered by the grants of its plugin."""
+
+    def __init__(self, tool: ToolSpec) -> None:
+        self.name = tool.id
+        self.list_changed = Signal()
+        self.config = endpoint_config(tool.kind, tool.endpoint or "", tool.implementation)
+        self.tool = UpstreamTool(
+            tool.resource_id or tool.local_name,
+            input_schema=tool.input_schema,
+            data={**tool.implementation, "endpoint": tool.endpoint},
+        )
+        self._plugin = tool.plugin
+
+    @property
+    def plugin(self) -> str:
+        return self._plugin
+
+    def is_plugin(self, candidate: Candidate) -> bool:
+        return candidate.name == self._plugin
+
+    def network(self, record: Record, rights: Rights) -> Scope:
+        """What an object without a manifest says is the word of the program: its endpoint, private addresses included."""
+        if record.candidate.implicit and self.config.url is not None:
+            return (origin_entry(self.config.url),)
+        return super().network(record, rights)
 
 
 def entry_of(entries: Mapping[str, Entry], name: str) -> Entry:

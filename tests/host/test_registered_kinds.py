@@ -19,12 +19,23 @@ SCHEMA = {
     "required": ["a"],
 }
 SAFE = "write into tavern.yaml: upstreams: "
+WEBHOOK = f"name the address of its webhook as endpoint, or {SAFE}"
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "n8n": (
-        {"kind": "n8n", "endpoint": "https://n8n.example.com/webhook/xxx"},
-        SAFE + "{n8n: {kind: n8n, url: 'https://n8n.example.com', settings: {webhooks: {send: {path: 'xxx'}}}}}",
+    "n8n": ({"kind": "n8n"}, WEBHOOK + "{n8n: {kind: n8n, url: 'https://...'}}"),
+    "n8n, with a function": ({"kind": "n8n", "impl": len}, WEBHOOK + "{n8n: {kind: n8n, url: 'https://...'}}"),
+    "n8n, the address of no webhook": (
+        {"kind": "n8n", "endpoint": "https://n8n.example.com"}, "copy the production URL of the webhook: https://n8n.example.com/webhook/...",
     ),
-    "n8n, with a function": ({"kind": "n8n", "impl": len}, SAFE + "{n8n: {kind: n8n, url: 'https://...'}}"),
+    "n8n, a query": ({"kind": "n8n", "endpoint": "https://n8n.example.com/webhook/x?key=1"}, "leave out ? or #, and what follows"),
+    "n8n, a user": ({"kind": "n8n", "endpoint": "https://me:pw@n8n.example.com/webhook/x"}, "leave out the part before '@'"),
+    "n8n, not HTTP": ({"kind": "n8n", "endpoint": "file:///etc/passwd"}, "write http://…"),
+    "n8n, an odd method": (
+        {"kind": "n8n", "endpoint": "https://n8n.example.com/webhook/x", "implementation": {"method": "TRACE"}},
+        "use one of POST, GET, PUT, PATCH, DELETE, HEAD",
+    ),
+    "n8n, an odd header": (
+        {"kind": "n8n", "endpoint": "https://n8n.example.com/webhook/x", "implementation": {"idempotencyHeader": "Host"}}, "delete the line",
+    ),
     "mcp": ({"kind": "mcp", "endpoint": "https://m.example/mcp"}, SAFE + "{mcp: {kind: mcp, url: 'https://m.example/mcp'}}"),
     "comfyui": ({"kind": "comfyui", "endpoint": "http://c:8188"}, SAFE + "{comfyui: {kind: comfyui, url: 'http://c:8188'}}"),
     "llm": ({"kind": "llm"}, SAFE + "{llm: {kind: llm, package: NAME}}"),
@@ -67,7 +78,7 @@ def test_a_tool_that_can_never_run_is_refused_with_what_to_write(
 def test_a_plugin_that_returns_a_tool_that_can_never_run_fails_and_says_what_to_write(opened: Opened) -> None:
     host = opened(Plugin([ToolSpec("send", kind="n8n", endpoint="https://n8n.example.com")], name="t"))
     assert host.plugins["t"].state == "failed"
-    assert "kind 'n8n' cannot run as it is written" in host.plugins["t"].reason
+    assert "'https://n8n.example.com' is not the address of a webhook" in host.plugins["t"].reason
 
 
 def executor_plugin(answer: Any) -> Plugin:

@@ -28,7 +28,8 @@ def why_not(answer: Any, spec: ToolSpec) -> str:
         return f"it answered {type(answer).__name__}"
     if (answer.name, answer.plugin) != (spec.name, spec.plugin):
         return "it tried to change the tool's id or owner"
-    if not is_its_code(answer, spec) or (answer.kind, answer.implementation) != (spec.kind, spec.implementation):
+    runs, ran = ((one.kind, one.endpoint, one.implementation) for one in (answer, spec))
+    if not is_its_code(answer, spec) or runs != ran:
         return "it tried to change the tool's code"
     try:
         refuse_unsound(answer, has_code=False)

@@ -8,15 +8,19 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
+from urllib.parse import urlsplit
 
 from tavern_core.kernel.files.safe_paths import path_problem
 from tavern_core.model.environment_variables import is_name, is_refused
+from tavern_core.model.safe_printing import quoted_address
+from tavern_core.model.tool import ENDPOINT_KINDS
 from tavern_core.model.toolfile import Implementation
 
 RUNNERS: Final = ("python", "python3", "node", "bun", "deno")
 """Programs a script tool may be run by; anything else must be a file of the plugin (SECURITY §5)."""
 Problems = Iterator[tuple[str, str, str]]
+_METHODS: Final = ("POST", "GET", "PUT", "PATCH", "DELETE", "HEAD")
 _SHELL_SIGN = re.compile(r"\d?[|&;<>].*|.*[|&;]", re.DOTALL)
 """A word with an operator at its beginning or end; within a word it may be part of an address."""
 _HANDLER = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*\Z", re.ASCII)
@@ -104,11 +108,50 @@ def _python_problems(implementation: Implementation) -> Problems:
         yield "handler", f"{handler!r:.120} is not of the form module:function", "write `handler: tools.text:count`"
 
 
+def endpoint_problems(kind: str, endpoint: str, implementation: Mapping[str, Any]) -> Problems:
+    """What is wrong with a tool that names the address of its system (`ENDPOINT_KINDS`)."""
+    from pydantic import ValidationError
+
+    from tavern_core.contract.guards.addresses import BadUrl, read_url
+    from tavern_core.model.upstream import endpoint_config
+
+    try:
+        read_url(endpoint)
+    except BadUrl as error:
+        yield "endpoint", f"{quoted_address(endpoint)} {error}", error.hint
+        return
+    if "?" in endpoint or "#" in endpoint:
+        yield "endpoint", f"{quoted_address(endpoint)} has a query or a fragment", "leave out ? or #, and what follows"
+    if urlsplit(endpoint).path.strip("/") == "":
+        hint = "copy the production URL of the webhook: https://n8n.example.com/webhook/..."
+        yield "endpoint", f"{quoted_address(endpoint)} is not the address of a webhook", hint
+    method = implementation.get("method")
+    if kind == "n8n" and method is not None and method not in _METHODS:
+        yield "method", f"{method!r:.40} is not a method of a webhook", f"use one of {', '.join(_METHODS)}"
+    try:
+        endpoint_config(kind, endpoint, implementation)
+    except ValidationError as error:
+        for flaw in error.errors(include_url=False):
+            key = str(flaw["loc"][0]) if flaw["loc"] else "url"
+            yield "endpoint" if key == "url" else key, flaw["msg"], str(flaw.get("ctx", {}).get("hint", ""))
+
+
+def _endpoint_problems(implementation: Implementation) -> Problems:
+    kind = implementation.type
+    if implementation.endpoint is None:
+        hint = f'write `endpoint: "https://..."`, or an entry of kind {kind} below `upstreams` in tavern.yaml'
+        yield "endpoint", f"a tool of type {kind} needs `endpoint`", hint
+        return
+    given = implementation.model_dump(by_alias=True, exclude_none=True)
+    yield from endpoint_problems(kind, implementation.endpoint, given)
+
+
 KINDS: Final[Mapping[str, Callable[[Implementation], Problems]]] = {
     "script": _script_problems,
     "service": _service_problems,
     "node": _node_problems,
     "workflow": _workflow_problems,
     "python": _python_problems,
+    **dict.fromkeys(ENDPOINT_KINDS, _endpoint_problems),
 }
 """The built-in kinds; others are checked by the executor that a plugin contributes."""

@@ -30,7 +30,7 @@ from tavern_core.model.nearest import did_you_mean, known_instead
 from tavern_core.model.path_problem import Path
 from tavern_core.model.pydantic_errors import Located, as_written, explain
 from tavern_core.model.rate_and_concurrency_limits import NO_LIMITS
-from tavern_core.model.tool import Example, ToolSpec
+from tavern_core.model.tool import ENDPOINT_KINDS, Example, ToolSpec
 from tavern_core.model.toolfile import Implementation, ToolDefinition
 from tavern_core.schema.problem import split_pointer
 from tavern_core.schema.schema_check import whole_flaws
@@ -233,7 +233,7 @@ class _Making:
             message = f"no shell runs the command: {' '.join(signs)} and what follows are arguments of the script"
             hint = "do this within the script; if they are meant as arguments, write the command as a list of words"
             self.report(("implementation", "command"), message, hint, "warning")
-        if implementation.type in ("script", "service") and self.definition.parameters is None:
+        if implementation.type in ("script", "service", *ENDPOINT_KINDS) and self.definition.parameters is None:
             hint = "add `parameters: {type: object, properties: {…}}`; an empty one means: no arguments"
             self.refuse(("parameters",), f"a tool of type {implementation.type} needs `parameters`", hint)
         elif implementation.type == "service" and "properties" not in (self.definition.parameters or {}):

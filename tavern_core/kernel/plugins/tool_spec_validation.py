@@ -81,6 +81,11 @@ def _mistakes(spec: ToolSpec, has_code: bool) -> Iterator[tuple[str, str]]:
         yield "kind is empty", 'write kind="python", or leave it out'
     elif has_code and (hint := _what_to_write(spec)):
         yield f"a tool of kind {spec.kind!r} cannot run as it is written", hint
+    elif spec.calls_endpoint:
+        from tavern_core.kernel.manifest.implementation_validation import endpoint_problems
+
+        for key, message, hint in endpoint_problems(spec.kind, str(spec.endpoint), spec.implementation):
+            yield f"{key}: {message}", hint
     for field in ("tags", "aliases"):
         if odd := [item for item in getattr(spec, field) if not isinstance(item, str)]:
             yield f"{field} must be texts, one is {odd[0]!r:.80}", f'for example {field}=["a", "b"]'
@@ -107,11 +112,13 @@ def _mistakes(spec: ToolSpec, has_code: bool) -> Iterator[tuple[str, str]]:
 def _what_to_write(spec: ToolSpec) -> str:
     """What makes a tool of a built-in kind run; empty if it can run, or its kind is a plugin's."""
     kind, given = spec.kind, spec.implementation
-    if kind in _UPSTREAMS:  # its tools are those of an entry, also where one names an upstream: they need what it needs
+    if kind in _UPSTREAMS and not spec.calls_endpoint:
+        # Its tools are those of an entry, also where one names an upstream: they need what it needs.
         is_object = isinstance(spec.impl, BindsItself) or is_tool(spec.impl)
         if kind == "langchain" and is_object and "upstream" not in given:
             return ""
         instead = "give the object of LangChain as impl, or " if kind == "langchain" else ""
+        instead = "name the address of its webhook as endpoint, or " if kind == "n8n" else instead
         return f"{instead}write into tavern.yaml: upstreams: {{{_entry(spec)}}}"
     if kind == "core":
         return 'write kind="python" and a function as impl'
@@ -124,13 +131,10 @@ def _what_to_write(spec: ToolSpec) -> str:
 
 def _entry(spec: ToolSpec) -> str:
     """The entry of tavern.yaml for the system behind a tool."""
-    place, target, settings = _UPSTREAMS[spec.kind], spec.endpoint or "https://...", ""
+    place, target = _UPSTREAMS[spec.kind], spec.endpoint or "https://..."
     if place == "package":
         return f"{spec.kind}: {{kind: {spec.kind}, package: NAME}}"
-    if spec.kind == "n8n" and "/webhook/" in target:
-        target, _, path = target.partition("/webhook/")
-        settings = f", settings: {{webhooks: {{{spec.local_name}: {{path: {path!r}}}}}}}"
-    return f"{spec.kind}: {{kind: {spec.kind}, url: {target!r}{settings}}}"
+    return f"{spec.kind}: {{kind: {spec.kind}, url: {target!r}}}"
 
 
 def _is_duration(value: Any) -> bool:

@@ -69,7 +69,10 @@ class N8n:
     targets: frozenset[Target] = frozenset({"url"})
 
     async def connect(self, upstream: Upstream) -> N8nConnection:
-        return N8nConnection(upstream, await asyncio.to_thread(upstream.http))
+        base = upstream.url.partition("/webhook/")[
+            0
+        ]  # that of a tool with an endpoint is the whole address of its webhook
+        return N8nConnection(upstream, await asyncio.to_thread(upstream.http, base))
 
 
 class N8nConnection:

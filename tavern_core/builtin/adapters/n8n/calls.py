@@ -11,7 +11,7 @@ import re
 import time
 from collections.abc import Mapping
 from typing import Any, Final
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from tavern_core.builtin.adapters.n8n.api_client import Api
 from tavern_core.contract.adapters import UpstreamCall, UpstreamTool
@@ -25,6 +25,8 @@ _TIMEOUTS: Final = (30.0, None, 30.0, 30.0)
 _IN_QUERY: Final = frozenset({"GET", "HEAD", "DELETE"})
 _JOB_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 _STARTED: Final = "Workflow was started"
+_OF_PATHS: Final = "%!$&'()*+,;=:@"
+"""Signs of a path that is written as part of an address."""
 _PARAMETER: Final = re.compile(r":([A-Za-z_][A-Za-z0-9_]*)\Z")
 
 
@@ -43,8 +45,8 @@ async def call_webhook(
     """
     if api is not None and _JOB_ID.match(call.resume_point):
         return await api.follow(call.resume_point, call)
-    method = str(tool.data["method"])
-    path, left = _path(str(tool.data["path"]), arguments)
+    method = str(tool.data.get("method", "POST"))
+    path, left = _address(tool, arguments)
     sent: dict[str, Any] = {"params": _query(left)} if method in _IN_QUERY else {"json": left}
     answer = await exchange(
         http, method, path, most=_MOST_BYTES, outcome="unknown", headers=dict(key), timeout=_TIMEOUTS, **sent
@@ -96,7 +98,7 @@ def _failure(tool: UpstreamTool, answer: Answer) -> UpstreamError:
     hint = said.get("hint")
     if answer.status == 404 and isinstance(hint, str):
         return UpstreamError(
-            f"n8n knows no active webhook {tool.data['method']} {tool.data['path']}: {said.get('message', '')!s:.300}",
+            f"n8n knows no active webhook {_named(tool)}: {said.get('message', '')!s:.300}",
             hint="activate the workflow in n8n, and see that its webhook has this method and path",
             reason="inactive",
         )
@@ -134,6 +136,10 @@ def _failure(tool: UpstreamTool, answer: Answer) -> UpstreamError:
     )
 
 
+def _named(tool: UpstreamTool) -> str:
+    return f"{tool.data.get('method', 'POST')} {tool.data.get('path') or tool.data.get('endpoint')}"
+
+
 def _said(answer: Answer) -> Mapping[str, Any]:
     try:
         value = answer.json()
@@ -142,7 +148,17 @@ def _said(answer: Answer) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _path(path: str, arguments: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+def _address(tool: UpstreamTool, arguments: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Where the webhook is, and the arguments that are no part of that; see `_path`."""
+    if (endpoint := tool.data.get("endpoint")) is None:
+        path, left = _path(str(tool.data["path"]), arguments)
+        return f"/webhook/{path}", left
+    parts = urlsplit(str(endpoint))
+    path, left = _path(parts.path, arguments, safe=_OF_PATHS)
+    return f"{parts.scheme}://{parts.netloc}{path}", left
+
+
+def _path(path: str, arguments: Mapping[str, Any], safe: str = "") -> tuple[str, dict[str, Any]]:
     """The path with ``:name`` replaced by arguments, and the arguments that are left."""
     left, parts = dict(arguments), []
     for part in path.split("/"):
@@ -150,9 +166,10 @@ def _path(path: str, arguments: Mapping[str, Any]) -> tuple[str, dict[str, Any]]
             value = left.pop(found[1], None)
             if not isinstance(value, str | int | float) or str(value) in ("", ".", ".."):
                 raise ToolFailed(f"{found[1]} is part of the path of this webhook: a text or a number is needed")
-            part = str(value)
-        parts.append(quote(part, safe=""))
-    return "/webhook/" + "/".join(parts), left
+            parts.append(quote(str(value), safe=""))
+        else:
+            parts.append(quote(part, safe=safe))
+    return "/".join(parts), left
 
 
 def _query(arguments: Mapping[str, Any]) -> dict[str, str]:
