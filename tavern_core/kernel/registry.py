@@ -153,6 +153,10 @@ class Registry:
             close = [locals_[name] for name in nearest(split_id(spellings(written)[-1])[1], locals_)]
         return close
 
+    def aliases(self) -> Mapping[str, str]:
+        """Alias → the id of a tool."""
+        return self._known().aliases
+
     def aliases_of(self, tool_id: str) -> list[str]:
         """Other ids that mean the same tool."""
         return sorted(a for a, target in self._known().aliases.items() if target == tool_id)

@@ -109,6 +109,7 @@ class Entry:
         """The plugin that the upstream is to the rest of the host."""
         config, listed = self.config, self._catalogue.listed(self.name) if self.is_listed else None
         names = [name for name in (listed.tools if listed else ()) if is_allowed(name, config)]
+        ids = {name: local_name(name) for name in names}
         manifest = Manifest(
             name=self.plugin,
             version="0",
@@ -123,6 +124,7 @@ class Entry:
             manifest.description,
             frozenset(self.permissions),
             sections=frozenset({"tools"}),
+            aliases={f"{self.plugin}:{name}": local for name, local in ids.items() if local != name},
         )
         return Candidate(
             self.plugin,
@@ -131,7 +133,7 @@ class Entry:
             lambda: manifest,
             facts,
             location=config.target,
-            tool_ids=tuple(f"{self.plugin}:{local_name(name)}" for name in names),
+            tool_ids=tuple(f"{self.plugin}:{local}" for local in ids.values()),
             tools=lambda: self._declared(names),
             has_code=False,
             artifact=lambda: digest(config.target),

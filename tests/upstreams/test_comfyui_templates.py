@@ -169,7 +169,7 @@ async def test_marks_and_parameters_have_names_of_any_script(tmp_path: Path) -> 
         assert tool is not None and (tool.display_name, tool.resource_id) == ("人像", "人像")
         assert tool.id in host.manual() and "Description: 人像" in host.manual()
         given = {"主题": "山水", "style_2": "水墨", "种子": 7}
-        result = await host.invoke(tool.id, {**ARGUMENTS, **given})
+        result = await host.invoke("comfy:人像", {**ARGUMENTS, **given})
         assert result.ok, result.error
         assert comfy.graphs[0]["4"]["inputs"] == {"text": "画 山水，风格 水墨", "seed": 7}
         assert failure(await host.invoke(tool.id, {**ARGUMENTS, "style_2": "水墨"}))[0] == "INPUT_SCHEMA_INVALID"

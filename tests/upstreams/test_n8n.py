@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from aiohttp import web
 
 from tavern_core import CallContext, Tavern, ToolResult
 from tavern_core.errors import TavernError
+from tests.programs import tavern as run_command
 from tests.upstreams.n8n_stub import KEY, Handler, N8nStub, answers, execution, sticky, webhook_node, workflow
 from tests.upstreams.opening import failure, opened
 
@@ -88,6 +90,58 @@ async def test_a_workflow_is_shown_and_found_by_its_own_name(tmp_path: Path) -> 
             assert f"- Tool ID: {tool.id}\n" in host.manual()
             assert "  - Description: 发送报告 每周\n  - Parameters: any object" in host.manual()
             assert (await host.invoke(tool.id, {"any": 1})).value == {"sent": True}
+
+
+async def test_a_workflow_is_called_by_its_own_name_from_everywhere(tmp_path: Path) -> None:
+    async with N8nStub() as n8n:
+        n8n.webhooks["POST report"] = answers({"sent": True})
+        n8n.workflows = [workflow("发送报告 每周", webhook_node("report"))]
+        written, tool = "n8n:发送报告 每周", "n8n:tool_0292f1b877"
+        upstream = {"n8n": {**entry(n8n), "settings": {"apiKey": KEY}}}
+        async with opened(tmp_path, upstream) as host:
+            assert (await host.invoke(written, {})).value == {"sent": True}  # that lists it
+            assert host.tools[written].id == host.tools[" n8n:发送报告每周 "].id == tool
+            assert host.tool_schema(written)["name"] == tool
+            block = f"<|[REQUEST_TOOL]|>\ncommand:「始」{written}「末」\n<|[END_TOOL]|>"
+            assert [result.value for result in (await host.run_text(block)).results] == [{"sent": True}]
+            profile = {"tool_ids_inventory": [written]}
+            assert [spec.id for spec in host.tools.list(profile=profile)] == [tool]
+        in_this_folder = partial(asyncio.to_thread, run_command, cwd=tmp_path, home=tmp_path / "home")
+        called = await in_this_folder("tools", "call", written)
+        assert '"sent": true' in called.stdout
+        assert tool in (await in_this_folder("tools", "show", written)).stdout
+        assert f"for which '{written}' is an alias" in (await in_this_folder("tools", "why", written)).stdout
+
+
+ALIKE = ("Weekly Report", "weekly report")
+
+
+async def test_names_that_differ_in_case_alone_are_two_tools(tmp_path: Path) -> None:
+    async with N8nStub() as n8n:
+        n8n.webhooks |= {f"POST {number}": answers({"number": number}) for number in range(2)}
+        n8n.workflows = [workflow(name, webhook_node(str(number))) for number, name in enumerate(ALIKE)]
+        async with opened(tmp_path, {"n8n": {**entry(n8n), "settings": {"apiKey": KEY}}}) as host:
+            values = [(await host.invoke(f"n8n:{name}", {})).value for name in ALIKE]
+            assert values == [{"number": 0}, {"number": 1}]
+            ids = sorted(host.tools[f"n8n:{name}"].id for name in ALIKE)
+            error = (await host.invoke("n8n:WEEKLY REPORT", {})).error
+            assert error is not None and (error.kind, error.details["nearest"]) == ("TOOL_NOT_FOUND", ids)
+
+
+@pytest.mark.parametrize(
+    ("lists", "refused"),
+    [({"deny": ["n8n:Weekly Report"]}, [True, True]), ({"only": ["n8n:Weekly Report"]}, [False, True])],
+)
+async def test_a_list_that_denies_takes_such_a_name_in_its_widest_meaning(
+    tmp_path: Path, lists: dict[str, Any], refused: list[bool]
+) -> None:
+    async with N8nStub() as n8n:
+        n8n.webhooks["POST x"] = answers({})
+        n8n.workflows = [workflow(name, webhook_node("x")) for name in ALIKE]
+        async with opened(tmp_path, {"n8n": {**entry(n8n), "settings": {"apiKey": KEY}}}, tools=lists) as host:
+            await host.upstreams.refresh("n8n")
+            results = [await host.invoke(f"n8n:{name}", {}) for name in ALIKE]
+            assert [result.error is not None and result.error.kind == "POLICY_DENIED" for result in results] == refused
 
 
 async def gone(request: web.Request) -> web.StreamResponse:

@@ -182,7 +182,10 @@ class Known:
         self.groups = groups
         self.host = host_keys(host)
         self.plugins = frozenset(plugin_key(plugin) for plugin in plugins)
-        self.aliases = {normalize_tool_name(alias): real for alias, real in (aliases or {}).items()}
+        self.aliases: dict[str, dict[str, str]] = {}
+        """Alias in lower case → alias as it is written → the real id: names of an upstream may differ in case alone."""
+        for alias, real in (aliases or {}).items():
+            self.aliases.setdefault(normalize_tool_name(alias), {})[alias.strip()] = real
         self._by_fold: dict[str, list[str]] = {}
         for plugin in sorted(self.plugins):
             self._by_fold.setdefault(fold(plugin), []).append(plugin)
@@ -283,8 +286,14 @@ def is_all_plugins(entry: str) -> bool:
     return entry.strip().casefold() == ALL_PLUGINS
 
 
-def readings(entry: str, aliases: Mapping[str, str], *, wide: bool) -> list[str]:
-    """The names that `entry` may mean: its spellings, and the real id where it is an alias."""
+def readings(entry: str, aliases: Mapping[str, Mapping[str, str]], *, wide: bool) -> list[str]:
+    """The names that `entry` may mean: its spellings, and the real id where it is an alias (`Known.aliases`).
+
+    Where aliases differ in case alone, a narrow reading takes the one that is written so.
+    """
     literal, *ids = spellings(entry)
     found = [literal, *ids] if wide or not ids else ids
-    return [*found, *(aliases[name.lower()] for name in (literal, *ids) if name.lower() in aliases)]
+    for name in (literal, *ids):
+        meant = aliases.get(name.lower(), {})
+        found += meant.values() if wide or len(meant) == 1 else filter(None, [meant.get(name)])
+    return found

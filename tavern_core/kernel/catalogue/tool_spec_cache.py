@@ -259,11 +259,7 @@ class ToolSpecs:
         seen = self.look()
         if seen.policy is None:
             entries = self.registry.entries()
-            aliases = (
-                {a: e.id for e in entries.values() for a in self.registry.aliases_of(e.id)}
-                if self._config_has_lists()
-                else {}
-            )
+            aliases = self.registry.aliases() if self._config_has_lists() else {}
             seen.policy = compile_access(
                 self.config,
                 list(entries),
