@@ -178,7 +178,7 @@ def compose(loaded: LoadedConfig, options: Options) -> Host:
     metrics = Metrics(config.metrics.enabled, limit_table, jobs, base.recorder, lambda tool: tool in registry.entries())
     pipeline = _watched(base, pipeline, metrics)
 
-    connected = upstreams.build(specs, reach, sandboxes.of)
+    connected = upstreams.build(specs, inventories, reach, sandboxes.of)
     flow = Flow.build(specs, inventories, pipeline, _retrieval)
 
     _contribute(tables, tools, flow, jobs, knowledge, pipeline)

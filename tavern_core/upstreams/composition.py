@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tavern_core.contract.protocols import BoundTool, Executor, Sandbox, ToolHome
 from tavern_core.frozen_dataclass import dataclass
+from tavern_core.kernel.catalogue.profile_resolution import Inventories
 from tavern_core.kernel.catalogue.tool_spec_cache import ToolSpecs
 from tavern_core.kernel.foundation import Foundation
 from tavern_core.kernel.grants.grant_store import GrantStore
@@ -64,11 +65,15 @@ class UpstreamParts:
         return [entry.candidate() for entry in self.entries.values()]
 
     def build(
-        self, specs: ToolSpecs, reach: EffectiveScopes, sandbox_of: Callable[[Record], Sandbox]
+        self,
+        specs: ToolSpecs,
+        inventories: Inventories,
+        reach: EffectiveScopes,
+        sandbox_of: Callable[[Record], Sandbox],
     ) -> UpstreamsOnDemand:
         """What gives `tavern.upstreams`, and the executor of each kind that is configured or may name an endpoint."""
         tables = specs.lifecycle.tables
-        connected = UpstreamsOnDemand(partial(self._connected, specs, reach, sandbox_of))
+        connected = UpstreamsOnDemand(partial(self._connected, specs, inventories, reach, sandbox_of))
         kinds = ENDPOINT_KINDS.union(entry.config.kind for entry in self.entries.values())
         tables.contributions.add_all(OWNER, {"executors": dict.fromkeys(kinds, connected)}, source="builtin")
         if self.entries:
@@ -76,9 +81,14 @@ class UpstreamParts:
         return connected
 
     def _connected(
-        self, specs: ToolSpecs, reach: EffectiveScopes, sandbox_of: Callable[[Record], Sandbox]
+        self,
+        specs: ToolSpecs,
+        inventories: Inventories,
+        reach: EffectiveScopes,
+        sandbox_of: Callable[[Record], Sandbox],
     ) -> tuple[Upstreams, Executor]:
         from tavern_core.upstreams.connections import Connections
+        from tavern_core.upstreams.document_reads import DocumentReads
         from tavern_core.upstreams.executor import UpstreamExecutor
         from tavern_core.upstreams.facilities import Granted
         from tavern_core.upstreams.listing_cache import Catalogue
@@ -96,16 +106,15 @@ class UpstreamParts:
             scopes, places = tuple(reach.scopes(record).items()), tuple(reach.places(record).items())
             return replace(own, scopes=scopes, places=places)
 
-        def rights_of(plugin: str) -> Rights:
-            return rights(lifecycle.records[plugin])
-
         def granted(plugin: str) -> Granted:
             return Granted(lambda: lifecycle.records[plugin], secret, sandbox_of, rights, base.known_secrets)
 
         catalogue = self.catalogue or Catalogue(base.home / CACHE)
         quarantine = self.quarantine or Quarantine(self.grants, catalogue)
         connections = Connections(self.entries, lifecycle, granted)
-        upstreams = Upstreams(self.entries, catalogue, lifecycle, quarantine, connections, rights_of)
+        upstreams = Upstreams(
+            self.entries, catalogue, lifecycle, quarantine, connections, DocumentReads(specs, inventories, rights)
+        )
         return upstreams, UpstreamExecutor(self.entries, connections, quarantine, base.tool_threads)
 
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from tavern_core.contract.adapters import Connection, Documents
-from tavern_core.errors import PolicyDenied, TavernError, ToolFailed, UpstreamError, UsageError
+from tavern_core.errors import TavernError, ToolFailed, UpstreamError, UsageError
 from tavern_core.kernel.access.tool_pins import Difference
 from tavern_core.kernel.catalogue.tools import ToolsDiff
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
-from tavern_core.model.call import CallContext, Rights, shortfall
+from tavern_core.model.call import CallContext
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.upstreams.connections import Connections, without_secrets
+from tavern_core.upstreams.document_reads import DocumentReads
 from tavern_core.upstreams.listing_cache import Catalogue
 from tavern_core.upstreams.listing_refresh import Listings
 from tavern_core.upstreams.review import Quarantine
@@ -32,7 +32,7 @@ class Upstreams(Mapping[str, UpstreamStatus]):
 
     Args:
         entries: what is configured.
-        rights: what the tools of an upstream may do, by the name of its plugin.
+        reads: the rules for reading resources and prompts.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Upstreams(Mapping[str, UpstreamStatus]):
         lifecycle: Lifecycle,
         quarantine: Quarantine,
         connections: Connections,
-        rights: Callable[[str], Rights],
+        reads: DocumentReads,
     ) -> None:
         base = lifecycle.tables.base
         self._entries = dict(entries)
@@ -50,7 +50,7 @@ class Upstreams(Mapping[str, UpstreamStatus]):
         self._lifecycle = lifecycle
         self._wait = base.portal.run
         self._known = base.known_secrets
-        self._rights = rights
+        self._reads = reads
         self._quarantine = quarantine
         self._connections = connections
         self._listings = Listings(self._entries, catalogue, lifecycle, self._connections, self._quarantine)
@@ -184,15 +184,21 @@ class Upstreams(Mapping[str, UpstreamStatus]):
         return list(await self._ask(self._entry(name), lambda one: _documents(name, one).list_resources()))
 
     async def read_resource(self, name: str, uri: str, *, context: CallContext | None = None) -> Mapping[str, Any]:
-        """One of them.
+        """One of them. The event UPSTREAM_READ says who read what, and not what it contains.
 
         Args:
-            context: the caller, who needs the permissions that a call needs; its credentials are used. None: the host itself.
+            context: the caller, who needs the permissions that a call needs, and whose lists and profile must let it use the
+                upstream; its credentials are used. None: the host itself.
 
         Raises:
             PolicyDenied: the caller may not (POLICY_DENIED); else as `resources`.
         """
-        return await self._ask(self._entry(name), lambda one: _documents(name, one).read_resource(uri), context)
+        entry = self._entry(name)
+
+        def ask() -> Awaitable[Mapping[str, Any]]:
+            return self._ask(entry, lambda one: _documents(name, one).read_resource(uri), context)
+
+        return await self._reads.read(entry, "resource", uri, context, ask)
 
     async def prompts(self, name: str) -> list[Mapping[str, Any]]:
         """The prompts that an upstream offers (MCP). Raises as `resources`."""
@@ -207,8 +213,12 @@ class Upstreams(Mapping[str, UpstreamStatus]):
         context: CallContext | None = None,
     ) -> Mapping[str, Any]:
         """One of them, filled in. Args and raises as `read_resource`."""
-        given = arguments or {}
-        return await self._ask(self._entry(name), lambda one: _documents(name, one).get_prompt(prompt, given), context)
+        entry, given = self._entry(name), arguments or {}
+
+        def ask() -> Awaitable[Mapping[str, Any]]:
+            return self._ask(entry, lambda one: _documents(name, one).get_prompt(prompt, given), context)
+
+        return await self._reads.read(entry, "prompt", prompt, context, ask)
 
     # The same for sync code -------------------------------------------------------------------------------------------
 
@@ -231,11 +241,6 @@ class Upstreams(Mapping[str, UpstreamStatus]):
     async def _ask(
         self, entry: Entry, work: Callable[[Connection], Awaitable[T]], context: CallContext | None = None
     ) -> T:
-        if context is not None and entry.plugin in self._lifecycle.records:
-            rights = replace(self._rights(entry.plugin), caller=context.permissions)
-            needs = entry.config.capabilities(entry.permissions)
-            if (lacks := shortfall(entry.plugin, needs, rights, context)) is not None:
-                raise PolicyDenied(lacks.reason, hint=lacks.fix, missing=list(lacks.missing), side=lacks.side)
         answer = await self._connections.ask(entry, work, ANSWER_S, context)
         found: T = without_secrets(answer, self._known.values | self._connections.secrets[entry.name].renewed)
         return found

@@ -250,6 +250,10 @@ class Recorder:
         self.emit(event)
         return event
 
+    def demanded(self, type_: str, data: Mapping[str, Any], plugin: str) -> bool:
+        """Any other event that `audit.required` speaks of; False when it must be on the record and is not."""
+        return self.emit(Event(type_, time.time(), data, plugin=plugin)) or not self._required
+
     def note_large(self, type_: str, data: Mapping[str, Any], logged: Mapping[str, Any]) -> Event:
         """`note` for an event that is too large for the log, which gets `logged` in place of `data`."""
         event = Event(type_, time.time(), data)

@@ -1,0 +1,123 @@
+"""Reading a resource or a prompt of an upstream: who may, and what the log keeps of it.
+
+Lists and profiles name tools. For a read, the entries of lists are compared with ``<upstream>:<address or prompt>``, so that one for
+the whole upstream holds, too; a profile allows the reads of an upstream of which it lists a tool.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from typing import Any, Final, Literal
+
+from pydantic_core import to_json
+
+from tavern_core.errors import PolicyDenied, TavernError
+from tavern_core.frozen_dataclass import dataclass
+from tavern_core.kernel.catalogue.profile_resolution import Inventories
+from tavern_core.kernel.catalogue.tool_spec_cache import ToolSpecs
+from tavern_core.kernel.plugins.record import Record
+from tavern_core.model.call import CallContext, Rights, check_caller, shortfall
+from tavern_core.model.event import UPSTREAM_READ
+from tavern_core.model.naming_rules import split_id
+from tavern_core.schema.redact import shortened
+from tavern_core.upstreams.upstream_plugin_candidates import Entry
+
+Kind = Literal["resource", "prompt"]
+_LONGEST_NAME: Final = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentReads:
+    """The rules for reads, and their record.
+
+    Args:
+        rights: what the tools of a plugin may do.
+    """
+
+    specs: ToolSpecs
+    inventories: Inventories
+    rights: Callable[[Record], Rights]
+
+    async def read(
+        self,
+        entry: Entry,
+        kind: Kind,
+        name: str,
+        context: CallContext | None,
+        ask: Callable[[], Awaitable[Mapping[str, Any]]],
+    ) -> Mapping[str, Any]:
+        """What `ask` gives, if the caller may have it and it is on the record.
+
+        Args:
+            name: the address of a resource, or the name of a prompt.
+
+        Raises:
+            PolicyDenied: the caller may not, or `audit.required` is set and the log failed (POLICY_DENIED).
+        """
+        check_caller(context)
+        caller, began = context or self.specs.default, time.monotonic()
+        shown = self.specs.base.known_secrets.mask_text(str(name)[:_LONGEST_NAME])
+        about = {
+            "upstream": entry.name,
+            "what": kind,
+            "name": shown,
+            "principal": caller.principal,
+            "requestId": caller.request_id,
+            "taskId": caller.task_id,
+            "traceId": caller.trace_id,
+            "userId": caller.user_id,
+            "profile": caller.profile,
+        }
+        data = {key: value for key, value in about.items() if value}
+        try:
+            await self._admit(entry, str(name), caller, is_host=context is None)
+            answer = await ask()
+        except (TavernError, asyncio.CancelledError) as error:
+            code = error.code if isinstance(error, TavernError) else "CANCELLED"
+            text = shortened(error.message) if isinstance(error, TavernError) else "the caller stopped waiting"
+            self._note(entry, {**data, "ok": False, "error": {"kind": code, "message": text}}, began)
+            raise
+        written = to_json(answer, inf_nan_mode="strings", serialize_unknown=True)
+        digest = f"sha256:{hashlib.sha256(written).hexdigest()}"
+        if not self._note(entry, {**data, "ok": True, "bytes": len(written), "digest": digest}, began):
+            raise PolicyDenied(
+                f"{entry.name}: the {kind} was read, but that cannot be recorded and audit.required is set",
+                hint="make room for the audit log, or set audit.required: false",
+            )
+        return answer
+
+    def _note(self, entry: Entry, data: Mapping[str, Any], began: float) -> bool:
+        """Put the read on the record; False if it must be there and is not."""
+        timed = {**data, "durationMs": round((time.monotonic() - began) * 1000, 3)}
+        return self.specs.base.recorder.demanded(UPSTREAM_READ, timed, entry.plugin)
+
+    async def _admit(self, entry: Entry, name: str, caller: CallContext, *, is_host: bool) -> None:
+        """Raises PolicyDenied: lists, profile or permissions do not let the caller read this (POLICY_DENIED)."""
+        what, inventory = f"{entry.plugin}:{name}", None
+        if caller.profile is not None:
+            try:
+                inventory = await self.inventories.resolved(caller.profile)
+            except TavernError as error:
+                text = f"{what} was refused: {error.message}"
+                raise PolicyDenied(text, hint=error.hint, profile=caller.profile) from error
+        access = replace(self.specs.policy().for_tool(what), is_listed=False)
+        if not (verdict := access.verdict(caller, inventory)):
+            raise PolicyDenied(f"{what} was refused: {verdict.reason}", hint=verdict.fix, rule=verdict.rule)
+        if inventory is not None and all(split_id(tool)[0] != entry.plugin for tool in inventory.tools):
+            raise PolicyDenied(
+                f"{what} was refused: the agent profile {inventory.name!r} lists no tool of {entry.name}",
+                hint=f"add a tool of {entry.name} to tool_ids_inventory of the profile {inventory.name!r}",
+                rule=f"profile:{inventory.name}",
+            )
+        record = self.specs.lifecycle.records.get(entry.plugin)
+        if is_host or record is None:
+            return
+        limits = None if inventory is None else inventory.capabilities
+        rights = replace(self.rights(record), caller=caller.permissions, profile=limits)
+        needs = entry.config.capabilities(entry.permissions)
+        if (lacks := shortfall(entry.plugin, needs, rights, caller)) is not None:
+            raise PolicyDenied(lacks.reason, hint=lacks.fix, missing=list(lacks.missing), side=lacks.side)

@@ -1,0 +1,115 @@
+"""Reading resources and prompts of an MCP server: lists and profiles hold for it, and the log says who read what."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tavern_core import CallContext, Tavern
+from tavern_core.errors import TavernError
+from tests.upstreams.mcp_hosts import host, program
+
+pytestmark = pytest.mark.slow
+
+NOTE = "mini://note"
+
+
+def entry() -> dict[str, Any]:
+    return {"command": program("mini_mcp.py", "2026"), "trusted": True}
+
+
+def caller(**fields: Any) -> CallContext:
+    return CallContext(principal="user:ann", permissions=frozenset({"process:host"}), **fields)
+
+
+def reads(tavern: Tavern, context: CallContext | None) -> list[str]:
+    """What became of reading the note and the prompt: the code of the error, or empty."""
+
+    async def code(asked: Coroutine[Any, Any, Any]) -> str:
+        try:
+            await asked
+        except TavernError as error:
+            return error.code
+        return ""
+
+    async def both() -> list[str]:
+        return [
+            await code(tavern.upstreams.read_resource("mini", NOTE, context=context)),
+            await code(tavern.upstreams.get_prompt("mini", "greet", {"who": "Ada"}, context=context)),
+        ]
+
+    return asyncio.run(both())
+
+
+READ, REFUSED = "", "POLICY_DENIED"
+LISTS: dict[str, tuple[dict[str, Any], CallContext | None, list[str]]] = {
+    "no lists": ({}, caller(), [READ, READ]),
+    "the upstream denied": ({"tools": {"deny": ["mini"]}}, caller(), [REFUSED, REFUSED]),
+    "the upstream denied for the host": ({"tools": {"deny": ["mini:*"]}}, None, [REFUSED, REFUSED]),
+    "one prompt denied": ({"tools": {"deny": ["mini:greet"]}}, caller(), [READ, REFUSED]),
+    "one address denied": ({"tools": {"deny": ["mini:mini://note"]}}, caller(), [REFUSED, READ]),
+    "only other tools": ({"tools": {"only": ["text:count"]}}, caller(), [REFUSED, REFUSED]),
+    "only the upstream": ({"tools": {"only": ["mini"]}}, caller(), [READ, READ]),
+    "denied for another caller": ({"callers": {"user:bob": {"deny": ["mini"]}}}, caller(), [READ, READ]),
+    "denied for the caller": ({"callers": {"user:ann": {"deny": ["mini"]}}}, caller(), [REFUSED, REFUSED]),
+    "not allowed for its role": (
+        {"callers": {"role:guest": {"allow": ["text:count"]}}}, caller(roles=frozenset({"guest"})), [REFUSED, REFUSED],
+    ),
+    "a profile without its tools": ({}, caller(profile="other"), [REFUSED, REFUSED]),
+    "a profile with one of its tools": ({}, caller(profile="reader"), [READ, READ]),
+    "a profile with too few capabilities": ({}, caller(profile="poor"), [REFUSED, REFUSED]),
+    "no such profile": ({}, caller(profile="nobody"), [REFUSED, REFUSED]),
+}  # fmt: skip
+PROFILES = {
+    "other": '{"tool_ids_inventory": ["system:get_current_time"]}',
+    "reader": '{"tool_ids_inventory": ["mini:echo"]}',
+    "poor": '{"tool_ids_inventory": ["mini:echo"], "capabilities": []}',
+}
+
+
+@pytest.mark.parametrize("what", LISTS)
+def test_lists_and_profiles_hold_for_what_is_read(tmp_path: Path, what: str) -> None:
+    config, context, expected = LISTS[what]
+    folder = tmp_path / "profiles"
+    folder.mkdir()
+    for name, text in PROFILES.items():
+        (folder / f"{name}.json").write_text(text)
+    with host(tmp_path / "home", {**config, "profiles": [str(folder)]}, mini=entry()) as tavern:
+        tavern.upstreams.refresh_sync("mini")
+        events: list[Any] = []
+        tavern.events.subscribe(events.append, "UPSTREAM_READ")
+        assert reads(tavern, context) == expected
+        assert [event.data["ok"] for event in events] == [code == READ for code in expected]
+        assert [event.data.get("error", {}).get("kind", READ) for event in events] == expected
+
+
+def test_the_log_says_who_read_what_and_not_what_it_holds(tmp_path: Path) -> None:
+    with host(tmp_path / "home", mini=entry()) as tavern:
+        events: list[Any] = []
+        tavern.events.subscribe(events.append, "UPSTREAM_READ")
+        assert reads(tavern, caller(user_id="ann", request_id="r-1")) == [READ, READ]
+        note, prompt = (event.data for event in events)
+        assert (note["upstream"], note["what"], note["name"]) == ("mini", "resource", NOTE)
+        assert (prompt["what"], prompt["name"], prompt["ok"]) == ("prompt", "greet", True)
+        assert (note["principal"], note["userId"], note["requestId"]) == ("user:ann", "ann", "r-1")
+        assert note["bytes"] > 0 and note["digest"].startswith("sha256:") and note["digest"] != prompt["digest"]
+        assert [event.plugin for event in events] == ["mini", "mini"]
+        assert reads(tavern, None) == [READ, READ]
+        assert events[2].data["principal"] == "host" and events[2].data["digest"] == note["digest"]
+    text = (tmp_path / "home" / "audit" / "audit.jsonl").read_text()
+    assert text.count('"UPSTREAM_READ"') == 4
+    assert "a note" not in text and "Greet Ada" not in text
+
+
+def test_what_the_server_refuses_is_in_the_log(tmp_path: Path) -> None:
+    with host(tmp_path / "home", mini=entry()) as tavern:
+        events: list[Any] = []
+        tavern.events.subscribe(events.append, "UPSTREAM_READ")
+        with pytest.raises(TavernError) as refused:
+            asyncio.run(tavern.upstreams.read_resource("mini", "mini://nowhere"))
+        (event,) = events
+        assert event.data["error"]["kind"] == refused.value.code and "digest" not in event.data
