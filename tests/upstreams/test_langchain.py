@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tavern_core import CallContext, Plugin, Tavern, tool
+from tavern_core.errors import TavernError
 
 DISTRIBUTION = {
     "toolkit_of_tests/__init__.py": '''\
@@ -154,13 +155,23 @@ class Interrupted(llm.Toolbox):
     def prepare(self):
         raise KeyboardInterrupt
 
+def drawn(path: str, count: int = 1):
+    """Answer with attachments."""
+    png = llm.Attachment(content=b"\\x89PNG\\r\\n\\x1a\\n pixel", type="image/png")
+    odd = [llm.Attachment(path=path), llm.Attachment(url="https://example.org/a.mp3", type="audio/mpeg"), llm.Attachment(), 3]
+    return llm.ToolOutput({"drawn": count}, [png] * count + odd)
+
+async def said():
+    """Answer with one attachment, as text."""
+    return llm.ToolOutput("a note", [llm.Attachment(content=b"hello", type="text/plain")])
+
 class Evil:
     def __getattr__(self, name):
         raise SystemExit(3)
 
 @llm.hookimpl
 def register_tools(register):
-    for thing in (Exits, Interrupted, Evil(), HalfWay, Notes, Needs, interrupts, plain):
+    for thing in (Exits, Interrupted, Evil(), HalfWay, Notes, Needs, interrupts, plain, drawn, said):
         register(thing)
     raise SystemExit(3)
 ''',
@@ -409,7 +420,16 @@ def test_a_toolbox_is_prepared_and_costs_no_other_where_it_fails(site: Path, tmp
     toolboxes = {"Notes": {"owner": "ann"}, "Note": {}}
     with opened_llm(tmp_path / "home", settings={"toolboxes": toolboxes}) as host:
         status = host.upstreams.connect_sync("box")
-        names = ("HalfWay_good", "Notes_add", "Notes_count_notes", "count_notes", "interrupts", "plain")
+        names = (
+            "HalfWay_good",
+            "Notes_add",
+            "Notes_count_notes",
+            "count_notes",
+            "drawn",
+            "interrupts",
+            "plain",
+            "said",
+        )
         assert status.tools == tuple(f"box:{name}" for name in names)
         why = {
             "Exits": "SystemExit",
@@ -427,6 +447,35 @@ def test_a_toolbox_is_prepared_and_costs_no_other_where_it_fails(site: Path, tmp
         assert host.invoke_sync("box:count_notes", {}).value == 1
         interrupted = host.invoke_sync("box:interrupts", {})
         assert interrupted.error is not None and "KeyboardInterrupt" in interrupted.error.message
+
+
+@pytest.mark.slow
+def test_attachments_become_artifacts_of_the_caller_and_links(site: Path, tmp_path: Path) -> None:
+    file = tmp_path / "voice.txt"
+    file.write_text("a voice")
+    with opened_llm(tmp_path / "home") as host:
+        ann = CallContext(principal="user:ann", permissions=frozenset({"process:host"}))
+        result = host.invoke_sync("box:drawn", {"path": str(file)}, context=ann)
+        assert result.value == {"drawn": 1}
+        text, png, voice, link, empty, odd = result.content
+        assert text["text"] == '{"drawn": 1}' and (png["mimeType"], voice["mimeType"]) == ("image/png", "text/plain")
+        assert host.artifacts.read(png["uri"], context=ann).startswith(b"\x89PNG")
+        assert host.artifacts.read(voice["uri"], context=ann) == b"a voice" and voice["name"] == "voice.txt"
+        assert link == {
+            "type": "resource_link",
+            "uri": "https://example.org/a.mp3",
+            "name": "drawn-3",
+            "mimeType": "audio/mpeg",
+        }
+        assert "neither content nor path nor address" in empty["text"] and "cannot be read" in odd["text"]
+        with pytest.raises(TavernError):
+            host.artifacts.read(png["uri"], context=CallContext(principal="user:bob"))
+        missing = host.invoke_sync("box:drawn", {"path": str(tmp_path / "none")}, context=ann)
+        assert missing.ok and "cannot be read" in missing.content[2]["text"]
+        too_many = host.invoke_sync("box:drawn", {"path": str(file), "count": 200}, context=ann).error
+        assert too_many is not None and (too_many.kind, too_many.outcome) == ("OUTPUT_TOO_LARGE", "done")
+        note = asyncio.run(host.invoke("box:said", {}, context=ann))
+        assert (note.value, [block["type"] for block in note.content]) == ("a note", ["text", "resource_link"])
 
 
 @pytest.mark.slow

@@ -16,16 +16,20 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from importlib import metadata
 from itertools import islice
+from pathlib import Path
 from typing import Any, Final
 
 from tavern_core.contract.adapters import Listing, Target, Upstream, UpstreamCall, UpstreamTool
-from tavern_core.errors import ToolFailed, UpstreamError
+from tavern_core.errors import CallError, OutputTooLarge, ToolFailed, UpstreamError
+from tavern_core.model.result import ToolResult
 from tavern_core.model.safe_printing import printed
 
 GROUP: Final = "llm"
 HOOK: Final = "register_tools"
 MAX_TOOLS: Final = 1_000
 """Of one toolbox."""
+MAX_ATTACHMENTS: Final = 100
+"""Of one answer."""
 
 
 class LlmPlugins:
@@ -89,13 +93,46 @@ class Tools:
                 answer = await call.in_thread(partial(known.implementation, **arguments))
         except Exception as error:
             raise ToolFailed(f"{tool.name} failed with {printed(error)}", outcome="unknown") from error
-        return answer.output if type(answer).__name__ == "ToolOutput" else answer
+        return await _with_attachments(answer, tool.name, call) if type(answer).__name__ == "ToolOutput" else answer
 
     async def check(self) -> None:
         """It is in this process: there is nothing to ask."""
 
     async def close(self) -> None:
         """Nothing is open."""
+
+
+async def _with_attachments(answer: Any, tool: str, call: UpstreamCall) -> Any:
+    """The output of a tool; its attachments become blocks: bytes and files as artifacts of the caller, addresses as links.
+
+    Raises:
+        OutputTooLarge: there are too many, or one is larger than an artifact may be (OUTPUT_TOO_LARGE).
+    """
+    output, attached = answer.output, list(islice(answer.attachments or (), MAX_ATTACHMENTS + 1))
+    if not attached:
+        return output
+    if len(attached) > MAX_ATTACHMENTS:
+        text = f"{tool} answered with more than {MAX_ATTACHMENTS} attachments"
+        raise OutputTooLarge(text, outcome="done", limit=MAX_ATTACHMENTS)
+    blocks = [await call.in_thread(_block, one, f"{tool}-{number}", call) for number, one in enumerate(attached, 1)]
+    return ToolResult(True, output, content=(*ToolResult(True, output).content, *blocks))
+
+
+def _block(attachment: Any, name: str, call: UpstreamCall) -> Mapping[str, Any]:
+    """One attachment. One that cannot be read becomes a text that says so: the others are of use without it."""
+    try:
+        if content := attachment.content or (Path(attachment.path) if attachment.path else None):
+            kind = attachment.resolve_type() or "application/octet-stream"
+            return call.context.keep(content, kind, getattr(content, "name", name))
+        if isinstance(url := attachment.url, str) and url.startswith(("http://", "https://")):  # nothing is fetched
+            link = {"type": "resource_link", "uri": url, "name": name}
+            return {**link, "mimeType": attachment.type} if isinstance(attachment.type, str) else link
+        why = "it has neither content nor path nor address"
+    except CallError:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever the package put there
+        why = printed(error)
+    return {"type": "text", "text": f"[the attachment {name} cannot be read: {why[:200]}]"}
 
 
 def _registered(package: str) -> tuple[list[tuple[Any, str | None]], dict[str, str]]:
