@@ -57,7 +57,8 @@ class UpstreamExecutor:
 
         def run(arguments: Mapping[str, Any], call: ToolCall | None) -> Awaitable[Any]:
             assert call is not None  # wants_call
-            return _invoked(connections, entry, known, arguments, CallFacility(call, threads, owner))
+            facility = CallFacility(call, threads, owner, connections.secrets[entry.name])
+            return _invoked(connections, entry, known, arguments, facility)
 
         # Cancelling a call ends its work, but for what runs in this process: that may go on in a thread.
         stoppable = entry.config.package is None

@@ -18,6 +18,7 @@ from tavern_core.contract.tool_context import RUNNING, ToolContext
 from tavern_core.errors import PolicyDenied, SettingsInvalid, ToolFailed
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.calls.background_call_request import resume_point
+from tavern_core.kernel.calls.tool_context_control import CallControl
 from tavern_core.kernel.execution.sync_async_drivers import in_thread
 from tavern_core.kernel.execution.threads import Owner, ThreadPool
 from tavern_core.kernel.files.atomic_file import make_private_folder, write_atomic
@@ -238,14 +239,15 @@ def _secrets_of(text: str) -> Iterator[str]:
     if not isinstance(kept, dict | list):
         yield kept if isinstance(kept, str) else text
         return
-    waiting = [kept]
+    waiting: list[tuple[Any, bool]] = [(kept, False)]
     while waiting:
-        value = waiting.pop()
+        value, is_secret = waiting.pop()
         if isinstance(value, dict):
-            yield from (item for key, item in value.items() if isinstance(item, str) and is_secret_name(key))
-            waiting += value.values()
+            waiting += [(item, is_secret_name(key)) for key, item in value.items()]
         elif isinstance(value, list):
-            waiting += value
+            waiting += [(item, is_secret) for item in value]
+        elif is_secret and isinstance(value, str):
+            yield value
 
 
 def _header(value: str, place: str) -> str:
@@ -279,17 +281,20 @@ class CallFacility:
     Args:
         threads: where blocking code of the adapter runs.
         owner: plugin and id of the tool: whose threads it takes.
+        secrets: what the adapter keeps; what it says during the call shows no more of that than its answer.
     """
 
     __slots__ = ("_loop", "_owner", "_point", "_threads", "call", "context")
 
-    def __init__(self, call: ToolCall, threads: ThreadPool, owner: Owner) -> None:
+    def __init__(self, call: ToolCall, threads: ThreadPool, owner: Owner, secrets: KnownSecrets) -> None:
         self.call = call
         self._threads = threads
         self._owner = owner
         self._loop = asyncio.get_running_loop()
         """The caller's: who answers questions waits there, and not on the loop of the connection."""
         self.context = ToolContext(call.id)
+        if isinstance(control := RUNNING.get(call.id), CallControl):
+            control.hide(secrets)
         self._point = None if call.parent else resume_point.get()  # that of the job is not that of a call within it
 
     @property

@@ -296,6 +296,7 @@ KEPT: dict[str, tuple[str, str, bool]] = {
         "opaque-text-of-ann",
         False,
     ),
+    "a text in a list": ('{"passwords": [["opaque-text-of-ann"]], "scopes": ["well"]}', "opaque-text-of-ann", False),
     "a text in JSON": ('"opaque-text-of-ann"', "opaque-text-of-ann", False),
     "a number": ("471199", "471199", False),
     "what can be a token alone": ('{"refresh_token": "1//0abcDEF-ghi_jkl.mno~p"}', "1//0abcDEF-ghi_jkl.mno~p", True),
@@ -375,6 +376,30 @@ def test_what_an_adapter_keeps_is_masked_in_errors_of_connecting_exceptions_docu
             refused.append(host.upstreams["toy"])
     assert all(text in repr(refused) for text in ("UPSTREAM_ERROR", "***", "ValueError"))
     assert secret not in repr((failed, refused)) + caplog.text
+
+
+def test_what_an_adapter_keeps_is_masked_in_progress_logs_and_questions(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    secret = "opaque-text-of-ann"
+    said: list[Any] = []
+    asked: list[Any] = []
+
+    async def answer(called: UpstreamTool, arguments: Mapping[str, Any], call: Any) -> Any:
+        call.context.progress(1, 2, f"half of {secret}")
+        call.context.log(f"well: {secret}", "warning")
+        return await call.ask(f"Is it {secret}?", {"type": "object", "properties": {}})
+
+    system = System(answer=answer)
+    with opened(system, tmp_path) as host:
+        host.upstreams.connect_sync("toy")
+        system.upstreams[-1].save("own", secret)
+        host.events.subscribe(said.append, "TOOL_PROGRESS")
+        result = host.invoke_sync("toy:echo", {"x": 1}, job=True)
+        asked.append(asyncio.run(host.jobs.wait(result.job)))
+    assert said and said[0].data["message"] == "half of ***"
+    assert "well: ***" in caplog.text and "Is it ***?" in repr(asked)
+    assert secret not in repr((said, asked)) + caplog.text
 
 
 def test_what_an_adapter_keeps_by_one_name_stays_masked_while_another_is_renewed(tmp_path: Path) -> None:

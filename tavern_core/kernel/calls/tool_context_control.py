@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import Any, Final
 
 from tavern_core.contract.tool_context import LONGEST_MESSAGE, LogLevel, json_number
@@ -16,6 +17,8 @@ from tavern_core.kernel.calls.large_results import ArtifactStore
 from tavern_core.kernel.calls.running_call import RunningCall
 from tavern_core.kernel.calls.taint_tracking import is_given_up
 from tavern_core.kernel.log.recorder import Recorder
+from tavern_core.kernel.settings.result_redaction import strike
+from tavern_core.kernel.settings.secret_masking import KnownSecrets
 from tavern_core.model.call import CallContext
 from tavern_core.model.event import TOOL_PROGRESS
 from tavern_core.model.question import Question, QuestionKind
@@ -49,7 +52,16 @@ on_left_behind: Final[ContextVar[Callable[[Future[Any]], None] | None]] = Contex
 class CallControl:
     """See `contract.tool_context.Control`."""
 
-    __slots__ = ("_artifacts", "_call", "_conversation", "_listener", "_recorder", "_reported_at", "_was_complete")
+    __slots__ = (
+        "_artifacts",
+        "_call",
+        "_conversation",
+        "_hidden",
+        "_listener",
+        "_recorder",
+        "_reported_at",
+        "_was_complete",
+    )
 
     def __init__(self, call: RunningCall, recorder: Recorder, artifacts: ArtifactStore) -> None:
         self._call = call
@@ -58,6 +70,14 @@ class CallControl:
         self._listener = on_progress.get()
         self._conversation = conversation.get()
         self._reported_at, self._was_complete = 0.0, False
+        self._hidden: KnownSecrets | None = None
+
+    def hide(self, secrets: KnownSecrets) -> None:
+        """Take what is renewed of `secrets` out of all that the tool says from now on."""
+        self._hidden = secrets
+
+    def _masked(self, text: str) -> str:
+        return text if self._hidden is None else str(strike(text, self._hidden.renewed))
 
     @property
     def is_cancelled(self) -> bool:
@@ -88,7 +108,7 @@ class CallControl:
     def progress(self, done: float, total: float | None, message: str) -> None:
         call, now = self._call, time.perf_counter()
         call.moved_at = now
-        progress = Progress(json_number(done) or 0, json_number(total), str(message)[:LONGEST_MESSAGE])
+        progress = Progress(json_number(done) or 0, json_number(total), self._masked(str(message))[:LONGEST_MESSAGE])
         is_complete = progress.done == progress.total
         if now - self._reported_at < _BETWEEN_S and (not is_complete or self._was_complete):
             return
@@ -106,13 +126,15 @@ class CallControl:
     async def ask(self, questions: Mapping[str, Question]) -> Mapping[str, Any]:
         if self._conversation is None:
             raise unanswered(questions)
+        if self._hidden is not None:
+            questions = {key: replace(one, prompt=self._masked(one.prompt)) for key, one in questions.items()}
         answers = await self._conversation.ask(questions)
         self._call.moved_at = time.perf_counter()
         return answers
 
     def log(self, level: LogLevel, message: str) -> None:
         call = self._call
-        line = call.plan.redact(str(message)[:_LONGEST_LINE]) if call.plan is not None else ""
+        line = call.plan.redact(self._masked(str(message))[:_LONGEST_LINE]) if call.plan is not None else ""
         logging.getLogger("tavern.tools").log(logging.getLevelNamesMapping()[level.upper()], "%s: %s", call.name, line)
         if self._conversation is not None:
             self._conversation.log(level, line)
