@@ -10,11 +10,11 @@ import asyncio
 import concurrent.futures
 import itertools
 from base64 import b64decode, b64encode
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, suppress
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from typing import Any, Final
 
-from tavern_core.contract.adapters import Process, Upstream
+from tavern_core.contract.adapters import Process, Upstream, UpstreamCall
 from tavern_core.errors import CallError, ConnectionLost, ToolFailed
 
 MOST_OPEN: Final = 64
@@ -34,6 +34,23 @@ class LentUpstreams:
         self._numbers = itertools.count(1)
         self._lent: dict[int, _Lent] = {}
         self._running: dict[tuple[int, int], asyncio.Task[Any]] = {}
+        self._calls: dict[tuple[int, str], UpstreamCall] = {}
+
+    @contextmanager
+    def lending(self, number: int, call: UpstreamCall) -> Iterator[None]:
+        """Let a connection ask about one of its calls; about a cancelled one until it is closed, for its adapter is only then about to end it."""
+        key = number, call.call.id
+        self._calls[key] = call
+        try:
+            yield
+        except asyncio.CancelledError:
+            if len(self._calls) > _MOST_GIVEN_UP:
+                del self._calls[next(iter(self._calls))]
+            raise
+        except BaseException:
+            self._calls.pop(key, None)
+            raise
+        self._calls.pop(key, None)
 
     def lend(self, upstream: Upstream) -> int:
         """Let a connection that is about to be opened use `upstream`; its number."""
@@ -46,6 +63,7 @@ class LentUpstreams:
         """The connection is closed: so is everything that it opened."""
         if (lent := self._lent.pop(number, None)) is None:
             return
+        self._calls = {key: call for key, call in self._calls.items() if key[0] != number}
         running = [task for (of, _), task in self._running.items() if of == number]
         for task in running:
             task.cancel()
@@ -82,9 +100,19 @@ class LentUpstreams:
         assert task is not None
         self._running[number, token] = task
         try:
+            if wish in ("keep_point", "will_be_resumed"):
+                return await self._about_call(number, wish, given)
             return await lent.answer(wish, given)
         finally:
             self._running.pop((number, token), None)
+
+    async def _about_call(self, number: int, wish: str, given: Sequence[Any]) -> bool | None:
+        if (call := self._calls.get((number, str(given[0])))) is None:
+            raise ToolFailed("the call has ended")
+        if wish == "will_be_resumed":
+            return call.will_be_resumed
+        await call.keep_resume_point(str(given[1]))
+        return None
 
     def give_up(self, number: int, token: int) -> None:
         """No one waits for the answer any more. From any thread."""

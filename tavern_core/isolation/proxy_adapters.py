@@ -72,8 +72,10 @@ class ProxyConnection:
             "again": call.is_again,
             "context": pack_context(call.call.context),
             "left": call.context.seconds_left,
+            "resumePoint": call.resume_point,
         }
-        answer = await _ask(self.supervisor, "invoke", self.number, tool_json(tool), dict(arguments), facts)
+        with self.supervisor.lent.lending(self.number, call):
+            answer = await _ask(self.supervisor, "invoke", self.number, tool_json(tool), dict(arguments), facts)
         try:
             kind, data = answer
             return _result(data) if kind == "result" else data

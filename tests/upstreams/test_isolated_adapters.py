@@ -45,7 +45,7 @@ class Connection:
         self.upstream = upstream
 
     async def list_tools(self, etag=""):
-        names = ["ask", "change", "count", "double", "fail", "fetch", "die", "hold", "leave", "places", "rich", "say", "slow", "stall", "thread", "wait", "whose"]
+        names = ["ask", "change", "count", "double", "ended", "fail", "fetch", "die", "hold", "job", "leave", "places", "rich", "say", "slow", "stall", "thread", "wait", "whose"]
         if self.upstream.load("stalls"):
             self.upstream.save("stalls", None)
             await self.wait()
@@ -101,6 +101,17 @@ class Connection:
                 said = [(await anext(lines)).decode() for _ in range(2)]
                 await process.close()
                 return said
+            case "job":
+                if call.resume_point:
+                    return f"followed {call.resume_point}"
+                await call.keep_resume_point(f"run {arguments['n']}")
+                try:
+                    await self.wait()
+                except asyncio.CancelledError:
+                    self.upstream.save("ended", "left" if call.will_be_resumed else "stop")
+                    raise
+            case "ended":
+                return self.upstream.load("ended")
             case "rich":
                 return ToolResult(True, 1, content=({"type": "text", "text": "one"},), meta={"a": 1})
         return [call.call.context.principal, call.key]
@@ -184,7 +195,7 @@ def host(tmp_path: Path, server: str) -> Iterator[Tavern]:
 
 def test_its_tools_are_listed_and_run_in_the_worker(host: Tavern) -> None:
     status = host.upstreams.connect_sync("up")
-    assert status.version == "7" and len(status.tools) == 17
+    assert status.version == "7" and len(status.tools) == 19
     value = host.invoke_sync("up:double", {"n": 4}).value
     assert value["n"] == 8 and value["pid"] != os.getpid()
 
@@ -222,6 +233,26 @@ def test_cancelling_a_call_ends_its_request(host: Tavern) -> None:
     assert host.jobs.cancel(job)
     assert Answers.gone.wait(20)
     assert host.invoke_sync("up:double", {"n": 1}).ok
+
+
+def test_a_job_whose_host_closed_is_followed_from_what_its_adapter_kept(tmp_path: Path, server: str) -> None:
+    Answers.begun.clear()
+    with opened(tmp_path, url=server) as host:
+        job = host.invoke_sync("up:job", {"n": 3}, job=True).job
+        assert job is not None and Answers.begun.wait(20)
+    with opened(tmp_path, url=server) as host:
+        assert host.invoke_sync("up:ended", {"n": 1}).value == "left"
+        host.wait(host.jobs.resume(job))
+        assert host.wait(host.jobs.wait(job, 20)).status == "completed"
+        assert host.jobs.result(job).value == "followed run 3"
+
+
+def test_a_job_that_is_cancelled_is_not_left_as_it_is(host: Tavern) -> None:
+    Answers.begun.clear()
+    job = host.invoke_sync("up:job", {"n": 3}, job=True).job
+    assert job is not None and Answers.begun.wait(20)
+    assert host.jobs.cancel(job)
+    until(lambda: host.invoke_sync("up:ended", {"n": 1}).value == "stop")
 
 
 def test_it_starts_the_command_of_the_upstream_in_its_sandbox(tmp_path: Path) -> None:

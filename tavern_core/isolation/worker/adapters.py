@@ -6,20 +6,20 @@ An adapter here has the same contract as in the host. A worker has no sockets an
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import SimpleNamespace
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
 
 from tavern_core.contract.adapters import Adapter, Connection, UpstreamTool
 from tavern_core.contract.tool_context import ToolContext
-from tavern_core.errors import ConnectionLost
+from tavern_core.errors import CallError, ConnectionLost
 from tavern_core.isolation.worker.host_client import HostClient, running
-from tavern_core.isolation.worker.lent_upstream import LentUpstream
+from tavern_core.isolation.worker.lent_upstream import HostSide, LentUpstream
 from tavern_core.isolation.worker.running_call import WorkerCalls
 from tavern_core.isolation.worker.streams import in_thread
 from tavern_core.model.call import ToolCall
 from tavern_core.model.result import ToolResult
 
+T = TypeVar("T")
 DESK: Final = "-adapters"
 """The name under which the host reaches the desk; no service of a plugin can have it."""
 
@@ -56,7 +56,8 @@ class AdapterDesk:
         self, number: int, tool: Mapping[str, Any], arguments: Mapping[str, Any], call: Mapping[str, Any]
     ) -> Any:
         self._calls.begin(str(call["id"]), running.get(), call["left"])  # it ends with the request
-        answer = await self._of(number).invoke(tool_of(tool), arguments, _call(tool, arguments, call))
+        made = LentCall(HostSide(self._host_client, number), tool, arguments, call)
+        answer = await self._of(number).invoke(tool_of(tool), arguments, made)
         if not isinstance(answer, ToolResult):
             return ["value", answer]
         data = answer.to_json()
@@ -75,25 +76,42 @@ class AdapterDesk:
         return connection
 
 
-def _call(tool: Mapping[str, Any], arguments: Mapping[str, Any], facts: Mapping[str, Any]) -> Any:
-    from tavern_core.isolation.codec import unpack_context
+class LentCall:
+    """`contract.adapters.UpstreamCall` in a worker.
 
-    call = ToolCall(
-        str(tool["name"]), arguments, unpack_context(facts["context"]), facts["id"], facts["purpose"], facts["key"]
-    )
+    Args:
+        facts: what the host said of the call (`proxy_adapters.py`).
+    """
 
-    context = ToolContext(call.id)
+    def __init__(
+        self, host: HostSide, tool: Mapping[str, Any], arguments: Mapping[str, Any], facts: Mapping[str, Any]
+    ) -> None:
+        from tavern_core.isolation.codec import unpack_context
 
-    async def ask(message: str, schema: Mapping[str, Any], name: str = "answer") -> Any:
-        return await context.ask(message, schema, key=name)
+        context = unpack_context(facts["context"])
+        self.call = ToolCall(str(tool["name"]), arguments, context, facts["id"], facts["purpose"], facts["key"])
+        self.context = ToolContext(self.call.id)
+        self.key: str | None = facts["key"]
+        self.is_again = facts["again"] is True
+        self.resume_point = str(facts["resumePoint"])
+        self._host = host
 
-    async def keep_resume_point(text: str) -> None:
-        pass  # only adapters in the host have resume points
+    @property
+    def will_be_resumed(self) -> bool:
+        try:
+            return self._host.now("will_be_resumed", self.call.id) is True
+        except CallError:  # the host is gone
+            return True
 
-    return SimpleNamespace(
-        call=call, context=context, key=facts["key"], is_again=facts["again"] is True, ask=ask, in_thread=in_thread,
-        resume_point="", will_be_resumed=False, keep_resume_point=keep_resume_point,
-    )  # fmt: skip
+    async def keep_resume_point(self, text: str) -> None:
+        await self._host.later("keep_point", self.call.id, text)
+
+    async def ask(self, message: str, schema: Mapping[str, Any], name: str = "answer") -> Mapping[str, Any] | None:
+        return await self.context.ask(message, schema, key=name)
+
+    async def in_thread(self, function: Callable[..., T], *args: Any) -> T:
+        found: T = await in_thread(function, *args)
+        return found
 
 
 def tool_json(tool: UpstreamTool) -> dict[str, Any]:
