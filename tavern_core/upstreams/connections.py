@@ -43,6 +43,8 @@ from tavern_core.upstreams.upstream_plugin_candidates import Entry, ToolEntry
 T = TypeVar("T")
 MAX_SESSIONS: Final = 64
 """Connections of one upstream: one for each set of credentials."""
+MAX_ENDPOINTS: Final = 1_000
+"""Upstreams, and tools with an endpoint of their own, that are known at once; of more, the oldest that is not connected is forgotten."""
 _TARGETS: Final = ("url", "command", "package", "folder")
 _METHODS: Final = ("list_tools", "invoke", "check", "close")
 """Those of `contract.adapters.Connection`."""
@@ -118,10 +120,22 @@ class Connections:
                 side="plugin",
             )
         known = self._entries.get(entry.name)
-        self._entries[entry.name] = entry
         if known is not None and known.fingerprint != entry.fingerprint:
-            self._judged.pop(entry.name, None)
-            old = self._sessions.pop(entry.name, {})
+            self._forget(known)
+        elif known is None and len(self._entries) >= MAX_ENDPOINTS:
+            idle = (e for e in list(self._entries.values()) if isinstance(e, ToolEntry) and not self._is_open(e))
+            if (oldest := next(idle, None)) is not None:
+                self._forget(oldest)
+        self._entries[entry.name] = entry
+
+    def _is_open(self, entry: Entry) -> bool:
+        return any(session.state in ("open", "connecting") for session in self._sessions.get(entry.name, {}).values())
+
+    def _forget(self, entry: Entry) -> None:
+        """Close the connections to the endpoint of a tool, which is none any more."""
+        for known in (self._entries, self._judged, self._fitting, self.secrets):
+            known.pop(entry.name, None)
+        if old := self._sessions.pop(entry.name, {}):
             asyncio.run_coroutine_threadsafe(_closed(list(old.values())), self._base.portal.loop())
 
     def state(self, entry: Entry) -> State:

@@ -148,7 +148,7 @@ class ToolEntry(Entry):
     """The system behind one tool that names its `endpoint`: known to no one but that tool, and covered by the grants of its plugin."""
 
     def __init__(self, tool: ToolSpec) -> None:
-        self.name = tool.id
+        self.name = f"{tool.id} at {tool.endpoint}"  # a factory may give each caller another one
         self.list_changed = Signal()
         self.config = endpoint_config(tool.kind, tool.endpoint or "", tool.implementation)
         self.tool = UpstreamTool(

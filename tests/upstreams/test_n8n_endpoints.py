@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tavern_core import CallContext, Plugin, Tavern, ToolSpec, hookimpl
+from tavern_core import CallContext, Plugin, Tavern, ToolSpec, factory, hookimpl
 from tavern_core.errors import NameConflict
 from tavern_core.model.rate_and_concurrency_limits import ToolLimits
 from tests.host.conftest import QUIET
@@ -256,6 +257,22 @@ async def test_it_shares_the_name_of_no_upstream_and_no_credentials_of_one(tmp_p
             assert [(await host.invoke(f"{name}:send", HELLO)).value for name in ("app", "n8n")] == [{"ok": True}] * 2
             assert ["x-token" in headers for headers in n8n.headers] == [False, True]
             assert list(host.upstreams) == ["n8n"]
+
+
+async def test_a_factory_may_lead_each_caller_to_another_endpoint(tmp_path: Path) -> None:
+    async with N8nStub() as n8n, N8nStub() as other:
+        places = {"user:ann": n8n, "user:bob": other}
+        for number, stub in enumerate(places.values()):
+            stub.webhooks["POST x"] = answers({"number": number})
+
+        def made(context: CallContext) -> ToolSpec:
+            return ToolSpec("send", kind="n8n", endpoint=f"{places[context.principal].url}/webhook/x")
+
+        plugin = Plugin([factory(made, names=["send"])], name="made")
+        async with Tavern.open(QUIET, plugins=[plugin], home=tmp_path / "home") as host:
+            callers = [CallContext(principal=name, permissions=frozenset({"network"})) for name in places] * 5
+            results = await asyncio.gather(*(host.invoke("made:send", {}, context=caller) for caller in callers))
+            assert [result.value for result in results] == [{"number": 0}, {"number": 1}] * 5
 
 
 async def test_an_edited_tool_file_leads_to_its_new_endpoint(tmp_path: Path) -> None:
