@@ -222,8 +222,8 @@ class Agents:
         """
         parts = self._parts
         written, odd = parts.written.get(name)
-        tools = tuple(canonical(item.strip()) for item in written.tool_ids_inventory)
-        profile = Profile(written.name, tools, written=written)
+        tools = dict.fromkeys(canonical(item.strip()) for item in written.tool_ids_inventory)
+        profile = Profile(written.name, tuple(tools), written=written)
         fields = read_fields(profile, parts.known_inactive(), parts.prompts.knowledge)
         by_code = {field for field, section in _BY_CODE.items() if parts.sections.inactive(section)}
         found = (f for f in fields.findings if f.where is None or f.where.pointer not in by_code)

@@ -40,6 +40,8 @@ CODE: Final = ProfileInvalid.code
 INVENTORY: Final = "tool_ids_inventory"
 MOST_TOOLS: Final = 10_000
 _MOST_KEYS: Final = 200
+_MOST_HINTS: Final = 20
+"""Missing tools for which a similar name is looked up: that takes long in a large inventory."""
 _LONGEST_ID: Final = 300
 CALL_TOOL: Final = "call_tool"
 """What MCP clients call to call a tool that the search has found, where only the search is listed."""
@@ -233,6 +235,7 @@ class _InventorySearch:
         self.resolved: dict[str, ToolSpec] = {}
         self.is_partial = False
         self._profile, self._find, self._known, self._namespaces = profile, find, known, namespaces
+        self._missing = 0
 
     def look_up(self, written: str) -> str | Missing:
         """The id that `written` stands for: a registered tool, else one that the resolver of its prefix knows."""
@@ -265,7 +268,7 @@ class _InventorySearch:
                 "see the plugin that contributes it",
             )
         if tool is None:
-            return Missing(f"{prefix + ':'!r} has no {local!r}", did_you_mean(f"{prefix}:{local}", names))
+            return Missing(f"{prefix + ':'!r} has no {local!r}", self._similar(f"{prefix}:{local}", names))
         tool_id = f"{prefix}:{local}"
         if tool.id != tool_id:
             return Missing(
@@ -278,7 +281,7 @@ class _InventorySearch:
     def _unknown(self, written: str, prefix: str) -> Missing:
         if (known := self._absent(written)) is not None:
             return known
-        close = did_you_mean(written, self._known)
+        close = self._similar(written, self._known)
         if prefix == "workflow":
             message = f"there is no tool {written!r}: neither a workflow folder nor a plugin has this workflow"
             return Missing(message, close or "`tavern workflows list` shows what there is")
@@ -291,6 +294,10 @@ class _InventorySearch:
                 close or "install a plugin that contributes it, or remove the item",
             )
         return Missing(f"there is no tool {written!r}", close or "`tavern tools list` shows what there is")
+
+    def _similar(self, written: str, known: Iterable[str]) -> str:
+        self._missing += 1
+        return did_you_mean(written, known) if self._missing <= _MOST_HINTS else ""
 
     def _examples(self, pattern: str) -> str:
         start = pattern.partition("*")[0]
@@ -334,7 +341,8 @@ def usable_wire_names(profile: AgentProfile, tools: Collection[str]) -> tuple[di
 
     for tool, name in islice(profile.wire_names.items(), MOST_TOOLS):
         if tool not in tools:
-            leave_out(tool, "the inventory has no such tool", did_you_mean(tool[:_LONGEST_ID], tools))
+            near = did_you_mean(tool[:_LONGEST_ID], tools) if len(problems) < _MOST_HINTS else ""
+            leave_out(tool, "the inventory has no such tool", near)
         elif not _WIRE_NAME.fullmatch(name):
             leave_out(tool, f"{name!r:.150} is not a name for MCP clients", "write 1 to 128 of A-Z a-z 0-9 _ . -")
         else:
@@ -342,15 +350,17 @@ def usable_wire_names(profile: AgentProfile, tools: Collection[str]) -> tuple[di
     reserved = {wire_name(tool): tool for tool in UNLISTED_TOOLS}
     if profile.listing == "search":
         reserved[CALL_TOOL] = CALL_TOOL
-    is_settled = not used
-    while not is_settled:  # a tool without its entry has its own name again, which another entry may give
-        is_settled = True
-        taken = reserved | {wire_name(tool): tool for tool in tools if tool not in used}
-        for tool, name in list(used.items()):
-            if (other := taken.setdefault(name, tool)) != tool:
-                leave_out(tool, f"{name!r} is the name of {other:.{_LONGEST_ID}}", "give each tool a name of its own")
-                del used[tool]
-                is_settled = False
+    taken = reserved | {wire_name(tool): tool for tool in tools if tool not in used}
+    for tool, name in tuple(used.items()):
+        left, other = tool, taken.setdefault(name, tool)
+        while left != other:
+            leave_out(left, f"{name!r} is the name of {other:.{_LONGEST_ID}}", "give each tool a name of its own")
+            del used[left]
+            name = wire_name(left)  # its own again, which an entry may have given to another tool
+            if (holder := taken.setdefault(name, left)) not in used:
+                break
+            taken[name] = left
+            left, other = holder, left
     return used, problems
 
 
