@@ -110,15 +110,9 @@ class Registry:
         self._known()
         return self._hidden
 
-    def resolve(self, written: str) -> Entry:
-        """The entry of an id as written.
-
-        Raises:
-            ToolNotFound: none, or more than one by its folded name (TOOL_NOT_FOUND); names the nearest.
-        """
+    def find(self, written: str) -> Entry | None:
+        """The entry of an id as written; None: there is none, or more than one by its folded name."""
         known = self._known()
-        if not isinstance(written, str):
-            raise no_text(written)
         if (entry := known.entries.get(written)) is not None:
             return entry
         for spelling in spellings(written[:400]):
@@ -126,12 +120,25 @@ class Registry:
                 return entry
             if (target := known.aliases.get(spelling)) is not None:
                 return known.entries[target]
-            if (lost := self._hidden.get(spelling)) is not None:
-                # Not by its folded name: that would call the other plugin's tool.
-                raise ToolNotFound(lost, hint="rename one, or disable the other plugin", nearest=self.suggest(spelling))
+            if spelling in self._hidden:  # not by its folded name: that would call the other plugin's tool
+                return None
         candidates = known.folded.get(fold(written[:400]), ())
-        if len(candidates) == 1:
-            return known.entries[candidates[0]]
+        return known.entries[candidates[0]] if len(candidates) == 1 else None
+
+    def resolve(self, written: str) -> Entry:
+        """The entry of an id as written.
+
+        Raises:
+            ToolNotFound: none, or more than one by its folded name (TOOL_NOT_FOUND); names the nearest.
+        """
+        if not isinstance(written, str):
+            raise no_text(written)
+        if (found := self.find(written)) is not None:
+            return found
+        for spelling in spellings(written[:400]):
+            if (lost := self._hidden.get(spelling)) is not None:
+                raise ToolNotFound(lost, hint="rename one, or disable the other plugin", nearest=self.suggest(spelling))
+        candidates = self._known().folded.get(fold(written[:400]), ())
         if candidates:
             raise ToolNotFound(
                 f"{written!r} may mean {' or '.join(candidates)}", hint="write the full id", nearest=list(candidates)

@@ -10,7 +10,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tavern_core.errors import Finding, Location, PluginError, ProfileInvalid, TavernError, ToolNotFound, UsageError
+from tavern_core.errors import Finding, Location, PluginError, ProfileInvalid, TavernError, UsageError
 from tavern_core.kernel.access.profile_files import ProfileFiles
 from tavern_core.kernel.catalogue.missing_tools import absence
 from tavern_core.kernel.catalogue.namespace_resolvers import Namespaces
@@ -227,10 +227,8 @@ class Inventories:
         return None if found is None else Missing(f"there is no tool {written!r}: {found.reason}", found.fix)
 
     def _find_id(self, written: str) -> str | None:
-        try:
-            return self._registry.resolve(written).id
-        except ToolNotFound:
-            return None
+        found = self._registry.find(written)
+        return None if found is None else found.id
 
 
 def _may_bring(record: Record, profile: str) -> bool:
