@@ -7,6 +7,7 @@ import re
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import field, fields
+from os import PathLike
 from typing import TYPE_CHECKING, Any, Final
 
 from tavern_core.errors import UsageError
@@ -126,18 +127,20 @@ class CallContext:
         if self.permissions and (unknown := unknown_capability(sorted(self.permissions))) is not None:
             raise UsageError(f"CallContext.permissions: {unknown[0]!r:.80} is not a capability", hint=unknown[1])
         for name in ("workspace_dir", "agent_dir"):
-            if hasattr(value := getattr(self, name), "__fspath__"):
+            if (value := getattr(self, name)) is not None and isinstance(value, PathLike):
                 object.__setattr__(self, name, value.__fspath__())
         for name in _TEXTS:
-            if not isinstance(value := getattr(self, name), str | None):
-                raise UsageError(f"CallContext.{name} must be text, got {type(value).__name__}")
-        for name in ("principal", "user_id", "profile"):  # what rules for callers match
             value = getattr(self, name)
-            if value and (len(value) > _LONGEST_NAME or (not value.isascii() and _HALF.search(value))):
-                raise UsageError(
-                    f"CallContext.{name}: {value!r:.80} cannot be stored",
-                    hint=f"at most {_LONGEST_NAME:,} characters, without halves of characters (lone surrogates)",
-                )
+            if not isinstance(value, str) and (value is not None or name == "principal"):
+                raise UsageError(f"CallContext.{name} must be text, got {type(value).__name__}")
+            if value and not value.isascii() and _HALF.search(value):
+                raise _not_storable(name, value)
+        for name in ("principal", "user_id", "profile"):  # what rules for callers match
+            if (value := getattr(self, name)) and len(value) > _LONGEST_NAME:
+                raise _not_storable(name, value)
+        for role in self.roles:
+            if not role.isascii() and _HALF.search(role):
+                raise _not_storable("roles", role)
         if type(self.scopes) is not FrozenDict:  # tools and hooks see it, and must not widen what gates read
             object.__setattr__(self, "scopes", _scopes(self.scopes))
         if not isinstance(self.after_untrusted, str) or self.after_untrusted not in STRICTNESS:
@@ -202,6 +205,13 @@ class CallContext:
                 raise UsageError(f"unknown context field {key!r}", hint=did_you_mean(key, names))
             values[names[key]] = value
         return cls(**values)
+
+
+def _not_storable(name: str, value: str) -> UsageError:
+    return UsageError(
+        f"CallContext.{name}: {value!r:.80} cannot be stored",
+        hint=f"a name has at most {_LONGEST_NAME:,} characters; no text has halves of characters (lone surrogates)",
+    )
 
 
 def check_caller(context: object) -> None:

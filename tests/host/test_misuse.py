@@ -157,9 +157,19 @@ def test_a_field_of_a_context_that_is_text_takes_nothing_else(name: str, value: 
     assert str(refused.value) == f"CallContext.{name} must be text, got {type(value).__name__}"
 
 
+@pytest.mark.parametrize("name", NO_TEXT)
+def test_a_field_of_a_context_that_cannot_be_stored_is_refused(name: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        CallContext(**{name: "a\ud800"})
+    assert str(refused.value).startswith(f"CallContext.{name}: 'a\\ud800' cannot be stored")
+
+
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
+        ("principal", None, "must be text, got NoneType"),
+        ("workspace_dir", Path, "must be text, got type"),
+        ("roles", {"\ud800"}, "cannot be stored"),
         ("sandboxed", "yes", "must be True or False, got str"),
         ("after_untrusted", ["ask"], "is ['ask']"),
         ("ledger", 5, "must be a Ledger, got int"),
@@ -168,7 +178,8 @@ def test_a_field_of_a_context_that_is_text_takes_nothing_else(name: str, value: 
 def test_a_field_of_a_context_of_another_kind_takes_nothing_else(name: str, value: Any, said: str) -> None:
     with pytest.raises(UsageError) as refused:
         CallContext(**{name: value})
-    assert str(refused.value) == f"CallContext.{name} {said}"
+    assert str(refused.value).startswith(f"CallContext.{name}")
+    assert said in str(refused.value)
 
 
 @pytest.mark.parametrize("how", [{}, {"dry_run": True}, {"job": True}], ids=["run", "planned", "in the background"])
