@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tavern_core import BoundTool, Plugin, Tavern, ToolSpec, hookimpl, offer
+from tavern_core.contract.langchain_tools import schema_of
 from tavern_core.errors import ActivationFailed
 
 from .conftest import Opened, run
@@ -37,6 +38,9 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"kind": "n8n", "endpoint": "https://n8n.example.com/webhook/x", "implementation": {"idempotencyHeader": "Host"}}, "delete the line",
     ),
     "mcp": ({"kind": "mcp", "endpoint": "https://m.example/mcp"}, SAFE + "{mcp: {kind: mcp, url: 'https://m.example/mcp'}}"),
+    "mcp, of an upstream": (
+        {"kind": "mcp", "implementation": {"upstream": "files", "tool": "wipe"}}, SAFE + "{mcp: {kind: mcp, url: 'https://...'}}",
+    ),
     "comfyui": ({"kind": "comfyui", "endpoint": "http://c:8188"}, SAFE + "{comfyui: {kind: comfyui, url: 'http://c:8188'}}"),
     "llm": ({"kind": "llm"}, SAFE + "{llm: {kind: llm, package: NAME}}"),
     "langchain": (
@@ -84,7 +88,7 @@ def test_a_plugin_that_returns_a_tool_that_can_never_run_fails_and_says_what_to_
 def executor_plugin(answer: Any) -> Plugin:
     class Executor:
         def bind(self, spec: Any, home: Any) -> Any:
-            if isinstance(answer, Exception):
+            if isinstance(answer, BaseException):
                 raise answer
             return answer
 
@@ -105,6 +109,7 @@ BROKEN: dict[str, tuple[Any, str]] = {
     "an object of its own": (object(), "answered object from bind, not a BoundTool"),
     "a class": (BoundTool, "answered type from bind, not a BoundTool"),
     "a key that is not there": (KeyError("upstream"), "failed with KeyError"),
+    "the end of the program": (SystemExit(3), "failed with SystemExit: 3"),
 }
 
 
@@ -147,7 +152,7 @@ class Table:
 
 def of_langchain() -> dict[str, Any]:
     """Tools of langchain-core, and one of its shape."""
-    from langchain_core.tools import BaseTool, ToolException
+    from langchain_core.tools import BaseTool, StructuredTool, Tool, ToolException
     from langchain_core.tools import tool as langchain_tool
 
     @langchain_tool
@@ -196,9 +201,30 @@ def of_langchain() -> dict[str, Any]:
         def _run(self, n: int) -> dict[str, int]:
             return {"n": n}
 
-    from langchain_core.tools import StructuredTool
+    @langchain_tool
+    def rows() -> list[dict[str, str]]:
+        """Answer with data that have types of their own."""
+        return [{"type": "user"}, {"type": "admin"}]
 
-    own = [add, later, draw, blocks, odd, echo, fail, Own(), Duck()]
+    @langchain_tool
+    def leave() -> str:
+        """End the program."""
+        raise SystemExit(3)
+
+    class Leave(BaseTool):
+        name: str = "leave_later"
+        description: str = "End the program, as a class."
+
+        def _run(self) -> str:
+            raise SystemExit(3)
+
+    @langchain_tool(response_format="content_and_artifact")
+    def sketch() -> tuple[str, Any]:
+        """Draw what is not JSON."""
+        return "a sketch", Table()
+
+    plain = Tool(name="plain", description="Takes one text.", func=lambda text: f"got {text}")
+    own = [add, later, draw, blocks, odd, echo, fail, Own(), Duck(), rows, leave, Leave(), sketch, plain]
     own.append(StructuredTool.from_function(handled, handle_tool_error=True))
     return {item.name: item for item in own}
 
@@ -212,12 +238,18 @@ ANSWERS: list[tuple[str, dict[str, Any], Any]] = [
     ("echo", {"type": "tool_call"}, "tool_call"),
     ("own", {"n": 1}, {"n": 1}),
     ("duck", {"q": "y"}, {"given": {"q": "y"}}),
+    ("rows", {}, [{"type": "user"}, {"type": "admin"}]),
+    ("sketch", {}, "a sketch"),
+    ("plain", {"tool_input": "x"}, "got x"),
 ]
 FAILURES: list[tuple[str, dict[str, Any], str, str]] = [
     ("fail", {"how": "politely"}, "TOOL_ERROR", "politely"),
     ("fail", {"how": "rudely"}, "UPSTREAM_ERROR", "rudely"),
     ("handled", {"how": "politely"}, "TOOL_ERROR", "politely"),
     ("add", {"a": "1"}, "INPUT_SCHEMA_INVALID", "/a"),
+    ("plain", {}, "INPUT_SCHEMA_INVALID", "/tool_input"),
+    ("leave", {}, "UPSTREAM_ERROR", "SystemExit"),
+    ("leave_later", {}, "UPSTREAM_ERROR", "SystemExit"),
 ]
 
 
@@ -234,9 +266,7 @@ def returned(opened: Opened) -> Tavern:
 def written(opened: Opened) -> Tavern:
     host = opened()
     for name, made in of_langchain().items():
-        parameters = (
-            made.args_schema if isinstance(made.args_schema, dict) else made.tool_call_schema.model_json_schema()
-        )
+        parameters = schema_of(made)
         host.tools.register({"name": name, "kind": "langchain", "inputSchema": parameters, "impl": made})
     return host
 
@@ -249,11 +279,13 @@ def test_an_object_of_langchain_is_a_tool_whose_answers_keep_their_types(opened:
             assert (result.value, result.error) == (value, None), name
             assert type(result.value) is type(value)
     assert host.invoke_sync("app:draw", {"what": "x"}).meta["artifact"] == {"pixels": [1]}
+    assert host.invoke_sync("app:sketch").meta["artifact"] == "a | b"
     assert host.invoke_sync("app:blocks", {"a": 1}).content == ({"type": "text", "text": "1"},)
+    assert not host.invoke_sync("app:rows").has_content
     for name, arguments, kind, word in FAILURES:
-        error = host.invoke_sync(f"app:{name}", arguments).error
-        assert error is not None
-        assert (error.kind, word in error.message) == (kind, True), name
+        for result in (host.invoke_sync(f"app:{name}", arguments), run(host.invoke(f"app:{name}", arguments))):
+            assert result.error is not None
+            assert (result.error.kind, word in result.error.message) == (kind, True), name
     assert "app:add" in [spec.id for spec in host.tools.list()]
     assert host.tools["app:add"].kind == "langchain"
 

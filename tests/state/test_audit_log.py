@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -157,10 +157,27 @@ class Awaited:
 async def awaited(event: Event) -> None: ...
 
 
-@pytest.mark.parametrize("subscriber", [awaited, partial(awaited), Awaited(), Awaited().__call__])
+async def yielding(event: Event) -> AsyncIterator[Event]:
+    yield event
+
+
+@pytest.mark.parametrize("subscriber", [awaited, partial(awaited), Awaited(), Awaited().__call__, yielding])
 def test_a_subscriber_that_no_one_would_await_is_refused(host: Tavern, subscriber: Any) -> None:
     with pytest.raises(UsageError, match="is called and not awaited"):
         host.events.subscribe(subscriber, "TOOL_RESULT")
+
+
+def leaving(event: Event) -> None:
+    raise SystemExit(3)
+
+
+@pytest.mark.parametrize(
+    ("subscriber", "said"), [(lambda event: awaited(event), "it is async"), (leaving, "SystemExit(3)")]
+)
+def test_a_subscriber_that_fails_changes_no_call_and_is_reported(host: Tavern, subscriber: Any, said: str) -> None:
+    host.events.subscribe(subscriber, "TOOL_RESULT")
+    assert host.invoke_sync("text:count", {"text": "a b"}).ok
+    assert [said in item.message for item in host.diagnostics if item.code == "SUBSCRIBER_FAILED"] == [True]
 
 
 def test_every_type_can_be_subscribed_to_and_is_in_the_manual(host: Tavern) -> None:

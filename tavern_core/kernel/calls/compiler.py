@@ -355,7 +355,7 @@ class Compiler:
             raise UpstreamError(
                 f"{spec.id} cannot be used: {error.message}", hint=error.hint, code=error.code
             ) from error
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise _broken_executor(spec, owner, f"failed with {with_type(error)}") from error
         if not isinstance(bound, BoundTool):
             raise _broken_executor(spec, owner, f"answered {type(bound).__name__} from bind, not a BoundTool")

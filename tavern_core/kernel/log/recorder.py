@@ -279,8 +279,11 @@ class Recorder:
         for callback, types in self._subscribers.now:
             if types is None or event.type in types:
                 try:
-                    callback(event)
-                except Exception as error:  # noqa: BLE001 - an observer changes no call
+                    answer = callback(event)
+                    if answer is not None and inspect.iscoroutine(answer):
+                        answer.close()
+                        raise TypeError("it is async, and a subscriber is not awaited")
+                except (Exception, SystemExit) as error:  # noqa: BLE001 - an observer changes no call
                     self._diagnostics.add("SUBSCRIBER_FAILED", f"a subscriber failed with {printed(error)}")
 
     def _keep(self, write: Callable[..., Any], *what: Any) -> bool:
@@ -294,6 +297,10 @@ class Recorder:
             )  # fmt: skip
             return False
         return True
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
 
 
 def _caller_members(context: CallContext) -> str:
@@ -327,7 +334,7 @@ class Events:
                 f"a subscriber is a function, got {callback!r:.80}",
                 hint="tavern.events.subscribe(print, 'POLICY_DENIED')",
             )
-        if any(map(inspect.iscoroutinefunction, (callback, type(callback).__call__))):
+        if any(map(_is_async, (callback, type(callback).__call__))):
             raise UsageError(
                 f"a subscriber is called and not awaited, but {callback!r:.80} is async",
                 hint="subscribe a function that starts a task: loop.call_soon_threadsafe(...); or use tavern_on_event",
