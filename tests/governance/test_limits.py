@@ -18,7 +18,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tavern_core import Budget, CallContext, Plugin, Tavern, tool
+from tavern_core import Budget, CallContext, Plugin, Tavern, ToolCall, tool
 from tavern_core.errors import ConfigInvalid, UpstreamError, UsageError
 from tavern_core.kernel.limits.breakers import CircuitBreaker
 from tavern_core.kernel.limits.slots import Full, Slots
@@ -429,6 +429,90 @@ def test_when_the_call_that_others_wait_for_is_cancelled_one_of_them_makes_it(tm
             oven.released.set()
             assert [result.value for result in await asyncio.gather(*others)] == [{"n": 1}] * 5
             assert oven.ran == 2
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("how", ["another loop", "no loop"])
+def test_a_call_does_not_wait_for_an_equal_one_on_an_event_loop_that_has_stopped(tmp_path: Path, how: str) -> None:
+    ran: list[int] = []
+
+    @tool(read_only=True, limits={"cache_ms": 60_000})
+    async def look() -> int:
+        ran.append(1)
+        if len(ran) == 1:
+            await asyncio.Event().wait()
+        return len(ran)
+
+    stopped = asyncio.new_event_loop()
+    with Tavern.open({}, home=tmp_path / "home", plugins=[Plugin([look], name="t")]) as host:
+        first = stopped.create_task(host.invoke("t:look"))
+        stopped.run_until_complete(turns())
+        assert ran == [1]
+        for _ in range(2):
+            result = host.invoke_sync("t:look") if how == "no loop" else asyncio.run(host.invoke("t:look"))
+            assert result.value == 2
+        first.cancel()
+        stopped.run_until_complete(asyncio.gather(first, return_exceptions=True))
+        stopped.close()
+
+
+def test_what_was_begun_before_a_setting_changed_is_not_cached(tmp_path: Path) -> None:
+    async def main() -> None:
+        oven = Oven()
+        async with Tavern.open({}, home=tmp_path / "home", plugins=[Plugin([oven.bread], name="t")]) as host:
+            first = asyncio.ensure_future(host.invoke("t:bread"))
+            await oven.begun.wait()
+            host._host.base.signals.settings.emit()
+            oven.released.set()
+            assert (await first).ok and (await host.invoke("t:bread")).ok
+            assert (await host.invoke("t:bread")).meta["cached"]
+            assert oven.ran == 2
+
+    asyncio.run(main())
+
+
+OF_ITS_CALLER: dict[str, tuple[Any, Any]] = {
+    "session_key": ("a", "b"), "message_channel": ("a", "b"), "agent_account_id": ("a", "b"), "agent_id": ("a", "b"),
+    "sandboxed": (True, False), "config": ({"a": 1}, {"a": 2}), "user_id": ("a", "b"), "roles": ({"a"}, {"b"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("field", OF_ITS_CALLER)
+def test_a_cached_answer_is_of_one_caller_session_and_configuration(tmp_path: Path, field: str) -> None:
+    ran: list[Any] = []
+
+    @tool(read_only=True, limits={"cache_ms": 60_000})
+    def look(call: ToolCall) -> str:
+        ran.append(call)
+        return str(getattr(call.context, field))
+
+    with Tavern.open({}, home=tmp_path / "home", plugins=[Plugin([look], name="t")]) as host:
+        for value in OF_ITS_CALLER[field] * 2:
+            context = CallContext(**{field: value})
+            assert host.invoke_sync("t:look", context=context).value == str(getattr(context, field))
+    assert len(ran) == 2
+
+
+def test_an_error_because_of_the_budget_of_a_caller_is_its_own(tmp_path: Path) -> None:
+    async def main() -> None:
+        @tool
+        def part() -> int:
+            return 1
+
+        @tool(read_only=True, limits={"cache_ms": 60_000})
+        async def whole(call: ToolCall) -> Any:
+            await turns()
+            return (await host.invoke("t:part", context=call.context)).unwrap()
+
+        async with Tavern.open({}, home=tmp_path / "home", plugins=[Plugin([part, whole], name="t")]) as host:
+            poor, rich = CallContext(budget=Budget(max_tool_calls=1)), CallContext()
+            first = asyncio.ensure_future(host.invoke("t:whole", context=poor))
+            await asyncio.sleep(0)
+            second = asyncio.ensure_future(host.invoke("t:whole", context=rich))
+            failed = await first
+            assert failed.error is not None and failed.error.kind == "BUDGET_EXCEEDED"
+            assert (await second).value == 1
 
     asyncio.run(main())
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tavern_core import CallContext, ToolSpec
 from tavern_core.errors import PolicyDenied, UpstreamError
 from tests.upstreams.toy import ECHO, INTEGER, System, UpstreamTool, opened
 
@@ -124,3 +125,15 @@ def test_nothing_public_of_the_upstreams_makes_a_call(tmp_path: Path) -> None:
     with opened(System(), tmp_path) as host:
         host.upstreams.connect_sync("toy")
         assert {"invoke", "tool"}.isdisjoint(dir(host.upstreams))
+
+
+def test_a_tool_of_a_program_that_names_an_upstream_does_not_reach_it(tmp_path: Path) -> None:
+    calls: list[Any] = []
+    system = System(answer=lambda tool, arguments, call: calls.append(tool))
+    with opened(system, tmp_path) as host:
+        kind, implementation = host.tools["toy:echo"].kind, {"upstream": "toy", "tool": "echo"}
+        host.tools.register(ToolSpec("mine", kind=kind, input_schema=INTEGER, implementation=implementation))
+        result = host.invoke_sync("app:mine", {"x": 1}, context=CallContext())
+    assert result.error is not None and (result.error.kind, calls) == ("UPSTREAM_ERROR", [])
+    assert "app:mine is of app, and not of upstream toy" in result.error.message
+    assert "call toy:echo" in result.error.fix
