@@ -259,7 +259,8 @@ def _best_branch(error: ValidationError, depth: int) -> Iterator[SchemaProblem]:
         )
         return
     if tags := _wrong_tags(list(branches.values()), here):
-        yield _plain(tags[0], "enum", [value for tag in tags for value in _choices(tag)])
+        choices = {repr(value): value for tag in tags for value in _choices(tag)}  # 1 and True are two
+        yield _plain(tags[0], "enum", list(choices.values()))
         return
     best = min(branches.values(), key=lambda group: _distance(group, here))
     if depth >= depths.BRANCHES:
@@ -273,9 +274,14 @@ def _is_type_error(error: ValidationError, depth: int) -> bool:
 
 
 def _wrong_tags(branches: list[list[ValidationError]], depth: int) -> list[ValidationError]:
-    """The errors of a property that has another value in each of the alternatives, and fits none; empty if there is no such one."""
+    """The errors of a property that has another value in each of the alternatives, and fits none; empty if there is no such one.
+
+    Alternatives of which fewer such properties are wrong are meant: the others do not count.
+    """
     found = [{tag.absolute_path[-1]: tag for tag in reversed(group) if _is_wrong_tag(tag, depth)} for group in branches]
-    name = next((name for name in found[0] if all(name in tags for tags in found)), None)
+    fewest = min(map(len, found))
+    found = [tags for tags in found if len(tags) == fewest]
+    name = next((name for name in reversed(found[0]) if all(name in tags for tags in found)), None)
     return [] if name is None else [tags[name] for tags in found]
 
 

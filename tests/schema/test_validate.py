@@ -130,6 +130,8 @@ SHAPES = [
     {"properties": {"kind": {"enum": ["box", "cube"]}, "size": {"type": "number"}}, "required": ["kind", "size"]},
 ]
 EDGE = {"properties": {"edge": {"const": 1}}, "required": ["edge"]}
+VERSIONS = [{"properties": {"kind": {"const": kind}, "v": {"const": v}}} for kind, v in (("a", 1), ("b", 2))]
+FLAGS = [{"properties": {"flag": {"const": flag}}} for flag in (True, 1, None)]
 
 
 @pytest.mark.parametrize(
@@ -141,6 +143,10 @@ EDGE = {"properties": {"edge": {"const": 1}}, "required": ["edge"]}
         (SHAPES, {"kind": "box", "size": "x"}, ['/size: must be number, got string "x"']),
         (SHAPES, {"radius": 1}, ["/kind: is required (add 'kind' (string \"circle\"))"]),
         ([*SHAPES, EDGE], {"kind": "ball", "edge": 2}, ["/edge: must be 1, got integer 2"]),
+        ([*SHAPES, SHAPES[0]], {"kind": "ball"}, ['/kind: must be "circle" or "box" or "cube", got string "ball"']),
+        (VERSIONS, {"kind": "a", "v": 3}, ["/v: must be 1, got integer 3"]),
+        (VERSIONS, {"kind": "c", "v": 3}, ['/kind: must be "a" or "b", got string "c"']),
+        (FLAGS, {"flag": 2}, ["/flag: must be true or 1 or null, got integer 2"]),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("keyword", ["anyOf", "oneOf"])
