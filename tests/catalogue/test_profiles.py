@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tavern_core.errors import ProfileInvalid
 from tavern_core.kernel.access.profile_files import ProfileFiles
-from tavern_core.kernel.access.profiles import parse_profile, profile_schema, resolve_profile
+from tavern_core.kernel.access.profiles import parse_profile, profile_schema, resolve_profile, usable_wire_names
 from tavern_core.kernel.catalogue import profile_resolution
 from tavern_core.kernel.plugins.contribution_registry import Contributions
 from tavern_core.kernel.signal import Signal
@@ -331,6 +331,18 @@ def test_of_profiles_that_programs_give_only_so_many_are_kept(monkeypatch: pytes
             {},
             {"text:count": "the name of kb:Query", "kb:Query": "the name of jobs:list"},
         ),
+        (
+            {"text:count": "kb__Query", "kb:Query": "text__count", "a:b": "x"},
+            {},
+            {"text:count": "kb__Query", "kb:Query": "text__count"},
+            {"a:b": "no such tool"},
+        ),
+        (
+            {"text:count": "jobs__list", "kb:Query": "text__count"},
+            {},
+            {},
+            {"text:count": "the name of jobs:list", "kb:Query": "the name of text:count"},
+        ),
         ({"text:count": "call_tool"}, {}, {"text:count": "call_tool"}, {}),
         ({"text:count": "call_tool"}, {"listing": "search"}, {}, {"text:count": "'call_tool' is the name of"}),
     ],
@@ -341,3 +353,20 @@ def test_names_for_clients_that_cannot_be_used_are_reported_and_the_others_stand
     assert {finding.where.pointer for finding in profile.findings} == {f"wire_names.{tool}" for tool in messages}
     for finding in profile.findings:
         assert messages[finding.where.pointer.removeprefix("wire_names.")] in finding.message
+
+
+@pytest.mark.parametrize("count", [3, 10_000])
+def test_names_that_are_all_shifted_by_one_leave_none(count: int) -> None:
+    tools = dict.fromkeys(f"p:t{number}" for number in range(count))
+    shifted = {f"p:t{number}": f"p__t{number + 1}" for number in range(count - 1)}
+    used, problems = usable_wire_names(AgentProfile(wire_names=shifted), tools)
+    assert (used, len(problems)) == ({}, count - 1)
+
+
+def test_a_similar_name_is_looked_up_for_the_first_missing_tools() -> None:
+    missing = {f"text:coun{number}": f"n{number}" for number in range(100)}
+    profile = resolve(*missing, "text:count", wire_names=missing)
+    for start in ("tool_ids_inventory", "wire_names"):
+        hints = [f.hint for f in profile.findings if f.where is not None and f.where.pointer.startswith(start)]
+        assert len(hints) == 100
+        assert ["text:count" in hint for hint in hints] == [True] * 20 + [False] * 80
