@@ -314,7 +314,8 @@ class ToolResult(_Fields):
             return self._evidence
         tool, _, started, seconds, _ = self._trace
         how = "ok" if self.ok else (self.error.kind if self.error else "error")
-        summary = f"{tool} {how} in {seconds * 1000:.3g} ms"
+        ms = seconds * 1000
+        summary = f"{tool} {how} in {ms:.3g} ms" if ms < 999.5 else f"{tool} {how} in {ms:,.0f} ms"
         own = Evidence("tool", f"{tool}#{self.call_id}", summary, started + seconds)
         return (own, *self._evidence)
 

@@ -163,8 +163,8 @@ class Governance:
             outcome = self.conclusion.redacted(call, failed)
             raise
         finally:
-            held.reset(mark)
             cache.end(key, making, plan.spec, outcome, governor.cache_s)
+            held.reset(mark)  # raises where the garbage collector ends the call, in another context
 
     async def _tried(self, plan: Plan, call: RunningCall, mode: Mode) -> ToolResult:
         """Try, and try again as often as may be, while there is time."""
