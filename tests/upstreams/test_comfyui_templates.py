@@ -161,7 +161,8 @@ async def test_texts_are_filled_in_once_and_never_read_again(tmp_path: Path) -> 
 
 async def test_marks_and_parameters_have_names_of_any_script(tmp_path: Path) -> None:
     inputs = {"种子": {"node": "4", "input": "seed"}}
-    write(tmp_path, "人像", sampler(text="画 {{主题}}，风格 {{ style_2 }}", seed=1), inputs=inputs)
+    open_mark = "{{" + " " * 100_000  # never closed
+    write(tmp_path, "人像", sampler(text="画 {{主题}}，风格 {{ style_2 }}" + open_mark, seed=1), inputs=inputs)
     async with ComfyStub() as comfy, served(tmp_path, comfy) as host:
         comfy.object_info["Sampler"] = SAMPLER
         await host.upstreams.refresh("comfy")
@@ -171,7 +172,7 @@ async def test_marks_and_parameters_have_names_of_any_script(tmp_path: Path) -> 
         given = {"主题": "山水", "style_2": "水墨", "种子": 7}
         result = await host.invoke("comfy:人像", {**ARGUMENTS, **given})
         assert result.ok, result.error
-        assert comfy.graphs[0]["4"]["inputs"] == {"text": "画 山水，风格 水墨", "seed": 7}
+        assert comfy.graphs[0]["4"]["inputs"] == {"text": "画 山水，风格 水墨" + open_mark, "seed": 7}
         assert failure(await host.invoke(tool.id, {**ARGUMENTS, "style_2": "水墨"}))[0] == "INPUT_SCHEMA_INVALID"
 
 

@@ -22,7 +22,7 @@ from tavern_core.schema.json_reader import NotJson, read_json
 from tavern_core.schema.validate import compile_validator
 
 Graph = dict[str, Any]
-_MARK: Final = re.compile(r"\{\{\s*([^{}]*?)\s*\}\}")
+_MARK: Final = re.compile(r"\{\{([^{}]*)\}\}")
 _LONGEST_NAME: Final = 64
 _SIDECAR: Final = ".tool.json"
 _MOST_BYTES: Final = 1_000_000
@@ -153,17 +153,21 @@ def fill(graph: Mapping[str, Any], places: Mapping[str, Any], values: Mapping[st
     for name, spots in places.items():
         for node, slot in spots:
             written = graph[node]["inputs"].get(slot)
-            if isinstance(written, str) and (marks := _MARK.findall(written)):
+            if isinstance(written, str) and (marks := _names_in(written)):
                 if missing := [mark for mark in marks if values.get(mark) is None]:
                     raise ToolFailed(f"a value for {missing[0]} is needed")
                 filled[node]["inputs"][slot] = (
                     values[name]
                     if _MARK.fullmatch(written.strip())
-                    else _MARK.sub(lambda found: str(values[found[1]]), written)
+                    else _MARK.sub(lambda found: str(values[found[1].strip()]), written)
                 )
             elif values.get(name) is not None:
                 filled[node]["inputs"][slot] = values[name]
     return filled
+
+
+def _names_in(text: str) -> list[str]:
+    return [name.strip() for name in _MARK.findall(text)]
 
 
 def _check(graph: Any) -> None:
@@ -187,9 +191,9 @@ def _parameters(graph: Mapping[str, Any], listed: Mapping[str, Any]) -> Iterator
         for slot, value in content["inputs"].items():
             if not isinstance(value, str) and (within := _MARK.search(str(value))):
                 raise BadTemplate(
-                    f"node {node}, {slot}: {within[0]} stands within a list or an object; mark whole inputs or texts"
+                    f"node {node}, {slot}: {within[0]:.80} stands within a list or an object; mark whole inputs or texts"
                 )
-            for name in _MARK.findall(value) if isinstance(value, str) else ():
+            for name in _names_in(value) if isinstance(value, str) else ():
                 if not _is_name(name):
                     raise BadTemplate(f"node {node}, {slot}: {{{{{name:.80}}}}} holds no {_NAME}")
                 marked.setdefault(name, []).append((node, slot))
