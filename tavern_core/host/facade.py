@@ -27,7 +27,7 @@ from tavern_core.builtin import BUILTIN
 from tavern_core.contract.plugin import Plugin
 from tavern_core.errors import CallMisused, ConnectionLost, UsageError
 from tavern_core.host.composition import Options, compose
-from tavern_core.host.host import Host
+from tavern_core.host.host import Host, OutsideCall
 from tavern_core.kernel.access.tool_access import PluginToolGroups
 from tavern_core.kernel.calls.pipeline import AS_JOB, DRY_RUN
 from tavern_core.kernel.catalogue.call_plan import Plan, PlanStep
@@ -366,24 +366,12 @@ class Tavern:
             idempotency_key, dry_run, job: as for `invoke`.
             trace: `result.meta["trace"]` lists the steps of the call with the milliseconds of each.
         """
+        call = OutsideCall(door, tool, arguments, context, purpose, timeout_ms, idempotency_key, dry_run, job, trace)
         if _running_loop() is None:
-            return self.invoke_from_sync(  # type: ignore[return-value]
-                door,
-                tool,
-                arguments,
-                context=context,
-                purpose=purpose,
-                timeout_ms=timeout_ms,
-                idempotency_key=idempotency_key,
-                dry_run=dry_run,
-                job=job,
-                trace=trace,
-            )
+            return self._from_outside_sync(call)  # type: ignore[return-value]
         if self._state != "open":
             return _as_coroutine(self._not_open())
-        return self._host.invoke_from(
-            door, tool, arguments, context, purpose, timeout_ms, idempotency_key, dry_run, job, trace
-        )
+        return self._host.invoke_from(call)
 
     def invoke_from_sync(
         self,
@@ -400,15 +388,16 @@ class Tavern:
         trace: bool = False,
     ) -> ToolResult:
         """`invoke_from` for code without an event loop (a command line)."""
+        return self._from_outside_sync(
+            OutsideCall(door, tool, arguments, context, purpose, timeout_ms, idempotency_key, dry_run, job, trace)
+        )
+
+    def _from_outside_sync(self, call: OutsideCall) -> ToolResult:
         if self._state != "open":
             return self._not_open()
         if _running_loop() is not None:
-            return _inside_a_loop("invoke_sync", f"invoke({tool!r:.80}, ...)")
-        return self._answer(
-            self._host.invoke_from(
-                door, tool, arguments, context, purpose, timeout_ms, idempotency_key, dry_run, job, trace
-            )
-        )
+            return _inside_a_loop("invoke_sync", f"invoke({call.tool!r:.80}, ...)")
+        return self._answer(self._host.invoke_from(call))
 
     async def run_text(self, text: str | bytes | None, *, context: CallContext | None = None) -> TextOutcome:
         """Run the TAM blocks in the text of a model; see docs/tam.md.

@@ -48,6 +48,22 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+class OutsideCall:
+    """A call from another entry point than the API; see `Tavern.invoke_from`."""
+
+    door: str
+    tool: str
+    arguments: Mapping[str, Any] | None
+    context: CallContext | None
+    purpose: str
+    timeout_ms: int | None
+    key: str | None
+    dry_run: bool
+    job: bool
+    trace: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Host:
     """The parts of one host, as `composition.compose` built them."""
 
@@ -140,25 +156,15 @@ class Host:
             if record.usable and not record.candidate.fixed_id
         ]
 
-    async def invoke_from(
-        self,
-        door: str,
-        tool: str,
-        arguments: Mapping[str, Any] | None,
-        context: CallContext | None,
-        purpose: str,
-        timeout_ms: int | None,
-        key: str | None,
-        dry_run: bool,
-        job: bool,
-        trace: bool,
-    ) -> ToolResult:
+    async def invoke_from(self, call: OutsideCall) -> ToolResult:
         """One call from another entry point than the API; see `Tavern.invoke_from`."""
-        if not isinstance(door, str):
-            return failure(CallMisused(f"the door of a call is text, got {type(door).__name__}", hint='door="chat"'))
+        context, timeout_ms = call.context, call.timeout_ms
+        if not isinstance(call.door, str):
+            text = f"the door of a call is text, got {type(call.door).__name__}"
+            return failure(CallMisused(text, hint='door="chat"'))
         if timeout_ms is not None and context is None:
             try:
-                context = (await self.compiler.find(tool, None)).host
+                context = (await self.compiler.find(call.tool, None)).host
             except TavernError:
                 timeout_ms = None  # the call itself reports why there is nothing to call
         if timeout_ms is not None and isinstance(context, CallContext):
@@ -166,9 +172,13 @@ class Host:
                 context = replace(context, budget=replace(context.budget, timeout_ms=timeout_ms))
             except UsageError as error:
                 return failure(CallMisused(error.message))
-        steps: list[tuple[str, float]] | None = [] if trace else None
-        phase = Phase(is_dry=dry_run, is_job=job and not dry_run, steps=steps) if dry_run or job or trace else None
-        result = await self.pipeline.run(self.base.mode, tool, arguments, context, purpose, key, door, phase)
+        steps: list[tuple[str, float]] | None = [] if call.trace else None
+        phase = None
+        if call.dry_run or call.job or call.trace:
+            phase = Phase(is_dry=call.dry_run, is_job=call.job and not call.dry_run, steps=steps)
+        result = await self.pipeline.run(
+            self.base.mode, call.tool, call.arguments, context, call.purpose, call.key, call.door, phase
+        )
         if steps is None:
             return result
         ends = [*(began for _, began in steps[1:]), time.perf_counter()]

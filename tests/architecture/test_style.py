@@ -36,7 +36,6 @@ MANY_PARAMETERS = {
     "host/facade.py:Tavern.open",
     "host/facade.py:Tavern.invoke_from",
     "host/facade.py:Tavern.invoke_from_sync",
-    "host/host.py:Host.invoke_from",
     "kernel/access/tokens.py:Tokens.create",
     "kernel/calls/pipeline.py:Pipeline.run",
     "kernel/observability/observed.py:ObservedPipeline.run",
