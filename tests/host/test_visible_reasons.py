@@ -337,8 +337,12 @@ def tavern_register_tools():
 """
 
 
-def test_code_completes_a_declaration_and_takes_nothing_from_it(workshop: Workshop) -> None:
-    workshop.folder("p", GREETS, DECLARED)
+PARAMETERS = "    parameters: {type: object, properties: {name: {type: string, default: Ann}}}\n"
+
+
+@pytest.mark.parametrize("parameters", ["", PARAMETERS], ids=["no parameters", "parameters"])
+def test_code_completes_a_declaration_and_takes_nothing_from_it(workshop: Workshop, parameters: str) -> None:
+    workshop.folder("p", GREETS, DECLARED + parameters)
     host = workshop.open()
     before, after = host.tools.known("p:hello"), host.tools["p:hello"]
     for spec in (before, after):
@@ -351,6 +355,90 @@ def test_code_completes_a_declaration_and_takes_nothing_from_it(workshop: Worksh
     assert (refused.error.kind, "extensions.p.hello.token" in refused.error.message) == ("TOOL_ERROR", True)
     host.settings.save({"extensions.p.hello.token": "t0"})
     assert host.invoke_sync("p:hello", {"name": "Ann"}).ok
+
+
+FACTORY = """
+@hookimpl
+def tavern_register_tools():
+    return [factory(lambda ctx: Tool("hello", lambda name="World": "hello " + name), names=["hello"])]
+"""
+CAUTIONS = """
+permissions: {capabilities: [network]}
+tools:
+  - id: hello
+    implementation: {type: python}
+    optional: true
+    securityContext: {requiresApproval: true, destructive: true, untrusted: true, capabilities: [network]}
+"""
+
+
+@pytest.mark.parametrize("code", [GREETS, FACTORY], ids=["tool", "factory"])
+@pytest.mark.parametrize("parameters", ["", PARAMETERS], ids=["no parameters", "parameters"])
+def test_cautions_of_a_declaration_hold_for_what_the_code_returns(
+    workshop: Workshop, code: str, parameters: str
+) -> None:
+    workshop.folder("p", code, CAUTIONS + parameters)
+    host = workshop.open()
+    assert host.invoke_sync("p:hello").error.kind == "POLICY_DENIED"  # type: ignore[union-attr]
+    spec = host.tools["p:hello"]
+    assert (spec.optional, spec.requires_approval, spec.destructive, spec.untrusted) == (True, True, True, True)
+    assert spec.capabilities == {"network"}
+
+
+@pytest.mark.parametrize(
+    ("implementation", "reason"),
+    [
+        ("{type: script, command: [python, run.py]}", "plugin.yaml: tools.0 declares the tool 'p:hello' as a script"),
+        ("{type: service, service: clock, method: now}", "as a service"),
+        ("{type: node, nodeType: 'core:Case'}", "as a node"),
+    ],
+)
+def test_code_cannot_put_a_function_in_the_place_of_a_tool_of_another_kind(
+    workshop: Workshop, implementation: str, reason: str
+) -> None:
+    workshop.folder("p", GREETS, f"tools: [{{id: hello, implementation: {implementation}, parameters: {NOTHING}}}]")
+    error = workshop.open().invoke_sync("p:hello").error
+    assert error is not None
+    assert reason in error.message
+    assert error.fix == "rename one of them, or declare it with implementation: {type: python}"
+
+
+def test_a_declared_function_that_the_code_does_not_return_fails_the_plugin(workshop: Workshop) -> None:
+    more = "  - {id: bye, implementation: {type: python}, parameters: {type: object, properties: {}}}\n"
+    workshop.folder("p", GREETS, DECLARED + PARAMETERS + more)
+    error = workshop.open().invoke_sync("p:bye").error
+    assert error is not None
+    assert "declares the tool 'p:bye' but does not offer it" in error.message
+
+
+KINDS = {
+    "service": "{type: service, service: store, method: all}",
+    "node": "{type: node, nodeType: 'core:Case'}",
+    "workflow": "{type: workflow, workflowId: flow.json}",
+}
+STORE = """
+class Store:
+    @read_only
+    def all(self): return []
+
+@hookimpl
+def tavern_register_services(ctx): return [Service("store", Store())]
+"""
+FLOW = '{"description": "Nothing.", "nodes": [], "edges": []}'
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_tool_of_any_kind_waits_for_its_required_settings(workshop: Workshop, kind: str) -> None:
+    settings = "configSchema: [{key: need, type: string, required: true}]"
+    one = f"{{id: t, implementation: {KINDS[kind]}, {settings}, parameters: {NOTHING}}}"
+    workshop.folder("p", STORE, f"services: [store]\ntools: [{one}]", **{"flow.json": FLOW})
+    host = workshop.open()
+    error = host.invoke_sync("p:t").error
+    assert error is not None
+    assert (error.kind, error.fix) == ("TOOL_ERROR", "tavern config set extensions.p.t.need VALUE")
+    host.settings.save({"extensions.p.t.need": "x"})
+    after = host.invoke_sync("p:t").error
+    assert after is None or "is not set up" not in after.message
 
 
 HANDLER = """

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any, Literal
 
 from tavern_core.contract.context import PluginContext
@@ -18,8 +17,9 @@ from tavern_core.contract.langchain_tools import is_tool, runner
 from tavern_core.contract.protocols import BoundTool, Executor, ToolHome
 from tavern_core.contract.python_targets import BindsItself, PythonTarget
 from tavern_core.contract.tool_context import ToolContext
+from tavern_core.contract.tool_settings import when_set_up
 from tavern_core.contract.tools import Tool, ToolObject
-from tavern_core.errors import SchemaInvalid, SettingsInvalid, ToolFailed, ToolFileInvalid
+from tavern_core.errors import SchemaInvalid, ToolFileInvalid
 from tavern_core.model.call import CallContext, ToolCall
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.tool import ToolSpec
@@ -43,8 +43,7 @@ class PythonExecutor:
         """
         target = _target(tool, home)
         if isinstance(target, BindsItself):
-            bound = target.bind(tool)
-            return replace(bound, run=_when_set_up(bound.run, tool, home)) if tool.config_schema else bound
+            return when_set_up(target.bind(tool), tool, home)
         function = target.function
         where = f"tool {tool.name}{f' ({tool.source})' if tool.source else ''}"
         if not callable(function):
@@ -60,11 +59,10 @@ class PythonExecutor:
         else:
             _check_parameters(where, tool, target)
             run, wants_call = _keywords(target, home), bool(target.inject)
-        if tool.config_schema:
-            run = _when_set_up(run, tool, home)
         is_async = inspect.iscoroutinefunction(kind)
         is_watched = isinstance(target.inject, Mapping) and "control" in target.inject.values()
-        return BoundTool(run, is_async, not tool.fast, wants_call, stoppable=is_async, wants_control=is_watched)
+        bound = BoundTool(run, is_async, not tool.fast, wants_call, stoppable=is_async, wants_control=is_watched)
+        return when_set_up(bound, tool, home)
 
 
 def _target(tool: ToolSpec, home: ToolHome) -> PythonTarget | BindsItself:
@@ -139,22 +137,6 @@ def _injected(what: str, call: ToolCall | None, home: ToolHome) -> Any:
     if what == "control":
         return ToolContext("" if call is None else call.id)
     return call if what == "call" or call is None else call.context
-
-
-def _when_set_up(run: Run, tool: ToolSpec, home: ToolHome) -> Run:
-    """`run`, refused while a required setting of the tool has no value, as for scripts."""
-
-    def run_set_up(arguments: Any, call: ToolCall | None) -> Any:
-        try:
-            home.settings()
-        except SettingsInvalid as error:
-            what = "; ".join(found.located for found in error.findings) or error.message
-            raise ToolFailed(
-                f"{tool.name} is not set up: {what}", hint=error.hint, findings=error.findings, fixFor="operator"
-            ) from None
-        return run(arguments, call)
-
-    return run_set_up
 
 
 def _by_keyword(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -13,6 +13,7 @@ from tavern_core.contract.context import PluginContext
 from tavern_core.contract.hookspecs import hookimpl
 from tavern_core.contract.protocols import BoundTool, Executor, Service, ToolHome
 from tavern_core.contract.published_methods import published_methods
+from tavern_core.contract.tool_settings import when_set_up
 from tavern_core.errors import ToolFailed, ToolFileInvalid
 from tavern_core.model.call import ToolCall
 from tavern_core.model.nearest import did_you_mean
@@ -51,7 +52,7 @@ class ServiceExecutor:
         def run(arguments: Mapping[str, Any], call: ToolCall | None) -> Any:
             return find_method(home.service(name), name, method)(**arguments)
 
-        return BoundTool(run, is_async=False, blocking=not tool.fast)
+        return when_set_up(BoundTool(run, is_async=False, blocking=not tool.fast), tool, home)
 
 
 def _name(tool: ToolSpec, key: str) -> str:

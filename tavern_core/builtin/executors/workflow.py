@@ -12,6 +12,7 @@ from typing import Any
 from tavern_core.contract.context import PluginContext
 from tavern_core.contract.hookspecs import hookimpl
 from tavern_core.contract.protocols import BoundTool, Executor, FlowEngine, ToolHome
+from tavern_core.contract.tool_settings import when_set_up
 from tavern_core.errors import ToolFileInvalid
 from tavern_core.model.call import ToolCall
 from tavern_core.model.naming_rules import split_id
@@ -37,7 +38,7 @@ class WorkflowExecutor:
         async def run(arguments: Mapping[str, Any], call: ToolCall | None) -> Any:
             return await engine.run_workflow(what, arguments, call, home.plugin, named)
 
-        return BoundTool(run, is_async=True, wants_call=True)
+        return when_set_up(BoundTool(run, is_async=True, wants_call=True), tool, home)
 
 
 class NodeExecutor:
@@ -69,7 +70,7 @@ class NodeExecutor:
         async def run(arguments: Mapping[str, Any], call: ToolCall | None) -> Any:
             return await engine.run_node(type_, arguments, call, named)
 
-        return BoundTool(run, is_async=True, wants_call=True)
+        return when_set_up(BoundTool(run, is_async=True, wants_call=True), tool, home)
 
 
 def _named_outputs(tool: ToolSpec) -> frozenset[str]:

@@ -40,6 +40,11 @@ class DeclaredTools:
     """The tool folder and its files when they were read."""
 
     @property
+    def of_code(self) -> tuple[ToolSpec, ...]:
+        """The tools in `specs` that the plugin's code has to return: of kind `python`, without a `handler`."""
+        return tuple(s for s in self.specs if s.kind == "python" and not s.implementation.get("handler"))
+
+    @property
     def unknown(self) -> tuple[str, ...]:
         """Ids of the incomplete tools."""
         return tuple(spec.name for spec in self.drafts)

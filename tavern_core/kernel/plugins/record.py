@@ -226,7 +226,7 @@ class Record:
         """What its files say about its tools now; remembered as what is known."""
         declared = self.candidate.tools()
         self.tool_findings = declared.findings
-        self.drafts = {spec.name: spec for spec in declared.drafts}
+        self.drafts = {spec.name: spec for spec in (*declared.of_code, *declared.drafts)}
         return declared
 
     def is_intact(self) -> bool:

@@ -45,12 +45,17 @@ def offered_entries(record: Record, described: Iterable[Described], diagnostics:
     """The tools that become registered: those of files, then those of code, checked against what was declared.
 
     Raises:
-        ActivationFailed: a declared id was not offered, or a tool has a bad schema (ACTIVATION_FAILED).
+        ActivationFailed: a declared id was not offered, one of another kind was, or a tool has a bad schema (ACTIVATION_FAILED).
     """
     candidate = record.candidate
     declared = dict.fromkeys(candidate.tool_ids)
     files = record.looked_at()
-    entries = {spec.name: Entry(spec.name, record.name, spec, optional=spec.optional) for spec in files.specs}
+    written = {spec.name: spec for spec in files.specs} | record.drafts
+    entries = {
+        spec.name: Entry(spec.name, record.name, spec, optional=spec.optional)
+        for spec in files.specs
+        if spec.name not in record.drafts
+    }
     for entry in (e for item in described for e in _entries_of(item, record)):
         if declared and entry.id not in declared:
             local = split_id(entry.id)[1]
@@ -62,13 +67,25 @@ def offered_entries(record: Record, described: Iterable[Described], diagnostics:
                 hint=f"add to tools: `- {{id: {local}, implementation: {{type: python}}}}`, or run "
                 f"`tavern plugins check {record.name} --write`",
             )
-        elif (draft := record.drafts.get(entry.id)) is None:
+        elif (draft := written.get(entry.id)) is None:
             entries[entry.id] = entry
         else:
+            _refuse_other_kind(draft, entry)
             spec = None if entry.spec is None else completed(draft, entry.spec, candidate.version)
             entries[entry.id] = replace(entry, spec=spec, optional=entry.optional or draft.optional)
     _refuse_missing(record.name, declared, entries, files.findings)
     return list(entries.values())
+
+
+def _refuse_other_kind(declared: ToolSpec, entry: Entry) -> None:
+    """What a reviewer reads as a script, service, node or workflow must not become something else."""
+    if declared.kind == "python" or (entry.spec is not None and entry.spec.kind == declared.kind):
+        return
+    raise ActivationFailed(
+        f"{declared.source} declares the tool {declared.id!r} as a {declared.kind}, and the code of the plugin returns "
+        "another tool of this name",
+        hint="rename one of them, or declare it with implementation: {type: python}",
+    )
 
 
 def _refuse_missing(

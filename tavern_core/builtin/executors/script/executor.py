@@ -28,8 +28,9 @@ from tavern_core.builtin.executors.script.script_input import request, vcp_reque
 from tavern_core.builtin.executors.script.work_folder import WorkFolder, work_folder
 from tavern_core.contract.protocols import BoundTool, ToolHome
 from tavern_core.contract.tool_context import ToolContext
+from tavern_core.contract.tool_settings import settings_for_call
 from tavern_core.contract.trace_context import trace_headers
-from tavern_core.errors import SettingsInvalid, ToolFailed, ToolFileInvalid, UpstreamError
+from tavern_core.errors import ToolFileInvalid, UpstreamError
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model.call import Rights, ToolCall
 from tavern_core.model.config import LimitsConfig
@@ -126,13 +127,7 @@ class _Script:
         Raises:
             ToolFailed: a required one has no value (TOOL_ERROR); nothing was started.
         """
-        try:
-            return dict(self.home.plugin_settings() if self.is_vcp else self.home.settings())
-        except SettingsInvalid as error:
-            what = "; ".join(found.located for found in error.findings) or error.message
-            raise ToolFailed(
-                f"{self.tool.name} is not set up: {what}", hint=error.hint, findings=error.findings, fixFor="operator"
-            ) from None
+        return dict(settings_for_call(self.tool, self.home.plugin_settings if self.is_vcp else self.home.settings))
 
     def launch(
         self, arguments: Mapping[str, Any], config: Mapping[str, Any], call: ToolCall | None, work: WorkFolder
