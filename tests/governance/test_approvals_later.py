@@ -15,8 +15,6 @@ from tavern_core import CallContext, Plugin, Tavern, tool
 from tavern_core.errors import PolicyDenied, UsageError
 from tests import programs
 
-pytestmark = pytest.mark.slow
-
 ANN = CallContext(principal="user:ann", user_id="ann")
 BOSS = CallContext(principal="user:boss", user_id="boss", roles=frozenset({"approver"}))
 

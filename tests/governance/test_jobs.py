@@ -33,8 +33,6 @@ from tests import programs
 from tests.governance import redis_server
 from tests.state.processes import run, start
 
-pytestmark = pytest.mark.slow
-
 ANN = CallContext(principal="user:ann", user_id="ann")
 BOB = CallContext(principal="user:bob", user_id="bob")
 BOSS = CallContext(principal="user:boss", user_id="boss", roles=frozenset({"approver"}))
@@ -177,6 +175,7 @@ def test_a_tool_may_always_be_a_job_or_become_one_when_it_takes_long() -> None:
     assert waited(str(slow.job)).status == "completed"
 
 
+@pytest.mark.slow
 def test_a_caller_who_waits_gets_the_answer_however_quick_it_is() -> None:
     assert {host.invoke_sync("t:quick").status for _ in range(300)} == {"ok"}
 
@@ -655,6 +654,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store", ["sqlite", "redis"])
 def test_a_call_of_another_process_is_cancelled_by_its_caller_or_the_host_alone(store: str, tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
@@ -689,6 +689,7 @@ def test_a_call_of_another_process_is_cancelled_by_its_caller_or_the_host_alone(
         assert (done.returncode, done.stdout.strip()) == (5, "no call 3b2547da4813-1 runs in this home")
 
 
+@pytest.mark.slow
 def test_a_call_of_a_process_that_was_killed_cannot_be_cancelled(tmp_path: Path) -> None:
     with start(LONG, tmp_path / "shared", "sqlite") as other, opened(tmp_path / "shared"):
         assert other.stdin is not None
@@ -718,6 +719,7 @@ def ended_by(other: Tavern, ids: list[str]) -> threading.Thread:
     return thread
 
 
+@pytest.mark.slow
 def test_a_first_call_by_invoke_sync_is_cancelled_from_another_host_of_the_home(tmp_path: Path) -> None:
     ids: list[str] = []
 
@@ -755,6 +757,7 @@ def test_a_job_whose_tool_cannot_be_bound_fails_and_its_caller_does_not(tmp_path
         assert broken.jobs.result(job.id).error.kind in ("UPSTREAM_ERROR", "INTERNAL", "CANCELLED")
 
 
+@pytest.mark.slow
 def test_an_executor_that_fails_to_stop_a_call_does_not_keep_later_calls_from_being_cancelled(tmp_path: Path) -> None:
     ids: list[str] = []
     failed = threading.Event()
@@ -914,6 +917,7 @@ def test_a_job_goes_on_when_the_call_that_began_it_is_cancelled() -> None:
     assert host.jobs.result(ids[0]).value is False
 
 
+@pytest.mark.slow
 def test_a_call_that_ends_with_the_time_of_the_one_around_it_has_timed_out() -> None:
     inner: list[Any] = []
 
@@ -1199,6 +1203,7 @@ class QuickLoop(asyncio.SelectorEventLoop):
         return super().call_later(delay, *args, **options)
 
 
+@pytest.mark.slow
 def test_a_host_that_closes_waits_for_all_its_jobs_together(tmp_path: Path) -> None:
     ends = threading.Event()
 
@@ -1234,6 +1239,7 @@ def test_a_host_that_closes_waits_for_all_its_jobs_together(tmp_path: Path) -> N
     assert one == four
 
 
+@pytest.mark.slow
 def test_a_resume_that_the_store_reported_as_failed_is_undone(tmp_path: Path) -> None:
     home = tmp_path / "kept"
     with opened(home):
@@ -1286,6 +1292,7 @@ def test_jobs_that_the_close_of_a_host_ends_can_be_resumed_as_after_a_kill(tmp_p
         assert second.wait(second.jobs.wait(ids[3], 30)).status == "input_required"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", ["close", "kill"])
 def test_a_run_that_waits_for_an_answer_still_does_after_its_host_has_ended(tmp_path: Path, ending: str) -> None:
     (tmp_path / "flows").mkdir()
@@ -1346,6 +1353,7 @@ def test_a_job_that_is_cancelled_before_its_tool_ran_changed_nothing(tmp_path: P
         assert (error.kind, error.outcome) == ("CANCELLED", "none")
 
 
+@pytest.mark.slow
 def test_the_command_line_resumes_a_job(tmp_path: Path) -> None:
     plugin = tmp_path / "plugins" / "app"
     plugin.mkdir(parents=True)
@@ -1460,6 +1468,7 @@ with Tavern.open({}, home=home, plugins=[Plugin([pay], name="t")]) as host:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("when", "resumed", "effects"),
     [

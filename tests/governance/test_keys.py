@@ -327,7 +327,6 @@ def test_the_command_line_takes_a_key(tmp_path: Path) -> None:
     assert (tmp_path / "out.txt").read_text(encoding="utf-8") == "x"
 
 
-@pytest.mark.slow
 def test_who_waits_for_a_call_that_its_own_caller_gave_up_makes_it_himself() -> None:
     ran: list[int] = []
 
@@ -350,7 +349,6 @@ def test_who_waits_for_a_call_that_its_own_caller_gave_up_makes_it_himself() -> 
     assert asyncio.run(both()).value == 2
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("store", ["sqlite", "memory"])
 def test_an_answer_is_given_again_until_its_time_is_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: str

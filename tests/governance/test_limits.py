@@ -26,8 +26,6 @@ from tavern_core.model.rate_and_concurrency_limits import Breaker, ToolLimits, p
 from tests import programs
 from tests.governance import redis_server
 
-pytestmark = pytest.mark.slow
-
 ANN = CallContext(principal="user:ann")
 BOB = CallContext(principal="user:bob")
 BATCH = CallContext(principal="job", roles=frozenset({"batch"}))
@@ -842,7 +840,7 @@ class DisplacingSlotsAsAModel(SlotsAsAModel):
 
 
 DisplacingSlotsAsAModel.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
-TestDisplacingSlots = DisplacingSlotsAsAModel.TestCase
+TestDisplacingSlots = pytest.mark.slow(DisplacingSlotsAsAModel.TestCase)
 SlotsAsAModel.TestCase.settings = BreakerAsAModel.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
 TestSlots = pytest.mark.slow(SlotsAsAModel.TestCase)
 TestBreaker = pytest.mark.slow(BreakerAsAModel.TestCase)
@@ -944,6 +942,7 @@ def test_one_try_has_a_deadline_of_its_own(tmp_path: Path) -> None:
     assert (late.error.kind, late.error.details["limit"]) == ("TIMEOUT", "attemptMs of the tool")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("door", ["loop", "sync"])
 @pytest.mark.parametrize(("name", "stopped"), [("later", True), ("threaded", False), ("fast", False)])
 def test_a_tool_that_says_nothing_for_too_long_is_ended(tmp_path: Path, door: str, name: str, stopped: bool) -> None:

@@ -13,8 +13,6 @@ from tavern_core import CallContext, Plugin, Tavern, tool
 from tavern_core.errors import StateDamaged, ToolNotFound, UsageError
 from tests import programs
 
-pytestmark = pytest.mark.slow
-
 
 @tool
 def count(text: str) -> int:

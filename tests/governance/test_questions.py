@@ -122,7 +122,6 @@ def test_a_job_asks_and_goes_on_with_the_answer(tmp_path: Path, answer: Any, val
     run(tmp_path, work)
 
 
-@pytest.mark.slow
 def test_several_questions_are_answered_one_by_one(tmp_path: Path) -> None:
     async def work(tavern: Tavern, shop: Shop) -> None:
         job = await asked(tavern, "shop:both")
@@ -195,7 +194,6 @@ def test_another_process_answers(tmp_path: Path) -> None:
     run(tmp_path, work)
 
 
-@pytest.mark.slow
 def test_a_job_that_asks_can_be_cancelled_and_is_its_caller_s(tmp_path: Path) -> None:
     ann, bob = CallContext(principal="user:ann"), CallContext(principal="user:bob")
 
@@ -211,7 +209,6 @@ def test_a_job_that_asks_can_be_cancelled_and_is_its_caller_s(tmp_path: Path) ->
     run(tmp_path, work)
 
 
-@pytest.mark.slow
 def test_a_job_that_is_cancelled_before_it_begins_is_over(tmp_path: Path) -> None:
     async def work(tavern: Tavern, shop: Shop) -> None:
         jobs = [await tavern.jobs.start("shop:order") for _ in range(50)]
@@ -247,7 +244,6 @@ def test_a_completion_is_asked_with_messages() -> None:
         Question.completion([1])  # type: ignore[list-item]
 
 
-@pytest.mark.slow
 def test_an_answer_to_a_question_approves_no_call_whatever_its_name(tmp_path: Path) -> None:
     """A tool that names its question like a waiting request, and asks for something harmless."""
     waiting: list[str] = []

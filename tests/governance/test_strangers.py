@@ -13,8 +13,6 @@ from tavern_core import CallContext, Plugin, Tavern, tool
 from tavern_core.errors import ArtifactNotFound, JobNotFound, PolicyDenied, TavernError, UsageError
 from tavern_core.kernel.calls import pending_approval_store, plan_tokens
 
-pytestmark = pytest.mark.slow
-
 SECRET = "the plans of ann"
 ANN = CallContext(principal="user:ann", user_id="ann")
 STRANGERS = [

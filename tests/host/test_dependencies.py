@@ -11,8 +11,6 @@ from tavern_core import Plugin, tool
 
 from .workshop import HELLO, TOOL, Workshop, codes, ids, reported
 
-pytestmark = pytest.mark.slow
-
 LIFE = """
 @hookimpl
 def tavern_start(ctx): note("start " + ctx.id)
@@ -53,6 +51,7 @@ DEPENDS: dict[str, tuple[str, str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", DEPENDS)
 def test_an_unmet_dependency_fails_the_plugin_before_its_import(workshop: Workshop, what: str) -> None:
     text, reason = DEPENDS[what]

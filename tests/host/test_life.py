@@ -23,8 +23,6 @@ from .conftest import run
 from .test_listing import edited
 from .workshop import HELLO, TOOL, Workshop, calls_running, codes, hooks_of, ids, reported, setting_keys
 
-pytestmark = pytest.mark.slow
-
 GATE = "@hookimpl\ndef tavern_check_call(call):\n    return deny('the gate') if call.arguments.get('name') == 'no' else None\n"
 GATED = 'permissions: {hooks: ["hook:server:tool:check"]}'
 

@@ -13,8 +13,6 @@ from tavern_core.schema.schema_check import check_schema
 
 from .workshop import HELLO, TOOL, Workshop, codes, ids, reported
 
-pytestmark = pytest.mark.slow
-
 
 def edited(file: Path, text: str) -> None:
     """Change a file so that its times differ, whatever the clock of the file system."""

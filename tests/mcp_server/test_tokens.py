@@ -19,8 +19,6 @@ from tests import programs
 from tests.mcp_server.shop import answer, post
 from tests.state.processes import ENVIRONMENT
 
-pytestmark = pytest.mark.slow
-
 
 def test_a_token_says_exactly_what_its_calls_may_do(tmp_path: Path) -> None:
     with Tavern.open({}, home=tmp_path) as tavern:
@@ -125,6 +123,7 @@ def test_the_command_serves_over_http_what_the_command_for_tokens_gave(tmp_path:
         assert server.wait(20) in (0, 130)
 
 
+@pytest.mark.slow
 def test_an_isolated_plugin_brings_resources_and_prompts(tmp_path: Path) -> None:
     plugin = tmp_path / "plugins" / "far"
     plugin.mkdir(parents=True)
