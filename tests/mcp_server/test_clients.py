@@ -22,8 +22,6 @@ from tavern_core import Plugin, Prompt, Tavern, hookimpl, tool
 from tests import programs
 from tests.mcp_server.shop import ERAS, answer, client, open_shop, post
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Any:
@@ -181,6 +179,7 @@ def test_a_client_without_tasks_waits_for_a_job_and_answers_what_it_asks(shop: A
     assert asyncio.run(main()) == "delivered 2 of tea"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("inventory", [None, ["slow:brew"]])
 def test_a_client_gets_the_result_of_its_job_with_the_tool_that_the_answer_names(
@@ -226,6 +225,7 @@ def test_a_client_gets_the_result_of_its_job_with_the_tool_that_the_answer_names
         asyncio.run(main())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("era", ERAS)
 def test_a_wrong_name_in_a_profile_does_not_cost_its_clients_the_other_tools(tmp_path: Path, era: str) -> None:
     profiles = tmp_path / "profiles"
@@ -296,6 +296,7 @@ def test_resources_prompts_and_artifacts_are_those_that_the_caller_may_have(shop
     asyncio.run(main())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("era", ERAS)
 def test_skills_are_prompts_and_resources_of_callers_who_may_use_them(tmp_path: Path, era: str) -> None:
     for name in ("notes", "笔记"):
@@ -483,6 +484,7 @@ def test_workflows_are_offered_and_calls_are_on_record_as_their_caller_s(tmp_pat
     assert token not in log and token.split("_", 2)[2] not in log
 
 
+@pytest.mark.slow
 class TestStdio:
     """`tavern mcp` as clients start it."""
 

@@ -23,7 +23,6 @@ from tavern_core.server.mcp.event_store import RecentEvents, SessionEvents
 from tavern_core.server.mcp.service import Pages
 from tests.mcp_server.shop import META, answer, open_shop
 
-pytestmark = pytest.mark.slow
 JSON = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
 
 
@@ -79,6 +78,7 @@ def listening(url: str, headers: dict[str, str], **request: Any) -> Iterator[lis
     thread.join(30)
 
 
+@pytest.mark.slow
 def test_a_lost_stream_goes_on_for_its_own_session_alone(tmp_path: Path) -> None:
     with open_shop(tmp_path) as (url, tavern, _):
         ann, bob = (Session(url, tavern.tokens.create(f"agent:{name}")[1]) for name in ("ann", "bob"))
@@ -162,6 +162,7 @@ def test_events_that_a_stream_has_forgotten_take_no_room(monkeypatch: pytest.Mon
     assert [replayed(recent, event.rpartition("-")[0]) for event in (small, long)] == [1, 2]
 
 
+@pytest.mark.slow
 def test_a_client_with_very_many_streams_pushes_out_none_of_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,6 +176,7 @@ def test_a_client_with_very_many_streams_pushes_out_none_of_another(
         assert "apples" in "".join(ann.events_after(first))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", ["2025-11-25", "2025-06-18"])
 def test_a_stream_of_events_begins_before_the_first_event(tmp_path: Path, version: str) -> None:
     with open_shop(tmp_path) as (url, tavern, _):
@@ -185,12 +187,14 @@ def test_a_stream_of_events_begins_before_the_first_event(tmp_path: Path, versio
             assert response.status_code == 200
 
 
+@pytest.mark.slow
 def test_clients_of_the_2025_era_learn_that_lists_change(tmp_path: Path) -> None:
     with open_shop(tmp_path) as (url, tavern, _):
         capabilities = Session(url, tavern.tokens.create("agent:x")[1]).server["capabilities"]
     assert [capabilities[name]["listChanged"] for name in ("tools", "prompts", "resources")] == [True, True, True]
 
 
+@pytest.mark.slow
 def test_a_client_that_reads_nothing_keeps_no_change_from_others(tmp_path: Path) -> None:
     held = threading.Event()
 
@@ -225,6 +229,7 @@ def test_a_client_that_reads_nothing_keeps_no_change_from_others(tmp_path: Path)
         assert held.is_set()
 
 
+@pytest.mark.slow
 def test_a_session_that_watches_as_much_as_it_may_learns_that_it_watches_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -241,6 +246,7 @@ def test_a_session_that_watches_as_much_as_it_may_learns_that_it_watches_no_more
         assert [asked("unsubscribe", 1), asked("subscribe", 3)] == [{}, {}]
 
 
+@pytest.mark.slow
 def test_only_what_a_caller_may_read_is_watched(tmp_path: Path) -> None:
     with open_shop(tmp_path) as (url, tavern, _):
         text = tavern.tokens.create("agent:x")[1]
@@ -263,6 +269,7 @@ def test_only_what_a_caller_may_read_is_watched(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("era", ["2025-11-25", "2026-07-28"])
 def test_a_stream_of_events_ends_with_its_token(tmp_path: Path, era: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tavern_core.server.mcp.http._FRESH_S", 0)
@@ -281,6 +288,7 @@ def test_a_stream_of_events_ends_with_its_token(tmp_path: Path, era: str, monkey
     assert lines[-1] == "end" and "list_changed" not in "".join(lines)
 
 
+@pytest.mark.slow
 def test_over_stdio_a_client_is_refused_as_soon_as_its_token_is_revoked(tmp_path: Path) -> None:
     home = tmp_path / "home"
     with Tavern.open({}, home=home) as tavern:
@@ -303,6 +311,7 @@ def test_over_stdio_a_client_is_refused_as_soon_as_its_token_is_revoked(tmp_path
         asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_two_versions_in_one_request_open_no_more_sessions_than_there_may_be(tmp_path: Path) -> None:
     with open_shop(tmp_path, {"mcp": {"sessions": 1}}) as (url, tavern, _):
         text = tavern.tokens.create("agent:x")[1]

@@ -15,8 +15,6 @@ from tavern_core import Tavern
 from tavern_core.server.mcp import asgi_app
 from tests.mcp_server.shop import META, answer, client, open_shop, post
 
-pytestmark = pytest.mark.slow
-
 ASKS = {"elicitation": {"form": {}}}
 CALL = {"name": "shop__price", "arguments": {"item": "tea"}}
 SMALL = {
@@ -218,6 +216,7 @@ def test_a_session_is_its_token_s_alone(shop: Any, token: str) -> None:
         http.delete(url, headers={**headers, **session})
 
 
+@pytest.mark.slow
 def test_a_caller_with_many_sessions_gives_way_to_one_with_fewer(shop: Any, token: str) -> None:
     url, tavern, _ = shop
     begin = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}

@@ -72,7 +72,6 @@ def test_an_applied_change_of_the_assistant_arrives_with_the_complete_workflow(t
         assert viewer.until(UPDATE)[-1]["payload"]["content"]["nodes"][0]["inputValues"]["form"] == "upper"
 
 
-@pytest.mark.slow
 def test_the_client_of_the_manual_gets_the_complete_workflows(desk: Served) -> None:
     names: dict[str, Any] = {}
     exec(next(block.text for block in blocks_of(DOCS / "server.md") if block.language == "python"), names)
