@@ -14,8 +14,6 @@ from tavern_core.kernel.calls.running_call import current
 from tavern_core.model.token_estimate import tokens_of
 from tests.agents.shop import CLERK, LATE, TOOLS, shop, write
 
-pytestmark = pytest.mark.slow
-
 TASK = "A customer wants a refund after a month"
 
 

@@ -23,8 +23,6 @@ from tests.engine.workbench import flow
 from tests.forked_programs import run_forked
 from tests.workflows.folder import NodePlugin
 
-pytestmark = pytest.mark.slow
-
 FINE = "All is done."
 ASKS = {"approval": {"ask": ["desk:note"]}}
 
@@ -162,6 +160,7 @@ def test_the_budget_and_the_model_of_a_resumed_run_stay_when_it_is_resumed_again
     assert (outcome.state, outcome.answer, outcome.steps) == ("done", FINE, 4)
 
 
+@pytest.mark.slow
 def test_a_person_who_is_asked_in_the_run_of_an_agent_within_a_run_stops_both_clocks(tmp_path: Path) -> None:
     inner = {"name": "writer", "tool_ids_inventory": ["desk:note"], "model": "m"}
     office = Office(tmp_path / "home", **ASKS)

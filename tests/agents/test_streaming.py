@@ -13,8 +13,6 @@ from tavern_core.model.agent_run import AgentOutcome
 from tests.agents.desk import PROFILE, Desk, block
 from tests.llms.openai_server import OpenAIServer, Reply
 
-pytestmark = pytest.mark.slow
-
 FINE = "The sum is 3."
 PRICE = {"input": 1, "output": 2}
 
@@ -75,6 +73,7 @@ def test_a_server_that_fails_ends_the_run_with_the_reason(tmp_path: Path, reply:
     assert outcome.code in ("UPSTREAM_ERROR", "CONNECTION_LOST", "POLICY_DENIED", "TOOL_ERROR", "TIMEOUT")
 
 
+@pytest.mark.slow
 def test_the_seconds_of_the_budget_end_a_request_that_drips(tmp_path: Path) -> None:
     with OpenAIServer([Reply(text="so", fault="drip")]) as server:
         outcome = run(tmp_path, server, budget={"seconds": 0.5})

@@ -17,8 +17,6 @@ from tavern_core import Tavern
 from tavern_core.__main__ import main
 from tavern_core.review.plugin_check import CheckReport, check_plugin
 
-pytestmark = pytest.mark.slow
-
 YAML = """\
 name: notes
 version: "1.0"

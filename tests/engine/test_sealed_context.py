@@ -12,8 +12,6 @@ from tavern_core.contract.llm import LLMAnswer
 from tavern_core.contract.protocols import Service
 from tests.views.crawl import reachable
 
-pytestmark = pytest.mark.slow
-
 
 class Model:
     """A language model with a key of its own."""
@@ -102,6 +100,7 @@ def test_a_node_does_its_work_and_finds_no_way_behind_its_context(tmp_path: Path
     assert seen == {"answer": "HELLO", "pieces": ["a", "b"], "tool": 3, "service": "kept", "behind": []}
 
 
+@pytest.mark.slow
 def test_a_stream_gives_its_chunks_and_leads_nowhere(tmp_path: Path) -> None:
     seen: dict[str, Any] = {}
 

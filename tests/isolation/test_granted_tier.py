@@ -16,8 +16,6 @@ from tavern_core.errors import UsageError
 
 from ..host.workshop import Workshop
 
-pytestmark = pytest.mark.slow
-
 CODE = """
 import contextlib, os
 from tavern_core import hookimpl, tool
@@ -89,6 +87,7 @@ LOWERED: dict[str, Callable[[Stage], Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", LOWERED)
 def test_a_lower_tier_waits_and_the_old_grants_work_where_they_were_granted(stage: Stage, what: str) -> None:
     LOWERED[what](stage)
@@ -117,6 +116,7 @@ def test_a_review_shows_the_lower_tier_as_a_line_of_the_highest_risk(stage: Stag
     assert "tier:host" in reported["note"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("named", ["tier:host", "tier:*", "everything"])
 def test_granting_it_moves_the_plugin_into_the_host(stage: Stage, named: str) -> None:
     stage.write()
@@ -284,6 +284,7 @@ def test_tier_host_under_granted_in_the_file_lowers_nothing(stage: Stage) -> Non
     stage.stays_apart(stage.shop.open())
 
 
+@pytest.mark.slow
 def test_scripts_of_a_lowered_plugin_keep_their_box(workshop: Workshop) -> None:
     """Where only scripts of isolated plugins are held, a plugin does not free its scripts by dropping a line."""
     outside = workshop.root / "elsewhere" / "outside.txt"
@@ -301,6 +302,7 @@ def test_scripts_of_a_lowered_plugin_keep_their_box(workshop: Workshop) -> None:
     assert outside.exists()
 
 
+@pytest.mark.slow
 def test_the_command_line_reviews_grants_and_checks_the_tier(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

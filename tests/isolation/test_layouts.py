@@ -175,7 +175,6 @@ def test_code_of_every_layout_stays_out_of_the_host(
     assert not (workshop.root / "ran-outside").exists()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("layout", [name for name in LAYOUTS if "__init__" not in name])
 def test_without_a_rule_the_same_layouts_run_in_the_host(
     workshop: Workshop, monkeypatch: pytest.MonkeyPatch, layout: str

@@ -15,8 +15,6 @@ from tavern_core.__main__ import main
 
 from ..host.workshop import Workshop
 
-pytestmark = pytest.mark.slow
-
 PLANTED = "planted-value-17"
 SCRIPT = "import json, os\nprint(json.dumps(dict(os.environ)))\n"
 CODE = """
@@ -81,6 +79,7 @@ def planted(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, PLANTED)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("planted")
 @pytest.mark.parametrize("tier", TIERS)
 @pytest.mark.parametrize("granted", [False, True])
@@ -115,6 +114,7 @@ def test_naming_a_variable_without_asking_for_it_gives_nothing(workshop: Worksho
     assert (error.kind, error.details["missing"]) == ("POLICY_DENIED", ["env:DATABASE_URL"])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("planted")
 @pytest.mark.parametrize("tier", TIERS)
 def test_what_the_fixed_list_has_takes_none(workshop: Workshop, tier: str) -> None:
@@ -124,6 +124,7 @@ def test_what_the_fixed_list_has_takes_none(workshop: Workshop, tier: str) -> No
     assert value["PATH"] == os.environ["PATH"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("planted")
 @pytest.mark.parametrize("tier", TIERS)
 def test_a_variable_that_loads_code_is_refused_before_anything_runs(workshop: Workshop, tier: str) -> None:
@@ -164,6 +165,7 @@ def test_an_edited_lock_file_passes_no_variable_that_loads_code(
         assert leaked(host.invoke_sync("q:seen").value) == set()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("planted")
 def test_a_caller_needs_it_too(workshop: Workshop) -> None:
     plugin(workshop, ["MY_PROXY"], ["MY_PROXY"], "none")
@@ -192,6 +194,7 @@ def test_what_is_no_name_is_no_permission(workshop: Workshop, name: str) -> None
     assert (status.state, status.requested) == ("failed", frozenset())
 
 
+@pytest.mark.slow
 def test_a_revoked_variable_is_gone_from_a_worker(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_PROXY", PLANTED)
     plugin(workshop, [], ["MY_PROXY"], "process")
@@ -246,6 +249,7 @@ def test_the_default_of_a_setting_is_no_reference(
     assert PLANTED not in str(result)
 
 
+@pytest.mark.slow
 def test_a_hook_makes_no_setting_a_reference(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_PROXY", PLANTED)
     host = opened(workshop, '""')

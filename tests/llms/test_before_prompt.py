@@ -13,8 +13,6 @@ from tavern_core.errors import CallError
 
 from .conftest import Open
 
-pytestmark = pytest.mark.slow
-
 ASKED = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hi"}]
 TOOL = {"type": "function", "function": {"name": "t"}}
 

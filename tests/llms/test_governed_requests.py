@@ -17,8 +17,6 @@ from tavern_core.errors import CallError
 from .conftest import Open
 from .openai_server import OpenAIServer, Reply
 
-pytestmark = pytest.mark.slow
-
 PRICE = {"input": 2, "output": 10, "currency": "EUR"}
 
 

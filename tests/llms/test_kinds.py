@@ -20,8 +20,6 @@ from tavern_core.model.call import CallContext
 from .conftest import Open
 from .openai_server import OpenAIServer, Reply
 
-pytestmark = pytest.mark.slow
-
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 
 

@@ -11,8 +11,6 @@ from tests import programs
 
 from .openai_server import OpenAIServer, Reply
 
-pytestmark = pytest.mark.slow
-
 KEY = "sk-test-0123456789"
 YAML = """\
 plugins: {roots: [], entryPoints: false}

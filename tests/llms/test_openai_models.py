@@ -18,8 +18,6 @@ from tavern_core.errors import CallError, ConfigInvalid
 from .conftest import Open
 from .openai_server import OpenAIServer, Reply, Request
 
-pytestmark = pytest.mark.slow
-
 KEY = "sk-test-0123456789"
 USER = [{"role": "user", "content": "hi"}]
 CALLS = Reply("Let me look.", calls=[("text_count", {"text": "ä"}), ("text_find", "{not json")])

@@ -12,8 +12,6 @@ import pytest
 from tavern_core import CallContext, ScriptedLLM, Tavern
 from tavern_core.errors import CallError, UsageError
 
-pytestmark = pytest.mark.slow
-
 PATCH = json.dumps([{"op": "add", "path": "/nodes/a", "value": {"type": "core:Text", "inputValues": {"text": "hi"}}}])
 AGENT = {"name": "writer", "tool_ids_inventory": []}
 BLOCK = "<|[REQUEST_TOOL]|>\ncommand:「始」no:such「末」\n<|[END_TOOL]|>"
