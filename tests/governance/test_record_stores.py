@@ -346,6 +346,23 @@ def test_redis_forgets_the_names_of_records_that_have_expired(tmp_path: Path) ->
         store.close()
 
 
+def test_a_file_of_a_newer_version_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "state.sqlite"
+    store = SqliteRecords(path)
+    store.add(record("a"))
+    store.close()
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        db.execute("PRAGMA user_version = 99")
+    store = SqliteRecords(path)
+    with pytest.raises(StateDamaged, match="written by a newer version"):
+        store.get("job", "a")
+    store.close()
+    assert not list(tmp_path.glob("*.damaged*"))
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        assert db.execute("SELECT count(*) FROM sqlite_master WHERE name = 'newest'").fetchone() == (1,)
+        assert db.execute("PRAGMA user_version").fetchone() == (99,)
+
+
 def test_a_file_of_an_earlier_version_gets_the_index_that_lists_need(tmp_path: Path) -> None:
     path = tmp_path / "state.sqlite"
     store = SqliteRecords(path)

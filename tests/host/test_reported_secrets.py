@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tavern_core import Plugin, Tavern, deny, hookimpl, node, tool
+from tavern_core import Evidence, Plugin, Tavern, ToolError, ToolResult, deny, hookimpl, node, tool
 from tavern_core.errors import TavernError
 
 PLANTED = "planted-7f3a9c-value"
@@ -109,3 +110,48 @@ def test_a_secret_is_never_reported(
     assert [
         file for file in (tmp_path / "home").rglob("*") if file.is_file() and PLANTED.encode() in file.read_bytes()
     ] == []
+
+
+PARTS: dict[str, Callable[[str], ToolResult]] = {
+    "the value": lambda text: ToolResult(True, {"a": [text]}),
+    "a name in the value": lambda text: ToolResult(True, {text: 1}),
+    "the content": lambda text: ToolResult(True, 1, content=[{"type": "text", "text": text}]),
+    "the evidence": lambda text: ToolResult(True, 1, evidence=[Evidence("text", text, "")]),
+    "the summary of the evidence": lambda text: ToolResult(True, 1, evidence=[Evidence("text", "", text)]),
+    "the further facts": lambda text: ToolResult(True, 1, meta={"m": {"n": text}}),
+    "the message of an error": lambda text: ToolResult(False, error=ToolError("TOOL_ERROR", text)),
+    "the details of an error": lambda text: ToolResult(False, error=ToolError("TOOL_ERROR", "no", {"d": text})),
+    "the facts beside an error": lambda text: ToolResult(False, error=ToolError("TOOL_ERROR", "no"), meta={"m": text}),
+}
+
+
+class Giver:
+    """Gives back what it gets, in one part of a result."""
+
+    def __init__(self, part: str) -> None:
+        self.part = part
+
+    @hookimpl
+    def tavern_start(self, ctx: Any) -> None:
+        ctx.secret("key")
+
+    @hookimpl
+    def tavern_register_tools(self) -> Any:
+        @tool
+        def give(text: str) -> ToolResult:
+            """Give."""
+            return PARTS[self.part](text)
+
+        return [give]
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_no_part_of_a_result_shows_a_secret(tmp_path: Path, part: str) -> None:
+    manifest = {"start": True, "permissions": {"capabilities": ["secrets:key"]}}
+    plugin = Plugin(Giver(part), name="giver", manifest=manifest)
+    with Tavern.open({"secrets": {"key": PLANTED}}, plugins=[plugin], home=tmp_path / "home") as host:
+        shown, other = (
+            json.dumps(host.invoke_sync("giver:give", {"text": text}).to_json()) for text in (PLANTED, "another text")
+        )
+    assert PLANTED not in shown and "***" in shown
+    assert "another text" in other

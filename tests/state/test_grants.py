@@ -100,6 +100,27 @@ def test_after_an_upgrade_only_what_is_new_waits(
     assert bool(decision.changed) == bool(note)
 
 
+TRUSTED = frozenset({"skill:trust"})
+
+
+@pytest.mark.parametrize(
+    ("reviewed", "now", "trusted"),
+    [
+        (("m1", "a1"), ("m1", "a1"), True),
+        (("m1", "a1"), ("m2", "a1"), False),
+        (("m1", "a1"), ("m1", "a2"), False),
+        (("m1", ""), ("m1", ""), False),  # files that cannot be read whole
+    ],
+)
+def test_a_skill_is_trusted_for_exactly_the_files_that_were_reviewed(
+    reviewed: tuple[str, str], now: tuple[str, str], trusted: bool
+) -> None:
+    decision = decide(
+        PluginFacts("text", "1.0", TRUSTED, *now), GrantRecord("text", "1.0", *reviewed, TRUSTED, TRUSTED)
+    )
+    assert (decision.granted, decision.undecided) == ((TRUSTED, frozenset()) if trusted else (frozenset(), TRUSTED))
+
+
 def test_a_request_that_was_dropped_and_comes_back_waits_again(tmp_path: Path) -> None:
     locks = store(tmp_path)
     locks.grant(facts(CHECK, READ), ["*"])
