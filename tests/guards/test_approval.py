@@ -125,7 +125,6 @@ def kind(result: ToolResult) -> str:
     return "" if result.error is None else result.error.kind
 
 
-@pytest.mark.slow
 def test_an_approved_call_runs_and_is_on_the_record_with_its_request_and_answer(host: Host) -> None:
     tavern = host.open(lambda request: request.approve(by="user:alice", reason="fine"))
     result = tavern.invoke_sync("desk:wipe", {"place": "a", "password": "hunter2"}, purpose="spring cleaning")
@@ -447,7 +446,6 @@ def test_an_answer_that_never_comes_is_a_refusal(tmp_path: Path, how: str, door:
         end.set()
 
 
-@pytest.mark.slow
 def test_the_callers_own_deadline_ends_the_waiting(host: Host) -> None:
     end = threading.Event()
     tavern = host.open(lambda request: end.wait(20))

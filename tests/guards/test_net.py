@@ -85,7 +85,6 @@ def kind(result: ToolResult) -> str:
     return "" if result.error is None else result.error.kind
 
 
-@pytest.mark.slow
 def test_a_plugin_fetches_what_it_was_granted_and_nothing_else(tmp_path: Path, site: Web) -> None:
     site.answers["/a"] = http("海".encode(), Content_Type="text/plain; charset=utf-8", Set_Cookie="a=b", X_Own="1")
     with host(tmp_path, [{"name": "network", "scope": [site.place]}]) as tavern, web() as other:

@@ -191,7 +191,6 @@ def test_without_scope_or_root_the_workspace_of_the_caller_is_the_limit(desk: De
     assert call({"p": str(Path.cwd() / "x")}).ok
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("root", "fine"),
     [("workspace", "w/x"), ("project", "{p}/x"), ("data", "{h}/data/desk/x"), ("{t}/fixed", "fixed/x")],

@@ -59,7 +59,6 @@ BEYOND_ROWS = {
 }  # fmt: skip
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("dialect", ["", *ALLOWED])
 def test_ordinary_questions_are_let_through(desk: Desk, dialect: str) -> None:
     ask = desk.tool(schema(dialect=dialect) if dialect else schema(), "read:db")
@@ -68,7 +67,6 @@ def test_ordinary_questions_are_let_through(desk: Desk, dialect: str) -> None:
     assert {text: result.error for text, result in results.items() if not result.ok} == {}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("dialect", REFUSED)
 def test_what_does_more_than_ask_is_refused(desk: Desk, dialect: str) -> None:
     ask = desk.tool(schema(dialect=dialect), "read:db")
@@ -78,7 +76,6 @@ def test_what_does_more_than_ask_is_refused(desk: Desk, dialect: str) -> None:
         assert "argument /q: the SQL" in refusal(ask({"q": text}))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("text", [text for name in ("sqlite", "postgres", "mysql", "tsql") for text in REFUSED[name]])
 def test_without_a_dialect_what_does_more_in_a_usual_one_is_refused(desk: Desk, text: str) -> None:
     refusal(desk.tool(schema(), "read:db")({"q": text}))

@@ -79,13 +79,13 @@ def test_a_hook_that_leaves_a_node_out_leaves_it_out_of_the_list(shop: Workshop)
     assert listed(shop, Plugin(Strict(), name="strict")) == {}
 
 
-@pytest.mark.slow
-def test_a_workflow_that_names_a_replaced_type_activates_the_plugin_that_has_it_now(shop: Workshop) -> None:
+@pytest.mark.parametrize("type_", ["letters:Upper", "old:Upper"])
+def test_a_workflow_activates_the_plugin_that_has_a_type_now_and_no_other(shop: Workshop, type_: str) -> None:
     shop.grant("letters")
     listed(shop)
     imports = shop.notes()
     host = shop.open()
-    content = {"nodes": [{"id": "a", "type": "old:Upper", "inputValues": {"text": "b"}}], "edges": []}
+    content = {"nodes": [{"id": "a", "type": type_, "inputValues": {"text": "b"}}], "edges": []}
     result = host.workflows.run_sync(content)
     assert result.ok, result.error
     assert shop.notes() == [*imports, "import letters"]
