@@ -18,8 +18,6 @@ from tavern_core.model.event import UPDATE_WORKFLOW_STATE_FROM_AGENT, Event
 from tests.patches.example import BY_ID, flow, op
 from tests.workflows.folder import Flows
 
-pytestmark = pytest.mark.slow
-
 BYE = op("replace", "/nodes/text/inputValues/text", "bye")
 BAD = op("replace", "/nodes/text/inputValues/text", 5)
 

@@ -101,7 +101,6 @@ HOSTILE: dict[str, tuple[Any, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_patch_is_bounded(name: str) -> None:
     patch, code = HOSTILE[name]

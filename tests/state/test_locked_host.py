@@ -151,7 +151,6 @@ def test_a_locked_host_refuses_what_is_not_exactly_in_the_lock_file(project: Pro
     assert reason in why.reason
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("place", ["argument", "file", "variable", "override"])
 def test_a_host_is_locked_wherever_it_is_said(project: Project, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     options: dict[str, Any] = {}
@@ -186,7 +185,6 @@ def test_a_locked_host_never_changes_the_lock_file(project: Project) -> None:
     assert project.lock.read_bytes() == before
 
 
-@pytest.mark.slow
 def test_what_was_locked_without_grants_is_used_without_them(project: Project) -> None:
     with project.open(activate="none") as tavern:
         assert tavern.unlocked() == {"text": "it is not in the lock file"}

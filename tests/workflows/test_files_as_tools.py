@@ -87,7 +87,6 @@ def test_a_workflow_that_is_written_is_a_tool_at_once(flows: Flows, how: str) ->
             assert refused.error.kind == "INPUT_SCHEMA_INVALID"
 
 
-@pytest.mark.slow
 def test_a_call_alone_sees_what_was_written(flows: Flows) -> None:
     with flows.open() as tavern:
         for at in range(20):  # as quickly as it goes, and of the same size
@@ -132,7 +131,6 @@ def test_profiles_and_lists_hold_for_workflows_that_are_written_later(flows: Flo
         assert [error.kind if error else "" for error in kinds] == ["", "POLICY_DENIED", "POLICY_DENIED"]
 
 
-@pytest.mark.slow
 async def test_tasks_and_threads_that_write_and_call_always_meet_one_of_the_versions(flows: Flows) -> None:
     async with flows.open() as tavern:
         tavern.workflows.save("echo", echo(description="0"))

@@ -53,7 +53,6 @@ def test_a_host_lists_what_an_earlier_one_has_seen_without_importing_it(shop: Wo
     assert shop.notes() == imports
 
 
-@pytest.mark.slow
 def test_an_edited_plugin_is_imported_again(shop: Workshop) -> None:
     listed(shop)
     code = shop.plugins / "letters" / "__init__.py"

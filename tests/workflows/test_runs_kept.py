@@ -55,7 +55,6 @@ async def test_a_fingerprint_joins_the_key(flows: Flows, tmp_path: Path) -> None
     assert (states, changed.states["f"], changed.outputs["f"]) == (["complete", "cached"], "complete", {"text": "two"})
 
 
-@pytest.mark.slow
 async def test_the_cache_on_the_disk_outlives_the_host_and_may_be_damaged(flows: Flows) -> None:
     flows.write("kept", {"a": {"type": "t:Inc", "x": 1, "exec": {"cache": "disk"}}})
     states = []
