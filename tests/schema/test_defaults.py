@@ -105,7 +105,6 @@ def test_a_default_inside_itself_is_refused(schema: Any) -> None:
         compile_defaults(schema)
 
 
-@pytest.mark.slow
 def test_a_long_chain_of_references_is_no_problem() -> None:
     names = {f"d{n}": tool(a={"$ref": f"#/$defs/d{n + 1}"}) for n in range(2_000)}
     schema = {"$ref": "#/$defs/d0", "$defs": {**names, "d2000": tool(x={"default": 1})}}

@@ -161,7 +161,6 @@ def test_gemini_gets_its_subset(part: Any, written: Any) -> None:
     assert parameters == {"type": "object", "properties": {"p": written}, "required": ["p"]}
 
 
-@pytest.mark.slow
 def test_gemini_cuts_recursion_and_leaves_out_empty_parameters() -> None:
     recursive = {
         "type": "object",

@@ -346,7 +346,6 @@ def test_no_call_holds_more_text_than_it_may() -> None:
     assert compile_intake(compile_validator(schema).judged_by, 1_000) is None
 
 
-@pytest.mark.slow
 def test_a_quick_copy_has_room_for_so_much_and_no_more() -> None:
     assert quick_copy({"ab": "cd"}, room=6) == {"ab": "cd"}
     assert quick_copy({"ab": "cd"}, room=5) is None

@@ -65,7 +65,6 @@ def kept(home: Path) -> list[list[Any]]:
     return [event for row in rows for event in json.loads(row[-1])]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 3, 7, 300])
 @pytest.mark.parametrize("how", TEXTS)
 async def test_reported_chunks_hold_no_secret_wherever_they_are_split(flows: Flows, how: str, size: int) -> None:
