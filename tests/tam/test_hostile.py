@@ -64,7 +64,6 @@ def test_any_text_with_any_schema_binds_without_raising(text: str, schema: objec
         assert problem.column >= 1
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 def test_mutations_of_every_case(seed: int) -> None:
     chance = random.Random(seed)
@@ -116,7 +115,6 @@ def test_many_steps_and_many_shared_fields_are_refused() -> None:
     assert [problem.code for problem in plan.problems] == ["block_too_large"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("word", ["allOf", "anyOf", "oneOf"])
 def test_a_schema_that_refers_to_itself_again_and_again_ends(word: str) -> None:
     loop = {word: [{"$ref": "#/$defs/loop"}] * 5}

@@ -28,7 +28,6 @@ def ids(host: Any) -> list[str]:
     return [tool.id for tool in host.tools.list() if tool.plugin == "toy"]
 
 
-@pytest.mark.slow
 def test_a_catalogue_is_kept_and_no_upstream_is_asked_again(tmp_path: Path) -> None:
     system = System()
     with opened(system, tmp_path) as host:
@@ -163,7 +162,6 @@ def test_nothing_in_a_schema_of_an_upstream_can_be_read_as_a_call(reader: str, t
         assert not host.invoke_sync("toy:say", {"x": "another"}).ok
 
 
-@pytest.mark.slow
 def test_claims_raise_the_risk_and_lower_it_only_where_they_are_trusted(tmp_path: Path) -> None:
     tools = (
         replace(ECHO, name="harmless", read_only=True, idempotent=True),
@@ -396,7 +394,6 @@ def test_a_locked_host_uses_no_tool_that_is_not_in_the_lock_file(tmp_path: Path)
     assert refused.error is not None and refused.error.kind == "TOOL_QUARANTINED"
 
 
-@pytest.mark.slow
 def test_a_damaged_catalogue_is_an_empty_one(tmp_path: Path) -> None:
     system = System()
     with opened(system, tmp_path) as host:

@@ -17,7 +17,7 @@ from tests.programs import tavern as run_command
 from tests.upstreams.n8n_stub import KEY, Handler, N8nStub, answers, execution, sticky, webhook_node, workflow
 from tests.upstreams.opening import failure, opened
 
-pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+pytestmark = pytest.mark.anyio
 
 SLACK = {
     "path": "slack",
@@ -52,6 +52,7 @@ async def call(
         return await host.invoke(f"n8n:{name}", arguments, **options)
 
 
+@pytest.mark.slow
 async def test_the_example_of_the_design_runs(tmp_path: Path) -> None:
     async with N8nStub() as n8n:
         n8n.webhooks["POST slack"] = answers({"ok": True, "ts": "1732111111.000100"})
@@ -380,6 +381,7 @@ async def test_a_workflow_that_cannot_be_a_tool_is_left_out_with_the_reason(tmp_
             assert all(status.left_out.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("states", "kind", "expected"),
     [
@@ -412,6 +414,7 @@ async def test_a_run_is_followed_to_its_end(tmp_path: Path, states: list[Any], k
         assert not [asked for asked in n8n.asked if asked.endswith(("/execute", "/run", "/stop"))]
 
 
+@pytest.mark.slow
 async def test_a_workflow_that_says_so_is_a_job_with_progress(tmp_path: Path) -> None:
     async with N8nStub() as n8n:
         n8n.workflows = [workflow("greet", webhook_node("greet"), sticky(NOTE))]
@@ -500,6 +503,7 @@ with Tavern.open(home / "tavern.yaml", home=home / "home") as host:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["killed", "closed"])
 @pytest.mark.parametrize("key", ["", "k"])
 @pytest.mark.parametrize("header", [True, False])

@@ -230,7 +230,6 @@ def test_an_upstream_that_changes_without_end_is_not_asked_without_end(tmp_path:
     asyncio.run(calls())
 
 
-@pytest.mark.slow
 def test_many_first_calls_ask_for_one_list(tmp_path: Path) -> None:
     async def calls() -> None:
         system = System()

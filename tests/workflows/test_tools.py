@@ -13,7 +13,7 @@ from tavern_core import Budget, CallContext, Out, Plugin, Tavern, hookimpl, node
 from tavern_core.errors import InputInvalid, PolicyDenied
 from tests.workflows.folder import Flows
 
-pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+pytestmark = pytest.mark.anyio
 
 SUMMARIZE = {
     "description": "对提供的长文本进行摘要。当需要理解大量文本的核心内容时使用。",

@@ -20,7 +20,7 @@ from tavern_core.flow.recent_runs import Remembered
 from tests.engine.workbench import flow, group
 from tests.workflows.folder import Flows
 
-pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+pytestmark = pytest.mark.anyio
 INTEGER = {"dataFlowType": "INTEGER"}
 ARRAY = {"dataFlowType": "ARRAY"}
 
