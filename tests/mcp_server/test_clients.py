@@ -42,7 +42,6 @@ def text(result: Any) -> str:
     return "".join(block.text for block in result.content if block.type == "text")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("era", ERAS)
 def test_a_client_lists_and_calls_with_the_rights_of_its_token_and_no_others(shop: Any, era: str) -> None:
     url, tavern, plugin = shop
@@ -129,7 +128,6 @@ def test_a_question_of_any_schema_is_a_form_that_clients_can_show(
     assert json.loads(text(asyncio.run(main()))) == answer
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize(
     ("approver", "answers", "is_paid"), [("user:ann", True, True), ("user:ann", False, False), ("", True, False)]
@@ -248,7 +246,6 @@ def test_a_wrong_name_in_a_profile_does_not_cost_its_clients_the_other_tools(tmp
         assert sorted(each.where.pointer for each in tavern.agents.check("odd")) == sorted(wrong)
 
 
-@pytest.mark.slow
 def test_tasks_belong_to_their_caller(shop: Any) -> None:
     url, tavern, _ = shop
     knows = {"extensions": {"io.modelcontextprotocol/tasks": {}}, "elicitation": {"form": {}}}
@@ -268,7 +265,6 @@ def test_tasks_belong_to_their_caller(shop: Any) -> None:
     assert found["result"]["content"][0]["text"] == "delivered 4 of tea"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("era", ERAS)
 def test_resources_prompts_and_artifacts_are_those_that_the_caller_may_have(shop: Any, era: str) -> None:
     url, tavern, _ = shop
@@ -394,7 +390,6 @@ def test_thousands_of_tools_come_in_pages_or_as_a_search(tmp_path: Path, era: st
         asyncio.run(main())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("era", ERAS)
 def test_clients_are_told_when_tools_come_and_resources_change(tmp_path: Path, era: str) -> None:
     with open_shop(tmp_path) as (url, tavern, _):
@@ -435,7 +430,6 @@ MESSAGES: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("era", ERAS)
 def test_messages_of_any_shape_are_messages_that_clients_can_read(tmp_path: Path, era: str) -> None:
     @hookimpl

@@ -126,6 +126,26 @@ def test_annotations(annotation: Any, schema: Any) -> None:
     assert of(annotation) == schema
 
 
+OPTIONS = {"$ref": "#/$defs/Options"}
+
+
+@pytest.mark.parametrize(
+    ("annotation", "schema"),
+    [
+        (Options, OPTIONS),
+        (list[Options], {"type": "array", "items": OPTIONS}),
+        (dict[str, Options], {"type": "object", "additionalProperties": OPTIONS}),
+        (Options | None, {"anyOf": [OPTIONS, {"type": "null"}]}),
+        (Optional[Options], {"anyOf": [OPTIONS, {"type": "null"}]}),  # noqa: UP045
+        (list[Options | int], {"type": "array", "items": {"anyOf": [OPTIONS, {"type": "integer"}]}}),
+        (Annotated[list[Options], "Some"], {"type": "array", "description": "Some", "items": OPTIONS}),
+        (tuple[Options, int], {"type": "array", "prefixItems": [OPTIONS, {"type": "integer"}], "minItems": 2, "maxItems": 2}),
+    ],
+)  # fmt: skip
+def test_typed_dicts_are_read_wherever_they_stand(annotation: Any, schema: Any) -> None:
+    assert of(annotation) == schema
+
+
 def test_models_stay_in_defs_without_noise() -> None:
     def draw(point: Point, box: Box, color: Color, options: Options, path: Node) -> None: ...
 

@@ -110,7 +110,6 @@ def test_tools_are_found_by_words_and_shown_however_they_are_spelt(desk: Served)
         assert desk.call(token, spelling, text="hi").json()["value"] == "hi"
 
 
-@pytest.mark.slow
 def test_a_profile_decides_what_its_token_sees_and_calls(tmp_path: Path) -> None:
     profiles = tmp_path / "profiles"
     profiles.mkdir()

@@ -139,7 +139,6 @@ def test_any_call_may_be_a_job_whose_approval_comes_over_http(desk: Served) -> N
     assert desk.send("POST", path, own, {**body, "job": "yes"}).status_code == 422
 
 
-@pytest.mark.slow
 def test_a_job_and_its_progress_are_its_callers(desk: Served) -> None:
     own = desk.token("agent:jobs")
     with desk.socket(own) as mine, desk.socket(desk.token("agent:z")) as others:

@@ -85,7 +85,6 @@ def test_a_websocket_from_another_page_does_not_begin(
     assert refused.value.response.status_code == status
 
 
-@pytest.mark.slow
 def test_mcp_checks_requests_in_the_same_way(desk: Served, token: str) -> None:
     for headers, status in NAMES:
         answer = desk.send("POST", "/mcp", token, b"{}", **headers)
