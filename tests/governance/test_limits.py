@@ -94,7 +94,9 @@ def test_what_is_no_limit_is_refused_by_the_decorator(limits: Any) -> None:
 def test_a_rate_that_is_used_up_says_which_and_when_to_come_again(tmp_path: Path, limits: Any, place: str) -> None:
     with host_of(tmp_path, [ping], limits) as host:
         results = [host.invoke_sync("t:ping", context=ANN) for _ in range(3)]
+        used = {state.place: state.used for state in host.limits.list()}
     assert [r.ok for r in results] == [True, True, False]
+    assert used[place] == (None if "callers" in limits else 2)
     error = results[2].error
     assert (error.kind, error.outcome, error.retryable) == ("BUDGET_EXCEEDED", "none", True)
     assert error.details["limit"] == f"{place}.rate"
@@ -189,6 +191,8 @@ def test_a_caller_who_fills_the_queue_keeps_no_one_else_out(tmp_path: Path) -> N
         modest = [asyncio.ensure_future(host.invoke("t:work", context=BOB)) for _ in range(3)]
         while not any(call.done() for call in modest):  # noqa: ASYNC110
             await asyncio.sleep(0)
+        (state,) = host.limits.list()
+        assert (state.running, state.waiting, state.used, state.breaker) == (1, 4, None, "")
         gate.set()
         return await asyncio.gather(*greedy), await asyncio.gather(*modest)
 
@@ -274,11 +278,12 @@ def test_a_breaker_opens_tries_and_closes_again(tmp_path: Path) -> None:
         host._host.limits._table.clock = lambda: now
         events: list[Any] = []
         host.events.subscribe(events.append, "CIRCUIT_CHANGED")
+        assert host.limits.list()[0].to_json()["state"] == "closed"
         kinds = [host.invoke_sync("t:shaky", {"works": False}).error.kind for _ in range(3)]
         assert kinds == ["UPSTREAM_ERROR", "UPSTREAM_ERROR", "CIRCUIT_OPEN"]
         refused = host.invoke_sync("t:shaky", {"works": True}).error
         assert (refused.retry_after_ms, refused.outcome, refused.retryable) == (1000, "none", True)
-        assert host.limits.list()[0].breaker == "open"
+        assert host.limits.list()[0].to_json()["state"] == "open"
         now = 1.5
         assert host.invoke_sync("t:shaky", {"works": False}).error.kind == "UPSTREAM_ERROR"
         assert host.invoke_sync("t:shaky", {"works": True}).error.kind == "CIRCUIT_OPEN"

@@ -155,3 +155,14 @@ def test_no_part_of_a_result_shows_a_secret(tmp_path: Path, part: str) -> None:
         )
     assert PLANTED not in shown and "***" in shown
     assert "another text" in other
+
+
+def test_a_secret_under_a_harmless_name_is_not_stored_with_a_job(tmp_path: Path) -> None:
+    manifest = {"start": True, "permissions": {"capabilities": ["secrets:key"]}}
+    plugin = Plugin(Giver("the value"), name="giver", manifest=manifest)
+    with Tavern.open({"secrets": {"key": PLANTED}}, plugins=[plugin], home=tmp_path / "home") as host:
+        job = str(host.invoke_sync("giver:give", {"text": PLANTED}, job=True).job)
+        assert host.wait(host.jobs.wait(job, 30)).status == "completed"
+    assert [
+        file for file in (tmp_path / "home").rglob("*") if file.is_file() and PLANTED.encode() in file.read_bytes()
+    ] == []

@@ -198,7 +198,7 @@ class ForDisk:
     """
 
     def __init__(self, known: Callable[[], Iterable[str]]) -> None:
-        self._known, self._mask, self._holds_secret = known, masking(known), judging(known)
+        self._mask, self._holds_secret = masking(known), judging(known)
 
     def result(self, result: ToolResult, *given: Any) -> ToolResult:
         """A result without secrets; one that held some says so in `meta`.
@@ -231,6 +231,4 @@ class ForDisk:
 
     def arguments(self, given: Any) -> Any:
         """Arguments in a form to store; None: they hold secrets and must not be stored."""
-        if not self._known() and _is_plainly_harmless(given):
-            return given
         return None if any(named_secrets(given)) or self._holds_secret(given) else given
