@@ -128,7 +128,6 @@ def renamed(project: Project) -> None:
     project.lock.write_text(yaml.safe_dump({"version": 1, "plugins": {"t\u0435xt": data["plugins"]["text"]}}))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("what", CHANGES)
 def test_a_locked_host_refuses_what_is_not_exactly_in_the_lock_file(project: Project, what: str) -> None:
     project.reviewed()
@@ -237,7 +236,6 @@ def test_a_gate_that_the_locked_host_refuses_blocks_what_it_would_judge(project:
 # ReportedExit without a lock ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_changed_code_is_reported_everywhere_until_it_is_noted_as_reviewed(project: Project) -> None:
     project.reviewed()
     project.code(CODE + "# changed\n")
