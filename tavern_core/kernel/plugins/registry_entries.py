@@ -50,7 +50,7 @@ def offered_entries(record: Record, described: Iterable[Described], diagnostics:
     candidate = record.candidate
     declared = dict.fromkeys(candidate.tool_ids)
     files = record.looked_at()
-    written = {spec.name: spec for spec in files.specs} | record.drafts
+    written = {**{spec.name: spec for spec in files.specs}, **record.drafts}
     entries = {
         spec.name: Entry(spec.name, record.name, spec, optional=spec.optional)
         for spec in files.specs
