@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sqlite3
@@ -150,7 +151,7 @@ def test_a_file_that_was_only_touched_is_not_indexed_again(open_base, tmp_path):
     (database,) = (tmp_path / "cache").glob("*.sqlite")
 
     def stored() -> list[tuple[int, int]]:
-        with sqlite3.connect(database) as db:
+        with contextlib.closing(sqlite3.connect(database, isolation_level=None)) as db:
             return db.execute("SELECT parts.id, changed FROM parts JOIN files ON files.id = file").fetchall()
 
     before = stored()
@@ -170,7 +171,7 @@ def test_a_damaged_or_older_index_is_made_anew(open_base, tmp_path, damage):
         for file in (tmp_path / "cache").iterdir():
             file.write_bytes(damage * 500)
     else:
-        with sqlite3.connect(database) as db:
+        with contextlib.closing(sqlite3.connect(database, isolation_level=None)) as db:
             db.execute("PRAGMA user_version = 99")
     assert [p.text for p in open_base().search("apples")] == ["Apples."]
 

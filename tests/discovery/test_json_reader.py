@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 from hypothesis import given, settings
@@ -10,9 +11,10 @@ from hypothesis import strategies as st
 
 from tavern_core.kernel.text.json_document import read_json
 
+COMMA = 8 if sys.version_info >= (3, 13) else 9  # the comma itself, or what should not follow it
 REFUSED = [
     ("", "1:1 expecting value"),
-    ('{"a": 1,}', "1:9 delete the comma"),
+    ('{"a": 1,}', f"1:{COMMA} delete the comma"),
     ("{'a': 1}", "1:2 double quotes"),
     ('{"a": 1} // x', "1:10 no comments"),
     ('{"a": 1}\n{"b": 2}', "2:1 one JSON value in the file"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import random
 import signal
@@ -140,7 +141,7 @@ def damaged_at(tmp_path: Path, offsets: int) -> None:
         for n in range(50):
             host.invoke_sync("shop:charge", {"n": n}, idempotency_key=f"k{n}")
     path = home / "state.sqlite"
-    with sqlite3.connect(path) as db:
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     db.close()
     whole = path.read_bytes()
@@ -183,7 +184,7 @@ def test_a_store_whose_schema_is_no_text_is_kept_and_the_host_goes_on(tmp_path: 
 
     charged("one")
     path = tmp_path / "state.sqlite"
-    with sqlite3.connect(path) as db:
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     db.close()
     whole = path.read_bytes()

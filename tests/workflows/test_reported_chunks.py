@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import sqlite3
@@ -60,7 +61,7 @@ def flows(tmp_path: Path) -> Flows:
 
 def kept(home: Path) -> list[list[Any]]:
     """All events on the disk."""
-    with sqlite3.connect(home / "runs.db") as base:
+    with contextlib.closing(sqlite3.connect(home / "runs.db", isolation_level=None)) as base:
         rows = base.execute("select * from events").fetchall()
     return [event for row in rows for event in json.loads(row[-1])]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import signal
 import sqlite3
@@ -249,7 +250,7 @@ async def test_a_store_corrupt_anywhere_never_gives_a_wrong_answer_and_never_sto
     async with flows.open() as tavern:
         first = await tavern.workflows.run("chain")
     path = flows.root / "home" / "runs.db"
-    with sqlite3.connect(path) as db:
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     db.close()
     whole = path.read_bytes()

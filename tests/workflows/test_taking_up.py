@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import signal
 import sqlite3
@@ -207,7 +208,7 @@ async def test_a_run_that_a_tool_begins_is_the_run_of_the_caller_of_the_tool(flo
 
 def spoilt(root: Path, change: Callable[[dict[str, Any]], object], *, sums: bool = True) -> None:
     """Change what is stored of the only run; with its check sum, or without."""
-    with sqlite3.connect(root / "home" / "runs.db") as db:
+    with contextlib.closing(sqlite3.connect(root / "home" / "runs.db", isolation_level=None)) as db:
         [(text,)] = db.execute("SELECT data FROM runs").fetchall()
         data = json.loads(text)
         change(data)

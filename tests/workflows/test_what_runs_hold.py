@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sqlite3
 from collections.abc import Callable
 from functools import partial
@@ -286,7 +287,7 @@ async def test_a_question_whose_schema_is_none_is_never_asked(flows: Flows) -> N
 
 def damage(statement: str) -> Callable[[Path], None]:
     def spoil(path: Path) -> None:
-        with sqlite3.connect(path) as db:
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
             db.execute(statement)
         db.close()
 
