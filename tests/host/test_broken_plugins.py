@@ -36,6 +36,7 @@ def check_isolated(host: Tavern, name: str) -> None:
     assert result.error.kind in ("UPSTREAM_ERROR", "TOOL_NOT_FOUND")
     for section in ("services", "commands", "channels", "providers", "executors", "namespaces", "profiles"):
         assert host.contributions(section).keys() <= {
+            "n8n",
             "python",
             "script",
             "service",
