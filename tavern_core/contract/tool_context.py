@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol, get_args
 
 from tavern_core.contract.trace_context import trace_headers
 from tavern_core.errors import CallCancelled, InputRequired, OutputTooLarge, UsageError
@@ -149,7 +149,12 @@ class ToolContext:
 
         Args:
             message: at most 2,000 characters are kept.
+
+        Raises:
+            UsageError: there is no such level (USAGE).
         """
+        if level not in (levels := get_args(LogLevel)):
+            raise UsageError(f"{level!r:.80} is no level of a log message", hint=f"one of {', '.join(levels)}")
         if self._control is not None:
             self._control.log(level, message)
 

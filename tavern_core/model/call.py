@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tavern_core.errors import UsageError
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model.capability import covers, forbids, missing, unknown_capability
-from tavern_core.model.frozen_json import FrozenDict
+from tavern_core.model.frozen_json import FrozenDict, frozen
 from tavern_core.model.naming_rules import camel
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.untrusted_content_rules import STRICTNESS, AfterUntrusted, ContentRead
@@ -108,6 +108,7 @@ class CallContext:
     """Also as a mapping: ``{"timeoutMs": 500}``."""
     # seed 002, MoltbotPluginToolContext
     config: Mapping[str, Any] | None = None
+    """A read-only copy of what was given."""
     workspace_dir: str | None = None
     """A folder; a `Path` becomes text. `agent_dir` likewise."""
     agent_dir: str | None = None
@@ -149,8 +150,8 @@ class CallContext:
             )
         if not isinstance(self.budget, Budget):
             object.__setattr__(self, "budget", _budget(self.budget))
-        if not isinstance(self.config, Mapping | None):
-            raise UsageError(f"CallContext.config must be a mapping, got {type(self.config).__name__}")
+        if self.config is not None and type(self.config) is not FrozenDict:
+            object.__setattr__(self, "config", _config(self.config))
         if type(self.sandboxed) is not bool:
             raise UsageError(f"CallContext.sandboxed must be True or False, got {type(self.sandboxed).__name__}")
         if not isinstance(self.ledger, Ledger):
@@ -275,6 +276,16 @@ def _scopes(written: Any) -> FrozenDict[str, tuple[str, ...]]:
             hint='scopes={"read:fs": ["/srv/data"]}',
         )
     return FrozenDict({str(name): tuple(scope) for name, scope in written.items()})
+
+
+def _config(given: Any) -> FrozenDict[str, Any]:
+    """The `config` of a caller, which factories and tools read and must not change for others. Raises UsageError: no mapping."""
+    if not isinstance(given, Mapping):
+        raise UsageError(f"CallContext.config must be a mapping, got {type(given).__name__}")
+    try:
+        return frozen(given)  # type: ignore[no-any-return]
+    except RecursionError:
+        raise UsageError("CallContext.config holds itself, or is nested too deeply", hint="pass plain JSON") from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -406,9 +406,21 @@ class ServerConfig(FilePart):
 
 
 def _store(written: str) -> str:
-    if not re.fullmatch(r"sqlite|memory|rediss?://.+|unix://.+", written):
+    if written not in ("sqlite", "memory") and not _is_address(written):
         raise refused("is not a store", "write sqlite, memory or redis://localhost:6379/0")
     return written
+
+
+def _is_address(written: str) -> bool:
+    """Whether it is the address of a Redis server. The client would take number 0 for a database that is no number."""
+    from urllib.parse import urlsplit
+
+    if re.fullmatch(r"unix://.+|rediss?://(?=.)[^/?]*(/\d*)?(\?.*)?", written) is None:
+        return False
+    try:
+        return urlsplit(written).port != 0
+    except ValueError:  # its port, or an IPv6 address
+        return False
 
 
 class StateConfig(FilePart):

@@ -135,7 +135,7 @@ class _Measure:
         self.chars = self.most_chars = chars
 
     def run(self, root: object) -> SchemaProblem | None:
-        stack: list[tuple[object, int, _Path]] = [(root, 0, None)]
+        stack: list[tuple[Any, int, _Path]] = [(root, 0, None)]
         nodes = self.nodes
         while stack:
             value, depth, path = stack.pop()
@@ -151,7 +151,7 @@ class _Measure:
             if base is dict or base is list:
                 if depth >= self.depth:
                     return _too_deep(root, path, self.depth)
-                if len(stack) > self.nodes:
+                if len(stack) + base.__len__(value) > nodes:  # before it is walked through: it may be far larger
                     return _too(path, f"{TOO_MUCH} {self.nodes:,} values", f"at most {self.nodes:,} values")
                 if base is list:
                     stack.extend((item, depth + 1, (path, at)) for at, item in enumerate(_items(value)))
@@ -162,7 +162,7 @@ class _Measure:
         return None
 
     def _members(
-        self, value: Any, depth: int, path: _Path, stack: list[tuple[object, int, _Path]]
+        self, value: Any, depth: int, path: _Path, stack: list[tuple[Any, int, _Path]]
     ) -> SchemaProblem | None:
         for key, item in dict.items(value):
             if not issubclass(type(key), str) or (self.exact and type(key) is not str):

@@ -175,13 +175,22 @@ def shortened(text: str, length: int = 0) -> str:
 class _Marks:
     """The places of secrets below one place of a schema."""
 
-    __slots__ = ("items", "members", "others", "secret")
+    __slots__ = ("below", "items", "members", "others", "secret")
 
     def __init__(self) -> None:
-        self.secret = False
+        self.secret = self.below = False
         self.members: dict[str, _Marks] = {}
         self.others: _Marks | None = None
         self.items: _Marks | None = None
+
+    def inner(self) -> Iterator[_Marks]:
+        yield from self.members.values()
+        yield from (marks for marks in (self.others, self.items) if marks is not None)
+
+    def hides(self, kind: type) -> bool:
+        """Whether a value of this type holds the secrets of another one: an array in place of an object, or the reverse."""
+        is_described = self.items is not None if kind is list else bool(self.members) or self.others is not None
+        return self.below and not is_described
 
 
 def _compile_marks(schema: Mapping[str, Any] | bool | None) -> _Marks | None:
@@ -218,6 +227,15 @@ def _compile_marks(schema: Mapping[str, Any] | bool | None) -> _Marks | None:
         marks.members = {name: place(parts) for name, parts in members.items()}
         marks.others = place(others) if others else None
         marks.items = place(items) if items else None
+    is_done = False
+    while not is_done:
+        above = [
+            marks for marks in known.values() if not marks.below and any(m.secret or m.below for m in marks.inner())
+        ]
+        for marks in above:
+            marks.below = True
+        is_done = not above
+    root.below = False  # answers are recorded by the same marks, and may be arrays
     return root
 
 
@@ -287,6 +305,8 @@ class _Copy:
     def members(self, value: dict[Any, Any], marks: _Marks | None, depth: int) -> Any:
         if depth == 0:
             return f"… (object of {len(value):,})"
+        if marks is not None and marks.hides(dict):
+            return _masked(value)
         copied: dict[str, Any] = {}
         for at, (key, item) in enumerate(value.items()):
             if self.left <= 0:
@@ -310,6 +330,8 @@ class _Copy:
     def items(self, values: list[Any], marks: _Marks | None, depth: int) -> Any:
         if depth == 0:
             return f"… (array of {len(values):,})"
+        if marks is not None and marks.hides(list):
+            return _masked(values)
         inner = marks.items if marks is not None else None
         copied = []
         for at, item in enumerate(values):

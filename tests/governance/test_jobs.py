@@ -381,6 +381,78 @@ def test_secrets_of_a_job_are_not_kept(tmp_path: Path) -> None:
         assert not file.is_file() or b"hunter2-very-secret" not in file.read_bytes()
 
 
+MARKED = "Xk29dkf-marked-value"
+SECRETS: dict[str, Any] = {
+    "type": "object",
+    "$defs": {"entry": {"properties": {"text": {"type": "string", "x-tavern": {"secret": True}}}}},
+    "properties": {
+        "word": {"type": "string", "format": "password"},
+        "either": {"anyOf": [{"type": "string", "format": "password"}, {"type": "null"}]},
+        "named": {"type": "object", "additionalProperties": {"type": "string", "writeOnly": True}},
+        "rows": {"type": "array", "items": {"$ref": "#/$defs/entry"}},
+        "asks": {"type": "boolean"},
+    },
+}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"word": MARKED}, {"either": MARKED}, {"named": {"k": MARKED}}, {"rows": [{"text": MARKED}]}],
+    ids=lambda one: next(iter(one)),
+)
+@pytest.mark.parametrize("asks", [False, True])
+def test_what_a_schema_marks_as_secret_is_in_no_record_of_a_job(
+    tmp_path: Path, arguments: dict[str, Any], asks: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    @tool(parameters=SECRETS)
+    async def repeat(
+        ctx: ToolContext, word: str = "", either: str = "", named: Any = None, rows: Any = None, asks: bool = False
+    ) -> Any:
+        said = json.dumps([word, either, named, rows])
+        ctx.progress(1, 1, said)
+        ctx.log(said)
+        return await ctx.ask(f"really {said}?", {"type": "object", "properties": {}}) if asks else said
+
+    host.tools.register(repeat)
+    events: list[Any] = []
+    host.events.subscribe(events.append)
+    caplog.set_level("DEBUG", "tavern")
+    job = host.wait(host.jobs.start("app:repeat", {**arguments, "asks": asks}, context=ANN))
+    job = waited(job.id)
+    assert job.status == ("input_required" if asks else "completed")
+    assert "***" in str(job.progress)
+    assert MARKED not in f"{job} {events} {caplog.text}"
+    for file in (tmp_path / "home").rglob("*"):
+        assert not file.is_file() or MARKED.encode() not in file.read_bytes()
+
+
+def test_a_finished_job_shows_the_progress_that_was_reported_last() -> None:
+    @tool
+    def read(ctx: ToolContext) -> int:
+        ctx.progress(1, 3, "one")
+        while len(moved) < 2:  # reports that follow each other too closely are not passed on
+            ctx.progress(2, 3, "two")
+        return 3
+
+    host.tools.register(read)
+    moved: list[Any] = []
+    host.events.subscribe(moved.append, "TOOL_PROGRESS")
+    job = waited(host.wait(host.jobs.start("app:read")).id)
+    assert (job.status, job.progress) == ("completed", {"done": 2, "total": 3, "message": "two"})
+
+
+def test_a_line_of_the_log_has_one_of_the_levels() -> None:
+    @tool
+    def say(ctx: ToolContext, level: str) -> None:
+        ctx.log("hello", level)  # type: ignore[arg-type]
+
+    host.tools.register(say)
+    assert host.invoke_sync("app:say", {"level": "warning"}).ok
+    refused = host.invoke_sync("app:say", {"level": "loud"})
+    assert "'loud' is no level" in refused.error.message
+    assert "warning" in refused.error.fix
+
+
 def test_a_callers_jobs_are_tools_for_it() -> None:
     job = begun("work", context=ANN)
     waited(job)

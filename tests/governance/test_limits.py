@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -321,6 +322,54 @@ def test_an_answer_holds_for_its_caller_and_his_arguments(tmp_path: Path) -> Non
         host.invoke_sync("t:look", context=ANN)
         host.invoke_sync("t:look", context=CallContext(principal="user:ann", roles=frozenset({"admin"})))
     assert ran == [1, 2, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("earlier", "later", "ran"),
+    [
+        ({"x": {"a": 1, "b": [{"c": 2, "d": 3}]}}, {"x": {"b": [{"d": 3, "c": 2}], "a": 1}}, 1),
+        ({"x": [1, 2]}, {"x": [2, 1]}, 2),
+        ({"x": {"a": 1}}, {"x": {"a": True}}, 2),
+        ({"x": {"a": 1}}, {"x": {"a": "1"}}, 2),
+    ],
+)
+def test_equal_arguments_share_an_answer_in_whatever_order_they_are_written(
+    tmp_path: Path, earlier: Any, later: Any, ran: int
+) -> None:
+    made: list[Any] = []
+
+    @tool(read_only=True, limits={"cache_ms": 60_000})
+    def look(x: Any) -> int:
+        made.append(x)
+        return len(made)
+
+    with host_of(tmp_path, [look]) as host:
+        answers = {host.invoke_sync("t:look", arguments).value for arguments in (earlier, later)}
+    assert len(answers) == len(made) == ran
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"config": {"unit": {"name": "mm"}}},
+        {"session_key": "two"},
+        {"message_channel": "web"},
+        {"agent_account_id": "two"},
+        {"sandboxed": True},
+    ],
+    ids=str,
+)
+def test_an_answer_that_may_depend_on_the_context_is_not_shared(tmp_path: Path, other: dict[str, Any]) -> None:
+    @tool(read_only=True, limits={"cache_ms": 60_000})
+    def look(ctx: CallContext) -> dict[str, Any]:
+        return {name: getattr(ctx, name) for name in other}
+
+    plain = CallContext(principal="user:ann", config={"unit": {"name": "m"}})
+    special = replace(plain, **other)
+    with host_of(tmp_path, [look]) as host:
+        answers = [host.invoke_sync("t:look", context=context) for context in (plain, special, plain, special)]
+    assert answers[0].value != answers[1].value == other
+    assert [bool(answer.meta.get("cached")) for answer in answers] == [False, False, True, True]
 
 
 @pytest.mark.parametrize(

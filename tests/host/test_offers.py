@@ -14,6 +14,7 @@ import pytest
 from tavern_core import CallContext, CostHints, Plugin, PluginError, Tavern, ToolSpec, factory, hookimpl, offer, tool
 from tavern_core.contract.python_targets import PythonTarget
 from tavern_core.contract.tools import Tool, ToolMark
+from tavern_core.errors import UsageError
 
 from .conftest import Opened, run, tools
 from .workshop import Workshop, codes, ids, reported
@@ -236,6 +237,11 @@ def test_two_tools_of_one_plugin_may_not_read_the_same(opened: Opened, one: str,
     assert repr(f"p:{two}") in host.plugins["p"].reason
 
 
+def test_a_mapping_without_execute_says_what_it_lacks(opened: Opened) -> None:
+    host = opened(offering({"name": "a", "description": "A.", "parameters": EMPTY}))
+    assert "tool 'a' has no `execute` (write execute" in host.plugins["p"].reason
+
+
 def test_an_offer_that_renames_must_have_one_tool(opened: Opened) -> None:
     host = opened(offering(offer(Toolbox(), name="one")))
     assert "names=[...]" in host.plugins["p"].reason
@@ -309,6 +315,72 @@ def test_the_context_of_a_factory_has_the_configuration(opened: Opened) -> None:
     assert ids(host) == ["p:plain"]
     assert host.invoke_sync("p:plain").ok
     assert host.invoke_sync("p:plain", context=BOT).ok
+
+
+@pytest.mark.parametrize("reader", ["a factory", "a tool", "the caller itself"])
+def test_the_configuration_of_a_context_is_a_copy_that_nothing_changes(opened: Opened, reader: str) -> None:
+    written = {"feature": {"on": True}, "list": [1]}
+    context = CallContext(config=written)
+    refused: list[str] = []
+
+    def change(ctx: CallContext) -> None:
+        config: Any = ctx.config
+        for edit in (
+            lambda: config.update(new=1),
+            lambda: config["feature"].__setitem__("on", False),
+            lambda: config["list"].append(2),
+        ):
+            with pytest.raises(TypeError) as error:
+                edit()
+            refused.append(str(error.value))
+
+    @tool
+    def look(ctx: CallContext) -> bool:
+        change(ctx)
+        return json.loads(json.dumps(ctx.config)) == written
+
+    def make(ctx: CallContext) -> Any:
+        change(ctx)
+        return look
+
+    if reader == "a tool":
+        assert opened(offering(look)).invoke_sync("p:look", context=context).value
+    elif reader == "a factory":
+        assert [spec.id for spec in opened(offering(factory(make, names=["look"]))).tools.list(context=context)] == [
+            "p:look", "system:get_current_time",
+        ]  # fmt: skip
+    else:
+        change(context)
+    written["list"] = []
+    assert (context.config, len(refused)) == ({"feature": {"on": True}, "list": [1]}, 3)
+
+
+def test_the_configuration_of_a_context_that_holds_itself_is_refused() -> None:
+    config: dict[str, Any] = {}
+    config["self"] = config
+    with pytest.raises(UsageError, match="holds itself"):
+        CallContext(config=config)
+
+
+@pytest.mark.parametrize("context", [None, BOT], ids=["host", "caller"])
+def test_a_tool_that_its_factory_makes_optional_is_off_everywhere(opened: Opened, context: CallContext | None) -> None:
+    made = factory(lambda ctx: {**MAPPING, "name": "plain", "optional": True}, names=["plain"])
+    host = opened(offering(made))
+    shown = [spec.id for spec in host.tools.list(context=context)]
+    why = host.tools.why("p:plain", context=context)
+    result = host.invoke_sync("p:plain", context=context)
+    assert "p:plain" not in shown
+    assert (why.visible, why.fix, result.ok) == (False, "add 'p:plain' to tools.allow in tavern.yaml", False)
+    host = opened(offering(made), config={"tools": {"allow": ["p"]}}, home=None)
+    assert "p:plain" in [spec.id for spec in host.tools.list(context=context)]
+    assert host.tools.why("p:plain", context=context).visible
+    assert host.invoke_sync("p:plain", context=context).ok
+
+
+def test_a_second_tool_of_the_same_name_from_a_factory_is_reported(opened: Opened) -> None:
+    host = opened(offering(factory(lambda ctx: [plain, {**MAPPING, "name": "PLAIN"}], names=["plain"])))
+    assert ids(host) == ["p:plain"]
+    assert "two tools called p:plain" in reported(host, "FACTORY_NAMES")
 
 
 def raise_(error: BaseException) -> Callable[[CallContext], Any]:

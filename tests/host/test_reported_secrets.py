@@ -166,3 +166,20 @@ def test_a_secret_under_a_harmless_name_is_not_stored_with_a_job(tmp_path: Path)
     assert [
         file for file in (tmp_path / "home").rglob("*") if file.is_file() and PLANTED.encode() in file.read_bytes()
     ] == []
+
+
+@pytest.mark.parametrize("door", ["invoke", "job", "text"])
+def test_a_secret_in_place_of_the_name_of_a_tool_is_never_reported(tmp_path: Path, door: str) -> None:
+    events: list[Any] = []
+    plugins = [Plugin(Talker("nowhere"), name="talker", manifest=MANIFEST)]
+    with Tavern.open({"secrets": {"key": PLANTED}}, plugins=plugins, home=tmp_path / "home", activate="all") as host:
+        host.events.subscribe(events.append)
+        if door == "text":
+            outcome = host.run_text_sync(f"<|[REQUEST_TOOL]|>\ncommand:「始」{PLANTED}「末」\n<|[END_TOOL]|>")
+            assert not outcome.ok
+        else:
+            result = host.invoke_sync(f"talker:{PLANTED}", purpose=PLANTED, job=door == "job")
+            assert result.error is not None
+            assert result.error.kind == "TOOL_NOT_FOUND"
+    assert events
+    assert PLANTED not in repr(events)

@@ -110,6 +110,13 @@ def test_limits_are_exact(value: Any, limits: Any, words: str) -> None:
     assert words in str(problem) if words else problem is None
 
 
+@pytest.mark.parametrize(("value", "path"), [({"a": [1] * 50}, "/a"), ([0, dict.fromkeys("abcdefghijklmn", 1)], "/1")])
+def test_what_is_too_wide_is_refused_at_its_place_before_it_is_walked_through(value: Any, path: str) -> None:
+    problem = measure(value, max_nodes=10)
+    assert problem is not None
+    assert problem.path == path
+
+
 @pytest.mark.parametrize(
     ("value", "words"),
     [

@@ -185,6 +185,12 @@ MARKED = {
         ({"tree": {"next": {"next": {"leaf": "s"}}}}, {"tree": {"next": {"next": {"leaf": MASK}}}}),
         ({"more": "s"}, {"more": MASK}),
         ({"pin": ["a", "b"]}, {"pin": MASK}),
+        ({"map": [{"x": "y"}]}, {"map": MASK}),  # what is refused for its type is recorded, too
+        ({"list": {"first": "a"}}, {"list": MASK}),
+        ({"login": [["me", "1"]]}, {"login": MASK}),
+        ({"tree": [{"next": {"leaf": "s"}}]}, {"tree": MASK}),
+        ([1, {"map": 2}], [1, {"map": 2}]),  # an answer, which is recorded by the same marks
+        ({"names": ["a"], "more_names": {"b": ["c"]}}, {"names": ["a"], "more_names": {"b": ["c"]}}),
         ("pin", "pin"),
     ],
 )

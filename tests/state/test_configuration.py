@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tavern_core import Tavern
 from tavern_core.errors import ConfigInvalid
 from tavern_core.kernel.config.configuration import LoadedConfig, load, prepare_home, show
 
@@ -471,6 +472,10 @@ def test_settings_may_be_nested_or_dotted_and_references_stay_whole(place: Path)
         ("llms: {a: {kind: openai, model: m, baseUrl: 'https://host/v1?key=sesame'}}", "'https://host/v1' is not the"),
         ("llms: {a: {kind: openai, model: m, baseUrl: 'user:sesame@host'}}", "'***@host' is not the"),
         ("state: {store: 'redis:sesame@host'}", "is not a store"),
+        ("state: {store: 'redis://:sesame@host:99999/0'}", "is not a store"),
+        ("state: {store: 'redis://:sesame@host:x/0'}", "is not a store"),
+        ("state: {store: 'redis://:sesame@[::1/0'}", "is not a store"),
+        ("state: {store: 'redis://:sesame@host/first'}", "is not a store"),
     ],
 )
 def test_an_address_that_is_refused_is_quoted_without_its_credentials(place: Path, text: str, quoted: str) -> None:
@@ -481,12 +486,18 @@ def test_an_address_that_is_refused_is_quoted_without_its_credentials(place: Pat
     assert "sesame" not in f"{caught.value} {caught.value.hint}"
 
 
+@pytest.mark.parametrize("parameters", ["nope=1", "socket_timeout=soon"])
+def test_a_store_with_parameters_that_its_client_does_not_know_is_refused(place: Path, parameters: str) -> None:
+    with pytest.raises(ConfigInvalid, match="a parameter behind"):
+        Tavern.open({"state": {"store": f"redis://localhost/0?{parameters}"}}, home=place / "home")
+
+
 def test_secrets_are_masked_and_references_shown(place: Path) -> None:
     project(
         place,
         "settings:\n  extensions.a.cookie: c00kie\n  extensions.a.token: {$env: T}\n  extensions.a.登录密码: mima\n"
         "  extensions.token-tool.size: 5\nsecrets:\n  github: ghp_x\n  other: {$file: x}\nconfig:\n  apiKey: k3y\n  n: 1\n"
-        "  accounts:\n  - {user: a, password: pa55}\n  inner: {deep: {client_secret: cs1}}\n",
+        "  accounts:\n  - {user: a, password: pa55}\n  inner: {deep: {client_secret: cs1}}\nstate: {store: 'redis://:r3dis@localhost/0'}\n",
     )
     shown = {row.key: row.value for row in show(read(place))}
     assert shown["settings.extensions.a.cookie"] == shown["secrets.github"] == shown["config.apiKey"] == "***"
@@ -494,9 +505,10 @@ def test_secrets_are_masked_and_references_shown(place: Path) -> None:
     assert shown["settings.extensions.a.token"] == {"$env": "T"}
     assert shown["secrets.other"] == {"$file": "x"}
     assert shown["config.accounts"] == [{"user": "a", "password": "***"}]
+    assert shown["state.store"] == "redis://:***@localhost/0"
     assert (shown["settings.extensions.token-tool.size"], shown["config.n"]) == (5, 1)
     assert not [
         row
         for row in show(read(place))
-        if any(s in str(row.value) for s in ("c00kie", "ghp_x", "k3y", "mima", "pa55", "cs1"))
+        if any(s in str(row.value) for s in ("c00kie", "ghp_x", "k3y", "mima", "pa55", "cs1", "r3dis"))
     ]

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tavern_core.contract.stores import DAMAGED, Record
-from tavern_core.errors import StateDamaged, UsageError
+from tavern_core.errors import ConfigInvalid, StateDamaged, UsageError
 
 _LIFE_S: Final = 6.0
 _RENEW_S: Final = 2.0
@@ -86,14 +86,21 @@ class RedisRecords:
         self._errors = redis.exceptions.RedisError
         self._is_away = False
         """Whether it did not answer last time."""
-        self._redis: Any = redis.Redis.from_url(
-            address,
-            decode_responses=True,
-            encoding_errors="surrogateescape",
-            socket_timeout=_SILENT_S,
-            socket_connect_timeout=_SILENT_S,
-            retry=Retry(NoBackoff(), 0),  # what is sent a second time finds what the first one has written
-        )
+        try:
+            self._redis: Any = redis.Redis.from_url(
+                address,
+                decode_responses=True,
+                encoding_errors="surrogateescape",
+                socket_timeout=_SILENT_S,
+                socket_connect_timeout=_SILENT_S,
+                retry=Retry(NoBackoff(), 0),  # what is sent a second time finds what the first one has written
+            )
+            self._redis.connection_pool.make_connection()  # connects to nothing
+        except (ValueError, TypeError) as error:
+            raise ConfigInvalid(
+                f"state.store: a parameter behind `?` is none of the Redis client, or has a wrong value: {error}",
+                hint="for example redis://localhost:6379/0?socket_timeout=1",
+            ) from error
         self._add, self._replace, self._take = map(self._redis.register_script, (_ADD, _REPLACE, _TAKE))
         self._number = 0
         self._process = "alive"

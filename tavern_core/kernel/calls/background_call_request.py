@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextvars import ContextVar
 from dataclasses import replace
@@ -60,12 +60,14 @@ class Request:
     """Whether `arguments` are plain JSON of the host's own."""
     done: Future[ToolResult] | None = None
     """For a caller who waits: done when the job is."""
+    marked: Callable[[Any], list[str]] | None = None
+    """Lists the texts of the arguments that the schema of its tool marks as secret; None: it marks none."""
 
     def of(self, plan: Plan) -> Request:
         """The same request, with what is known of its tool."""
         spec, has_key = plan.spec, self.key is not None
         again = spec.may_be_repeated(has_key=has_key) or (has_key and spec.finds_by_key)
-        return replace(self, tool=plan.id, is_run=spec.kind == "workflow", is_harmless_again=again)
+        return replace(self, tool=plan.id, is_run=spec.kind == "workflow", is_harmless_again=again, marked=plan.marked)
 
 
 class Background(Protocol):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.calls.running_call import RunningCall, begin
@@ -80,7 +81,11 @@ class Conclusion:
         if not is_wanted or (asked is None and result.ok):
             return ()
         asked = asked or self._refused_call(call, result)
-        redact, plugin = (plan.redact, plan.spec.plugin) if plan is not None else (compile_redactor(), "")
+        if plan is None:  # its name is whatever the caller wrote
+            redact, plugin = compile_redactor(known_secrets=self.secrets.values), ""
+            asked = replace(asked, tool=redact(asked.tool))
+        else:
+            redact, plugin = plan.redact, plan.spec.plugin
         wanted = plan is not None and bool(plan.events)
         changes = () if call.is_recorded or call.changes is None else call.changes
         if result.error is not None and result.error.kind in DENIALS:
@@ -94,6 +99,7 @@ class Conclusion:
 
     def refused(self, written: str, context: CallContext | None, result: ToolResult, door: str) -> ToolResult:
         """Record a call that was refused before it reached the pipeline: an invalid block of text."""
+        result = redact_result(result, self.secrets.values)
         result = result.replace(trace=(written or "(no command)", next(self.numbers), time.time(), 0.0, self.series))
         call = begin(written, None, context, "", None, door, 0)
         call.call = self._refused_call(call, result)

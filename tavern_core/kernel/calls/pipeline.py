@@ -271,7 +271,8 @@ class Pipeline:
         if plan.gives_copy:
             give_copy(plan, call, self.limits.argument_bytes)
         if plan.wants_control and call.call is not None:
-            RUNNING[call.call.id] = CallControl(call, self.conclusion.recorder, self.artifacts)
+            conclusion = self.conclusion
+            RUNNING[call.call.id] = CallControl(call, conclusion.recorder, self.artifacts, conclusion.secrets)
         if plan.source:  # before it runs: what it reads may reach its caller, or a call within it, before it ends
             has_read(call, (plan.source,))
         return None

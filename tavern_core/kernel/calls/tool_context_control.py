@@ -22,6 +22,7 @@ from tavern_core.kernel.settings.secret_masking import KnownSecrets
 from tavern_core.model.call import CallContext
 from tavern_core.model.event import TOOL_PROGRESS
 from tavern_core.model.question import Question, QuestionKind
+from tavern_core.schema.redact import named_secrets
 
 _LONGEST_LINE: Final = 2_000
 _BETWEEN_S: Final = 0.05
@@ -57,14 +58,16 @@ class CallControl:
         "_call",
         "_conversation",
         "_hidden",
+        "_known",
         "_listener",
         "_recorder",
         "_reported_at",
         "_was_complete",
     )
 
-    def __init__(self, call: RunningCall, recorder: Recorder, artifacts: ArtifactStore) -> None:
+    def __init__(self, call: RunningCall, recorder: Recorder, artifacts: ArtifactStore, known: KnownSecrets) -> None:
         self._call = call
+        self._known = known
         self._artifacts = artifacts
         self._recorder = recorder
         self._listener = on_progress.get()
@@ -76,8 +79,17 @@ class CallControl:
         """Take what is renewed of `secrets` out of all that the tool says from now on."""
         self._hidden = secrets
 
-    def _masked(self, text: str) -> str:
-        return text if self._hidden is None else str(strike(text, self._hidden.renewed))
+    def _secrets(self) -> frozenset[str]:
+        """What the host knows to be secret, and what came in where the schema or a name says so."""
+        call, plan = self._call, self._call.plan
+        marked = plan.marked(call.values) if plan is not None and plan.marked is not None else ()
+        renewed = () if self._hidden is None else self._hidden.renewed
+        return frozenset([*self._known.values, *renewed, *marked, *named_secrets([call.arguments, call.values])])
+
+    def _shown(self, text: str, length: int) -> str:
+        """The beginning of a text of the tool, without secrets, and without what looks like one."""
+        plan = self._call.plan
+        return str(plan.redact(strike(text, self._secrets())[:length])) if plan is not None else ""
 
     @property
     def is_cancelled(self) -> bool:
@@ -108,16 +120,18 @@ class CallControl:
     def progress(self, done: float, total: float | None, message: str) -> None:
         call, now = self._call, time.perf_counter()
         call.moved_at = now
-        progress = Progress(json_number(done) or 0, json_number(total), self._masked(str(message))[:LONGEST_MESSAGE])
+        progress = Progress(json_number(done) or 0, json_number(total))
         is_complete = progress.done == progress.total
         if now - self._reported_at < _BETWEEN_S and (not is_complete or self._was_complete):
             return
         self._reported_at, self._was_complete = now, is_complete
+        if message:
+            progress = replace(progress, message=self._shown(str(message), LONGEST_MESSAGE))
         if self._listener is not None:
             self._listener(progress)
         plan = call.plan
         if plan is not None and call.call is not None:
-            data = {"tool": plan.id, **plan.redact(progress.to_json())}
+            data = {"tool": plan.id, **progress.to_json()}
             self._recorder.show(TOOL_PROGRESS, data, plugin=plan.spec.plugin, call_id=call.call.id)
 
     def can_ask(self, kind: QuestionKind) -> bool:
@@ -126,15 +140,22 @@ class CallControl:
     async def ask(self, questions: Mapping[str, Question]) -> Mapping[str, Any]:
         if self._conversation is None:
             raise unanswered(questions)
-        if self._hidden is not None:
-            questions = {key: replace(one, prompt=self._masked(one.prompt)) for key, one in questions.items()}
-        answers = await self._conversation.ask(questions)
+        secrets = self._secrets()
+        answers = await self._conversation.ask({key: _without(one, secrets) for key, one in questions.items()})
         self._call.moved_at = time.perf_counter()
         return answers
 
     def log(self, level: LogLevel, message: str) -> None:
         call = self._call
-        line = call.plan.redact(self._masked(str(message))[:_LONGEST_LINE]) if call.plan is not None else ""
+        line = self._shown(str(message), _LONGEST_LINE)
         logging.getLogger("tavern.tools").log(logging.getLevelNamesMapping()[level.upper()], "%s: %s", call.name, line)
         if self._conversation is not None:
             self._conversation.log(level, line)
+
+
+def _without(question: Question, secrets: frozenset[str]) -> Question:
+    """A question as a person or a model reads it, and as it is stored with a job."""
+    if not secrets:
+        return question
+    prompt, schema, request = (strike(part, secrets) for part in (question.prompt, question.schema, question.request))
+    return replace(question, prompt=prompt, schema=schema, request=request)

@@ -101,8 +101,10 @@ class Availability:
             return Why(entry.id, False, error.message, error.hint, entry.plugin)
         if asked is None:
             return Why(entry.id, False, "its factory makes no tool of this name for this caller", "", entry.plugin)
+        if asked is not spec and (refusal := self._refusal(asked, caller, inventory)) is not None:
+            return refusal
         alias = f", for which {tool!r} is an alias" if tool in self._specs.registry.aliases_of(entry.id) else ""
-        return self._why_there(spec, record, f"offered by {entry.plugin}{alias}", caller, inventory)
+        return self._why_there(asked, record, f"offered by {entry.plugin}{alias}", caller, inventory)
 
     def lacking(
         self, tools: Iterable[ToolSpec], profile: ProfileLike | None, context: CallContext | None

@@ -339,8 +339,9 @@ class ToolSpecs:
             seen.listed = listed  # last: a reader that sees it finds the rest
         if not seen.has_factories:
             return seen.listed
+        policy = self.policy()
         shown = (self.for_caller(s, self.default) for s in seen.listed)
-        return tuple(self.without_changed(s for s in shown if s is not None))
+        return tuple(self.without_changed(s for s in shown if s is not None and policy.host_verdict(s).allowed))
 
 
 def _pick(made: Any, entry: Entry, record: Record, diagnostics: Diagnostics) -> ToolSpec | None:
@@ -361,6 +362,11 @@ def _pick(made: Any, entry: Entry, record: Record, diagnostics: Diagnostics) -> 
             diagnostics.add(
                 "FACTORY_NAMES", f"a factory made {spec.id}, which its names do not promise; it was left out", plugin=record.name,
                 hint=f"add {spec.local_name!r} to names=[...]",
+            )  # fmt: skip
+        elif fold(spec.id) == fold(entry.id) and found is not None:
+            diagnostics.add(
+                "FACTORY_NAMES", f"a factory made two tools called {entry.id}; the second was left out", plugin=record.name,
+                hint="rename one of them; case, - and _ do not count",
             )  # fmt: skip
         elif fold(spec.id) == fold(entry.id):
             draft = record.drafts.get(entry.id)

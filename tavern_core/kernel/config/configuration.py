@@ -47,7 +47,7 @@ _FOLDERS: Final[Mapping[Keys, tuple[str, ...]]] = {
 }
 """The lists of folders, with their defaults."""
 _KNOWLEDGE: Final = "knowledge"
-_MAY_HOLD_SECRETS: Final = frozenset({"config", "llms", "secrets", "settings", "upstreams"})
+_MAY_HOLD_SECRETS: Final = frozenset({"config", "llms", "secrets", "settings", "state", "upstreams"})
 _MOST_SHOWN: Final = 5
 
 

@@ -112,7 +112,7 @@ class NewJobs:
         )  # fmt: skip
         facts = {
             "process": self._running.process, "caller": None if context is None else context.to_json(), "user": caller.user_id,
-            "arguments": arguments and self._stored(arguments, request.key), "key": request.key and self._disk.text(request.key),
+            "arguments": arguments and self._stored(arguments, request), "key": request.key and self._disk.text(request.key),
             "door": request.door, "again": request.is_harmless_again, **({"digest": digest} if digest else {}),
         }  # fmt: skip
         job, is_new = self._add(job, owner, facts, digest)
@@ -170,9 +170,11 @@ class NewJobs:
         except InputInvalid:
             return None
 
-    def _stored(self, arguments: Any, key: str | None) -> Any:
+    def _stored(self, arguments: Any, request: Request) -> Any:
         """Arguments as they are stored; None: they, or the key, hold secrets, and the job cannot be resumed."""
-        return None if key and self._disk.text(key) != key else self._disk.arguments(arguments)
+        is_marked = request.marked is not None and any(request.marked(arguments))
+        holds_secret = is_marked or (request.key is not None and self._disk.text(request.key) != request.key)
+        return None if holds_secret else self._disk.arguments(arguments)
 
 
 def _is_text(value: object) -> bool:

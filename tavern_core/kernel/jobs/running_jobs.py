@@ -309,10 +309,10 @@ class RunningJobs:
 
     def _moved(self, running: RunningJob, progress: Progress) -> None:
         now = time.monotonic()
+        running.progress = progress.to_json()
         if now - running.saved_at < _SAVE_S and progress.done != progress.total:
             return
         running.saved_at = now
-        running.progress = progress.to_json()
         if self._records.records.is_quick:
             self._save_progress(running)
         else:
@@ -352,7 +352,12 @@ class RunningJobs:
     def _write_end(self, running: RunningJob, clean: ToolResult, status: JobStatus) -> None:
         with suppress(ValueError):  # it is still reported as finished; the result is known here
             self._records.put_result(running.id, running.owner, clean)
-        self.changes.change(running.id, lambda job: ended(job, status, clean.error, running.call_id), approval=None)
+
+        def over(job: Job) -> Job:
+            progress = running.progress or job.progress  # the last one may have come too soon to be stored
+            return replace(ended(job, status, clean.error, running.call_id), progress=progress)
+
+        self.changes.change(running.id, over, approval=None)
 
     def _gone(self, running: RunningJob, result: ToolResult) -> None:
         with self._lock:

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from tavern_core.model.call import CallContext
 from tavern_core.model.result import CallTrace, ToolResult, success
+from tavern_core.schema.bounded_json_copying import SCALARS
 
 _OF_ITS_CALLER: Final = ("CANCELLED", "TIMEOUT", "BUDGET_EXCEEDED")
 """Errors with which a call ends for the sake of its caller: others do not get them."""
@@ -52,9 +53,10 @@ class ResultCache:
     def key(self, tool: str, values: Mapping[str, Any], context: CallContext) -> Key | None:
         """The key of a call: tool, arguments, and every property of the caller that an answer may depend on."""
         try:
-            given = marshal.dumps(values, 2)  # type: ignore[arg-type]
-            config = marshal.dumps(dict(context.config), 2) if context.config else b""
-        except ValueError:
+            is_flat = SCALARS.issuperset(map(type, values.values()))
+            given = marshal.dumps(sorted(values.items()) if is_flat else _in_order(values), 2)
+            config = marshal.dumps(_in_order(context.config), 2) if context.config else b""
+        except (ValueError, TypeError):  # names of different types have no order
             return None
         if len(given) + len(config) > _MOST_ARGUMENTS:
             return None
@@ -151,3 +153,10 @@ def _written(result: ToolResult) -> bytes | None:
         return marshal.dumps(kept, 2)
     except ValueError:
         return None
+
+
+def _in_order(value: Any) -> Any:
+    """Plain JSON with the members of its objects in the order of their names."""
+    if isinstance(value, dict):
+        return {name: _in_order(value[name]) for name in sorted(value)}
+    return [_in_order(item) for item in value] if isinstance(value, list) else value

@@ -279,4 +279,6 @@ def _choice_problem(item: SettingItem, value: Any) -> tuple[str, str] | None:
     if any(type(value) is type(choice) and value == choice for choice in choices):
         return None
     shown = ", ".join(str(choice) for choice in choices[:12])
-    return f"{got(value)} is none of {shown}", did_you_mean(str(value), [str(choice) for choice in choices])
+    same = next((choice for choice in choices if str(choice) == str(value)), None)
+    hint = did_you_mean(str(value), map(str, choices)) if same is None else f"write {got(same)}"
+    return f"{got(value)} is none of {shown}", hint
