@@ -7,6 +7,7 @@ Layers: defaults < user `config.yaml` < project `tavern.yaml` or `[tool.tavern]`
 
 import re
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, field_validator
 
@@ -413,8 +414,6 @@ def _store(written: str) -> str:
 
 def _is_address(written: str) -> bool:
     """Whether it is the address of a Redis server. The client would take number 0 for a database that is no number."""
-    from urllib.parse import urlsplit
-
     if re.fullmatch(r"unix://.+|rediss?://(?=.)[^/?]*(/\d*)?(\?.*)?", written) is None:
         return False
     try:
