@@ -7,7 +7,6 @@ import re
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import field, fields
-from os import PathLike
 from typing import TYPE_CHECKING, Any, Final
 
 from tavern_core.errors import UsageError
@@ -128,7 +127,7 @@ class CallContext:
         if self.permissions and (unknown := unknown_capability(sorted(self.permissions))) is not None:
             raise UsageError(f"CallContext.permissions: {unknown[0]!r:.80} is not a capability", hint=unknown[1])
         for name in ("workspace_dir", "agent_dir"):
-            if (value := getattr(self, name)) is not None and isinstance(value, PathLike):
+            if (value := getattr(self, name)) is not None and hasattr(type(value), "__fspath__"):
                 object.__setattr__(self, name, value.__fspath__())
         for name in _TEXTS:
             value = getattr(self, name)
