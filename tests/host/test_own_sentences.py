@@ -139,7 +139,7 @@ CALLS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize(
     "context",
-    [None, {"request_id": 'r"1'}, {"request_id": "\ud800", "principal": "user:é"}, {"trace_id": "t", "user_id": "u"}],
+    [None, {"request_id": 'r"1'}, {"request_id": "请求", "principal": "user:é"}, {"trace_id": "t", "user_id": "u"}],
     ids=str,
 )
 def test_a_record_is_the_same_whether_anybody_else_listens_or_not(
