@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from tavern_core import errors
-from tavern_core.errors import CallError, TavernError, UpstreamError, call_error_of
+from tavern_core.errors import CallError, InputInvalid, TavernError, UpstreamError, call_error_of
 from tavern_core.kernel.calls.background_call_request import job_id
 from tavern_core.kernel.registry import Entry
 from tavern_core.model.plugin_status import Diagnostic
@@ -19,11 +19,13 @@ from tavern_core.model.result import ToolResult, failure
 from tavern_core.model.tool import ToolSpec
 
 if TYPE_CHECKING:
+    from tavern_core.flow.node_catalogue import Nodes
     from tavern_core.flow.run_handle import RunHandle
     from tavern_core.flow.workflow_files import WorkflowFiles, WorkflowSource
     from tavern_core.flow.workflows import Workflows
     from tavern_core.kernel.plugins.host_registries import Tables
     from tavern_core.model.call import CallContext, ToolCall
+    from tavern_core.model.node import NodeSpec
     from tavern_core.model.run import RunResult
     from tavern_core.model.workflow import Workflow
 
@@ -139,8 +141,9 @@ def _file_of(source: WorkflowSource) -> Iterator[Path]:
 class Engine:
     """Runs workflows and nodes for the executors (`contract.protocols.FlowEngine`)."""
 
-    def __init__(self, workflows: Workflows, is_host: Callable[[CallContext], bool], kept: Kept) -> None:
+    def __init__(self, workflows: Workflows, nodes: Nodes, is_host: Callable[[CallContext], bool], kept: Kept) -> None:
         self._workflows = workflows
+        self._nodes = nodes
         self._is_host = is_host
         self._kept = kept
         self._asking: dict[str, tuple[RunHandle, str, Collection[str], CallContext | None]] = {}
@@ -180,13 +183,12 @@ class Engine:
     async def run_node(
         self, type_: str, arguments: Mapping[str, Any], call: ToolCall | None, named: Collection[str] = ()
     ) -> ToolResult:
-        """Run a workflow of one node. Raises as `run_workflow`."""
-        content = {
-            "name": type_,
-            "nodes": [{"id": "node", "type": type_, "inputValues": dict(arguments)}],
-            "edges": [],
-        }
-        return await self._run(content, {}, call, named, only="node")
+        """Run a workflow of one node. Raises as `run_workflow`; InputInvalid: an argument does not fit its input."""
+        content, streams, only = _one_node(type_, arguments, self._nodes.find(type_))
+        try:
+            return await self._run(content, streams, call, named, only=only)
+        except UpstreamError as error:
+            raise _about_arguments(error, type_, arguments) from error
 
     async def _run(
         self, what: Any, arguments: Mapping[str, Any], call: ToolCall | None, named: Collection[str], only: str = ""
@@ -210,6 +212,50 @@ class Engine:
             asked = [question.to_json() for question in handle.questions]
             return ToolResult(True, value={"runId": handle.id, "questions": asked}, status="job", job=handle.id)
         return _tool_result(result, only, named, partial(self._kept, context))
+
+
+def _one_node(
+    type_: str, arguments: Mapping[str, Any], spec: NodeSpec | None
+) -> tuple[dict[str, Any], dict[str, Any], str]:
+    """The workflow of one node, the inputs of its run, and the node whose outputs are the result; "": those of the workflow.
+
+    Streams pass through the interface, as in a file: a value goes in as a whole, and the chunks come out as a whole.
+    """
+    inputs = {} if spec is None else {k: s for k, s in spec.inputs.items() if s.is_stream and k in arguments}
+    outputs = {} if spec is None or not any(s.is_stream for s in spec.outputs.values()) else spec.outputs
+    values = {key: value for key, value in arguments.items() if key not in inputs}
+    nodes: list[dict[str, Any]] = [{"id": "node", "type": type_, "inputValues": values}]
+    if inputs:
+        nodes.append({"id": "in", "type": "core:GroupInput"})
+    if outputs:
+        nodes.append({"id": "out", "type": "core:GroupOutput"})
+    ends = [("in", "node", key) for key in inputs] + [("node", "out", key) for key in outputs]
+    content = {
+        "name": type_,
+        "nodes": nodes,
+        "edges": [
+            {"id": str(at), "source": source, "sourceHandle": key, "target": target, "targetHandle": key}
+            for at, (source, target, key) in enumerate(ends)
+        ],
+        "interfaceInputs": {key: {"dataFlowType": slot.type, "isStream": True} for key, slot in inputs.items()},
+        "interfaceOutputs": {
+            key: {"dataFlowType": slot.type, "isStream": slot.is_stream} for key, slot in outputs.items()
+        },
+    }
+    return content, {key: arguments[key] for key in inputs}, "" if outputs else "node"
+
+
+def _about_arguments(error: UpstreamError, type_: str, arguments: Mapping[str, Any]) -> CallError:
+    """`error`, or what it says of arguments if it is about nothing else."""
+    found = [each for each in error.details.get("problems", ()) if each.get("severity") == "error"]
+    if not found or any(each["code"] != "BAD_VALUE" or each.get("slot") not in arguments for each in found):
+        return error
+    said = [each["message"].replace(" of 'node'", "", 1) for each in found]
+    return InputInvalid(
+        f"node {type_}: {'; '.join(said)}",
+        hint=f"correct {', '.join(repr(each['slot']) for each in found)}",
+        problems=[{"path": f"/{each['slot']}", "message": text} for each, text in zip(found, said, strict=True)],
+    )
 
 
 async def _result_or_question(handle: RunHandle) -> RunResult | None:

@@ -23,13 +23,12 @@ def node_schema(inputs: Mapping[str, Slot], config: Mapping[str, Any] | None = N
     Args:
         config: the configuration that the node runs with; functions of slots use it to decide what is required.
     """
-    usable = {key: slot for key, slot in inputs.items() if not slot.is_stream}
     definitions: dict[str, Any] = {}
-    properties = {key: _property(slot, with_default=True, definitions=definitions) for key, slot in usable.items()}
+    properties = {key: _property(slot, with_default=True, definitions=definitions) for key, slot in inputs.items()}
     schema: dict[str, Any] = {"type": "object", "properties": properties}
     if definitions:
         schema["$defs"] = definitions
-    if required := [k for k, s in usable.items() if s.default is ABSENT and _is_required(s, config or {})]:
+    if required := [k for k, s in inputs.items() if s.default is ABSENT and _is_required(s, config or {})]:
         schema["required"] = required
     return schema
 
@@ -59,7 +58,8 @@ def _property(slot: Slot, *, with_default: bool, definitions: dict[str, Any] | N
         bound = slot.config.get(name)
         if isinstance(bound, int | float) and not isinstance(bound, bool) and slot.type in ("INTEGER", "FLOAT"):
             item[keyword] = bound
-    found = {"type": "array", "items": item} if slot.multi else item
+    is_list = slot.multi or (slot.is_stream and slot.type != "STRING")  # a stream of text is given as the whole text
+    found = {"type": "array", "items": item} if is_list else item
     if text := slot.description or slot.display_name:
         found = _after_type(found, "description", text)
     if with_default and (default := plain_default(slot)) is not ABSENT and default is not None:

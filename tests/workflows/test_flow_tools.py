@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from datetime import date
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -41,7 +42,7 @@ async def tick(n: int = 3) -> Out(chunks=Stream[str], text=str):
 class Own:
     @hookimpl
     def tavern_register_nodes(self) -> list[Any]:
-        return [everything, tick, repeat, wrap]
+        return [everything, tick, repeat, wrap, numbers, letters, total, free, picky]
 
 
 class Foo:
@@ -103,6 +104,7 @@ async def test_a_node_as_a_tool_says_everything_its_definition_says(flows: Flows
                 "some": {"type": "object"},
                 "items": {"type": "array"},
                 "what": {},
+                "chunks": {"type": "string"},
             },
             "required": ["text", "needed"],
         },
@@ -287,3 +289,88 @@ async def test_what_a_stream_said_can_be_read_from_the_run_behind_the_call(flows
         ]
     assert result.value == {"said": "0123", "end": "done"}
     assert [chunk["said"] for chunk in chunks] == list("0123"), chunks
+
+
+@node("own:Numbers")
+async def numbers(n: int) -> Out(out=Stream[int]):
+    for at in range(n):
+        yield at
+
+
+@node("own:Letters")
+async def letters(text: Stream[str], times: int = 1) -> Out(n=int):
+    yield Final(n=times * sum([len(chunk) async for chunk in text]))
+
+
+@node("own:Total")
+async def total(items: Stream[int]) -> Out(doubled=Stream[int], total=int):
+    found = 0
+    async for item in items:
+        found += item
+        yield 2 * item
+    yield Final(total=found)
+
+
+@node("own:Free")
+async def free(x, y=2) -> Out(both=list):  # type: ignore[no-untyped-def]
+    return [x, y]
+
+
+@node("own:Picky")
+async def picky(day: date | None = None, raw: bytes = b"", days: list[date] | None = None) -> str:
+    return f"{day} {raw!r}"
+
+
+@pytest.mark.parametrize(
+    ("type_", "arguments", "value"),
+    [
+        ("own:Tick", {"n": 4}, {"chunks": "0123", "text": "done"}),
+        ("own:Tick", {"n": 0}, {"chunks": "", "text": "done"}),
+        ("own:Numbers", {"n": 3}, [0, 1, 2]),
+        ("own:Letters", {"text": "三个字"}, 3),
+        ("own:Letters", {"text": "abc", "times": 2}, 6),
+        ("own:Total", {"items": [1, 2, 3]}, {"doubled": [2, 4, 6], "total": 6}),
+        ("own:Free", {"x": {"any": "value"}}, [{"any": "value"}, 2]),
+        ("own:Free", {"x": 1, "y": None}, [1, None]),
+    ],
+)
+async def test_streams_of_a_node_tool_are_given_and_answered_as_a_whole(
+    flows: Flows, type_: str, arguments: dict[str, Any], value: Any
+) -> None:
+    foo = Foo(flows)
+    foo.tool("one", type="node", nodeType=type_)
+    async with foo.open() as tavern:
+        result = await tavern.invoke("foo:one", arguments)
+    assert result.value == value, result.error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "path", "said"),
+    [
+        ({"day": "soon"}, "/day", "input 'day': Input should be a valid date"),
+        ({"raw": "***"}, "/raw", "input 'raw' takes bytes, in JSON as base64"),
+        ({"days": ["2026-01-01", "x"]}, "/days", "input 'days'"),
+    ],
+)
+async def test_an_argument_that_does_not_fit_its_node_is_an_error_of_the_caller(
+    flows: Flows, arguments: dict[str, Any], path: str, said: str
+) -> None:
+    foo = Foo(flows)
+    foo.tool("one", type="node", nodeType="own:Picky")
+    async with foo.open() as tavern:
+        error = (await tavern.invoke("foo:one", arguments)).error
+    assert error is not None
+    assert (error.kind, error.outcome, error.fix) == ("INPUT_SCHEMA_INVALID", "none", f"correct '{path[1:]}'")
+    assert said in error.message
+    assert [problem["path"] for problem in error.details["problems"]] == [path]
+
+
+async def test_a_workflow_tool_takes_a_stream_of_numbers_as_a_list(flows: Flows) -> None:
+    foo = Foo(flows)
+    flows.write("sum", {"i": "core:GroupInput", "t": {"type": "own:Total"}, "o": OUT["type"]}, "i.items>t.items t.total>o.total", description="d",
+                interfaceInputs={"items": {"dataFlowType": "INTEGER", "isStream": True, "required": True}}, interfaceOutputs={"total": {"dataFlowType": "INTEGER"}})  # fmt: skip
+    async with foo.open() as tavern:
+        schema = tavern.tools["workflow:sum"].input_schema
+        result = await tavern.invoke("workflow:sum", {"items": [1, 2]})
+    assert schema["properties"]["items"] == {"type": "array", "items": {"type": "integer"}}
+    assert result.value == 3, result.error

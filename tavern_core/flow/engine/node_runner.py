@@ -27,6 +27,7 @@ from tavern_core.kernel.execution.sync_async_drivers import TimeLimit, bounded
 from tavern_core.kernel.execution.threads import Owner
 from tavern_core.kernel.nodes.annotation_coercion import adapt, adapted
 from tavern_core.kernel.views.stream_view import ReadStream
+from tavern_core.model.node import Slot
 from tavern_core.model.safe_printing import with_type
 
 _NEVER_AGAIN: Final = (
@@ -281,7 +282,8 @@ async def collect(scope: ScopePart, work: Work, inputs: dict[str, Any]) -> Any:
     """
     path = scope.prefix + work.step.id
 
-    async def read(key: str, readers: list[Reader]) -> None:
+    async def read(key: str, slot: Slot) -> None:
+        readers: list[Reader] = inputs[key] if slot.multi else [inputs[key]]
         chunks: list[Any] = []
         out = None if scope.out is None else scope.out.get(key)
         count = 0
@@ -301,10 +303,11 @@ async def collect(scope: ScopePart, work: Work, inputs: dict[str, Any]) -> Any:
                 out.close(error)
             inputs[key] = Skip
             return
-        inputs[key] = "".join(chunks) if chunks and all(isinstance(c, str) for c in chunks) else chunks
+        is_text = all(isinstance(chunk, str) for chunk in chunks) if chunks else slot.type == "STRING"
+        inputs[key] = "".join(chunks) if is_text else chunks
 
-    streams = {binding.key: binding.slot.multi for binding in work.step.streams}
-    await together([read(key, inputs[key] if multi else [inputs[key]]) for key, multi in streams.items()])
+    streams = {binding.key: binding.slot for binding in work.step.streams}
+    await together([read(key, slot) for key, slot in streams.items()])
     given = {
         key: value
         for key, value in inputs.items()

@@ -193,6 +193,7 @@ class _NodeReader:
                 continue
             if parameter.kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL):
                 raise self._refuse(f"parameter {name!r} cannot be given by name", "use plain parameters")
+            hint = Any if hint is inspect.Parameter.empty else hint
             inputs[name], adapter = self._input(name, hint, parameter.default, words.get(name, ""))
             if adapter is not None:
                 adapters[name] = adapter
