@@ -17,6 +17,7 @@ import pytest
 
 from tavern_core import Plugin, Tavern, hookimpl, tool
 from tavern_core.errors import PluginError, PluginNotFound, SettingsInvalid, UsageError
+from tavern_core.model.plugin_status import PluginStatus
 from tests.counting import calls_made
 
 from .conftest import run
@@ -391,15 +392,27 @@ def test_a_plugin_that_calls_its_own_tool_while_it_starts_gets_an_answer(worksho
 # Reload ------------------------------------------------------------------------------------------------------------------
 
 
-def test_reload_reads_code_manifest_and_tool_files_anew(workshop: Workshop) -> None:
+def reload(host: Tavern) -> PluginStatus:
+    return host.plugins.reload_sync("one")
+
+
+def switch_off_and_on(host: Tavern) -> PluginStatus:
+    host.plugins.disable_sync("one")
+    return host.plugins.enable_sync("one")
+
+
+@pytest.mark.parametrize("again", [reload, switch_off_and_on])
+def test_reload_and_enable_read_code_manifest_and_tool_files_anew(
+    workshop: Workshop, again: Callable[[Tavern], PluginStatus]
+) -> None:
     folder = workshop.folder("one", TOOL, HELLO)
     host = workshop.open()
     host.invoke_sync("one:hello")
     edited(folder / "__init__.py", workshop.module(TOOL.replace("hello ", "bye ")))
-    host.plugins.reload_sync("one")
+    again(host)
     assert host.invoke_sync("one:hello").value == "bye World"
     edited(folder / "plugin.yaml", 'name: one\nversion: "2.0"\ndisplayName: Two\n' + HELLO)
-    assert host.plugins.reload_sync("one").version == "2.0"
+    assert again(host).version == "2.0"
     assert host.plugins["one"].display_name == "Two"
     (folder / "tools").mkdir()
     text = '{"id": "hi", "description": "%s", "parameters": {"type": "object"}, "implementation": {"type": "script", "command": ["python", "run.py"]}}'
@@ -407,11 +420,11 @@ def test_reload_reads_code_manifest_and_tool_files_anew(workshop: Workshop) -> N
     (folder / "run.py").write_text("print('{}')")
     (folder / "__init__.py").write_text("")
     edited(folder / "plugin.yaml", 'name: one\nversion: "2.0"\ntools: {entry: tools}\n')
-    host.plugins.reload_sync("one")
+    again(host)
     assert ids(host) == ["one:hi"]
     assert host.tools.get("one:hi").description == "first"
     edited(folder / "tools" / "hi.tool.json", text % "second")
-    host.plugins.reload_sync("one")
+    again(host)
     assert host.tools.get("one:hi").description == "second"
 
 

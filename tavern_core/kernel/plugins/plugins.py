@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, ItemsView, Iterator, Mapping, ValuesView
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from tavern_core.errors import PluginError, UsageError
@@ -106,14 +107,18 @@ class Plugins(Mapping[str, PluginStatus]):
     async def enable(self, name: str) -> PluginStatus:
         """Let a disabled or failed plugin be used again: now, if it is one that starts with the host, else on first use.
 
+        Its files and code are read again, as by `reload`: they may have changed meanwhile.
+
         Raises:
-            PluginError: it should start now and cannot; the status says why.
+            PluginError: it no longer exists, or should start now and cannot; the status says why.
         """
         record = self._own(name)
         record.candidate.end_pause()
         self._states.enable(name)
         self._reconciler.forget_failures(name)
         record.broken = None
+        if not record.active and record.candidate.unload_here is not None:
+            record = await self._lifecycle.renew(name, partial(self._read_again, record), wanted=lambda _: False)
         await self._settle()
         if record.usable and not record.active and (record.paused or self._reconciler.starts_with_host(record)):
             await self._lifecycle.activate(name)
@@ -137,10 +142,9 @@ class Plugins(Mapping[str, PluginStatus]):
             )
 
         def change() -> None:
-            record.candidate.unload()
             record.candidate.end_pause()
             self._reconciler.forget_failures(name)
-            self._reconciler.read_again(name)
+            self._read_again(record)
 
         try:
             record = await self._lifecycle.renew(name, change, wanted=self._reconciler.starts_with_host)
@@ -236,6 +240,12 @@ class Plugins(Mapping[str, PluginStatus]):
         if record.candidate.fixed_id:
             raise UsageError(f"{name} is part of the host and cannot be changed")
         return record
+
+    def _read_again(self, record: Record) -> None:
+        """Put a new record in its place; raises PluginError: it no longer exists."""
+        record.candidate.unload()
+        self._reconciler.read_again(record.name)
+        self._lifecycle.record(record.name).paused = record.paused
 
     async def _settle(self) -> None:
         """Check again: plugins that depend on it may have to stop, or become usable."""
