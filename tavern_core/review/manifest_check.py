@@ -16,15 +16,16 @@ from tavern_core.kernel.browser_assets import served_file
 from tavern_core.kernel.discovery.manifest_facts import facts_of
 from tavern_core.kernel.files.plugin_file_reader import PluginFiles
 from tavern_core.kernel.manifest.declared_tools import DeclaredTools, read_declared_tools
-from tavern_core.kernel.manifest.implementation_validation import RUNNERS
 from tavern_core.kernel.manifest.manifest_reader import ManifestReading
 from tavern_core.kernel.manifest.manifest_rules import declared_paths
 from tavern_core.kernel.manifest.tool_ids import IdRefusal, canonical_id
 from tavern_core.kernel.manifest.workflow_file_codec import read_workflow
+from tavern_core.kernel.text.json_document import read_json
 from tavern_core.model.manifest import Manifest
 from tavern_core.model.naming_rules import split_id
 from tavern_core.model.nearest import did_you_mean, fold
 from tavern_core.model.node import NodeSpec
+from tavern_core.model.script_command import words_before_file
 from tavern_core.model.tool import ToolSpec
 from tavern_core.model.toolfile import workflow_file_names
 from tavern_core.model.workflow import Workflow
@@ -32,6 +33,7 @@ from tavern_core.review.hookimpl_scan import FoundHook, SourceScan
 from tavern_core.review.name_resolution import UNKNOWN, Definition
 from tavern_core.review.tool_signature_scan import unfit
 from tavern_core.review.unused_permissions import unused_permissions
+from tavern_core.schema.problem import split_pointer
 from tavern_core.schema.validate import compile_validator
 
 MANIFEST: Final = "MANIFEST_INVALID"
@@ -120,19 +122,22 @@ class ManifestCheck:
         return served_file(frontend, "vanilla" if path[1] == "vanilla" else "build", relative)[0]
 
     def _spec(self, spec: ToolSpec) -> Iterator[Finding]:
-        where = self._declared_at(spec)
         if not spec.description:
             hint = "say what it does and when to use it; models choose by this"
+            where = self._declared_at(spec, "description")
             yield Finding(TOOL, f"the tool {spec.local_name!r} has no description", hint, where, "warning")
         if spec.kind == "script":
-            yield from self._script(spec, where)
+            yield from self._script(spec)
         if workflow := spec.implementation.get("workflowId"):
+            where = self._declared_at(spec, "implementation", "workflowId")
             yield from self._workflow(spec.local_name, str(workflow), where)
         if spec.examples:
             validator = compile_validator(spec.input_schema, name=spec.name)
             for number, example in enumerate(spec.examples):
                 for problem_ in validator.problems(dict(example.arguments), limit=3):
                     message = f"example {number} of {spec.local_name!r} is refused by its own parameters: {problem_}"
+                    inside = (int(part) if part.isdigit() else part for part in split_pointer(problem_.path))
+                    where = self._declared_at(spec, "examples", number, "arguments", *inside)
                     yield Finding(TOOL, message, "correct the example or the schema", where)
 
     def _workflow(self, tool: str, written: str, where: Location) -> Iterator[Finding]:
@@ -152,22 +157,28 @@ class ManifestCheck:
             if each.code in _OF_ANY_NODES:
                 yield Finding(TOOL, f"the tool {tool!r}: {each.message}", each.hint, Location(file))
 
-    def _declared_at(self, spec: ToolSpec) -> Location:
-        """Where a tool is declared: its file, or its line in plugin.yaml."""
+    def _declared_at(self, spec: ToolSpec, *inside: str | int) -> Location:
+        """Where a tool is declared, or a part of it: in its file, or in plugin.yaml."""
         file, _, place = spec.source.partition(": ")
         key, _, index = place.partition(".")
-        return self._document.locate((key, int(index))) if index.isdigit() else Location(file.partition(":")[0])
+        if index.isdigit():
+            return self._document.locate((key, int(index), *inside))
+        file = file.partition(":")[0]
+        text = self._files.read(file) if file.endswith(".json") else None
+        return Location(file) if text is None else read_json(text, file, code=TOOL).locate(inside)
 
-    def _script(self, spec: ToolSpec, where: Location) -> Iterator[Finding]:
+    def _script(self, spec: ToolSpec) -> Iterator[Finding]:
         words = [str(word) for word in spec.implementation.get("command", ())]
-        if words and words[0] in RUNNERS:
-            words = [word for word in words[1:] if not word.startswith("-") and word != "run"]
-        if not words:
-            hint = 'write the file: ["python", "scripts/run.py"]'
-            yield Finding(TOOL, f"the command of {spec.local_name!r} names no file to run", hint, where)
-        elif problem := self._files.problem(words[0]):
+        file = "".join(words[words_before_file(words)[0] :][:1])
+        if problem := self._files.problem(file):
             hint = "create it, or correct the path; it is relative to plugin.yaml"
+            where = self._declared_at(spec, "implementation", "command")
             yield Finding(TOOL, f"the tool {spec.local_name!r}: {problem}", hint, where)
+        cwd = spec.implementation.get("cwd")
+        if isinstance(cwd, str) and self._files.names(cwd) is None:
+            where = self._declared_at(spec, "implementation", "cwd")
+            message = f"the tool {spec.local_name!r}: {cwd!r} is not a folder of the plugin"
+            yield Finding(TOOL, message, "create it, or leave cwd out", where)
 
     # Hooks -------------------------------------------------------------------------------------------------------------
 
@@ -244,7 +255,7 @@ class ManifestCheck:
             yield from self._not_returned({*returned})
 
     def _not_returned(self, returned: set[str]) -> Iterator[Finding]:
-        code = [s.name for s in self._tools.specs if s.kind == "python" and not s.implementation.get("handler")]
+        code = [s.name for s in self._tools.of_code]
         own = [s.name for s in self._tools.drafts if s.kind == "python" and not s.implementation.get("handler")]
         for name in (*own, *code):
             if name not in returned:

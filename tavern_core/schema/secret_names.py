@@ -123,6 +123,11 @@ def is_secret_name(name: str) -> bool:
     return _is_secret(name[:_LONGEST_NAME])
 
 
+def is_secret_variable(name: str) -> bool:
+    """`is_secret_name`, for environment variables, whose names end in more words of secrets: ``DB_PASS``."""
+    return is_secret_name(name) or name.upper().endswith(("KEY", "PASS", "AUTH", "CREDS"))
+
+
 @lru_cache(maxsize=4_096)
 def _is_secret(name: str) -> bool:
     words = [word.lower() for word in _WORDS.findall(name) if not word.isdigit()]

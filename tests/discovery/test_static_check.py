@@ -6,12 +6,15 @@ import json
 import random
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tavern_core.contract.hookspecs import HOOKS
+from tavern_core.kernel.manifest.tool_files import read_tool_file, tool_spec
+from tavern_core.model.manifest import Manifest
 from tavern_core.review.hookimpl_scan import scan_sources
 from tavern_core.review.plugin_check import CheckReport, check_plugin
 
@@ -255,11 +258,60 @@ def test_tool_files_are_checked_to_the_end(places: Places) -> None:
     report = check_plugin(places.folder_plugin("text", "tools: {entry: tools}\n", files=files))
     assert [str(f).split(" (")[0] for f in report.findings] == [
         "tools/b.tool.json:1:78: parameters.required: must be array, got integer 5",
-        "tools/c.tool.json: example 0 of 'c' is refused by its own parameters: /zz: unknown argument 'zz'",
-        "tools/d.tool.json: the tool 'd': there is no 'gone.js' in the plugin's folder",
-        "tools/e.tool.json: the tool 'e': there is no 'flows/e.json' in the plugin's folder",
-        "tools/f.tool.json: the tool 'f' has no description",
+        "tools/c.tool.json:1:172: examples.0.arguments.zz: example 0 of 'c' is refused by its own parameters: /zz: unknown argument 'zz'",
+        "tools/d.tool.json:1:115: implementation.command: the tool 'd': there is no 'gone.js' in the plugin's folder",
+        "tools/e.tool.json:1:86: implementation.workflowId: the tool 'e': there is no 'flows/e.json' in the plugin's folder",
+        "tools/f.tool.json:1:1: description: the tool 'f' has no description",
     ]
+
+
+@pytest.mark.parametrize(
+    ("implementation", "said"),
+    [
+        ({"command": "python -c print(1)"}, "error command: option '-c' of python is not allowed"),
+        ({"command": "python3 -m json.tool"}, "error command: option '-m' of python is not allowed"),
+        ({"command": "node --eval 1"}, "error command: option '--eval' of node is not allowed"),
+        ({"command": "python -u"}, "error command: python is given no file to run"),
+        ({"command": "deno run.ts"}, "error command: deno needs `run` before the file"),
+        ({"command": "python -u gone.py"}, "error command: the tool 'a': there is no 'gone.py' in the plugin's folder"),
+        ({"env": ["API_KEY"]}, "error env: API_KEY may hold a secret and is not passed on"),
+        ({"env": ["DB_PASS"]}, "error env: DB_PASS may hold a secret and is not passed on"),
+        (
+            {"env": ["GIT_DIR"]},
+            "error env: GIT_DIR is never passed on: it makes programs load code, or is the host's own",
+        ),
+        ({"env": ["EDITOR"]}, ""),
+        (
+            {"env": ["EDITOR", "SHELL"]},
+            "warning env.1: the tool needs 'env:SHELL', which plugin.yaml does not request",
+        ),
+        ({"cwd": "gone"}, "error cwd: the tool 'a': 'gone' is not a folder of the plugin"),
+        ({"cwd": "tools"}, ""),
+    ],
+)
+def test_what_no_call_of_a_script_would_pass_is_reported_with_its_place(
+    places: Places, implementation: dict[str, Any], said: str
+) -> None:
+    tool = {"type": "script", "command": "python -u run.py", **implementation}
+    files = {"tools/a.tool.json": script_tool("a", description="d", implementation=tool), "run.py": ""}
+    manifest = 'tools: {entry: tools}\npermissions: {capabilities: ["env:EDITOR"]}\n'
+    report = check_plugin(places.folder_plugin("text", manifest, files=files))
+    findings = [f for f in report.findings if f.severity != "info"]
+    found = [f"{f.severity} {f.where.pointer.removeprefix('implementation.')}: {f.message}" for f in findings]
+    assert found == [said] * bool(said)
+    assert all(f.where.line == 1 and f.where.column > 1 and f.hint for f in findings)
+
+
+@pytest.mark.parametrize(("own", "of_script", "ms"), [(1000, 60000, 1000), (60000, 500, 500), (700, None, 700)])
+def test_of_two_time_outs_the_shorter_holds(places: Places, own: int, of_script: int | None, ms: int) -> None:
+    script = {"type": "script", "command": "python run.py"} | ({"timeout": of_script} if of_script else {})
+    text = script_tool("a", description="d", timeout=own, implementation=script)
+    reading = read_tool_file(text, "a.tool.json")
+    assert reading.definition is not None
+    manifest = Manifest(name="text", version="1")
+    spec = tool_spec(reading.definition, manifest=manifest, document=reading.document).spec
+    assert spec is not None
+    assert (spec.timeout_ms, spec.implementation.get("timeout", ms)) == (ms, ms)
 
 
 COMMANDS: dict[str, str | None] = {
@@ -292,7 +344,7 @@ def test_what_is_said_of_an_inline_tool_points_at_its_line(places: Places) -> No
     report = check(places, "", "tools:\n  - {id: a, description: d, implementation: {type: rocket}, parameters: {type: object}}\n"
                    "  - {id: b, implementation: {type: rocket}, parameters: {type: object}}\n")  # fmt: skip
     assert [str(f) for f in report.findings] == [
-        "plugin.yaml:5:5: tools.1: the tool 'b' has no description (say what it does and when to use it; models choose by this)"
+        "plugin.yaml:5:5: tools.1.description: the tool 'b' has no description (say what it does and when to use it; models choose by this)"
     ]
 
 
@@ -420,7 +472,9 @@ def test_two_tools_of_one_name_are_one_finding_at_the_second(places: Places) -> 
             "flow",
             "flow.txt",
             "",
-            ["error plugin.yaml:4:3: tools.0: the tool 'run': there is no 'flow.json' in the plugin's folder"],
+            [
+                "error plugin.yaml:4:74: tools.0.implementation.workflowId: the tool 'run': there is no 'flow.json' in the plugin's folder"
+            ],
         ),
         ("flow", "flow.json", "[1]", ["error flow.json:1:1: this is not a workflow"]),
         (

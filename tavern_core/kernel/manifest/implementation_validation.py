@@ -14,11 +14,11 @@ from urllib.parse import urlsplit
 from tavern_core.kernel.files.safe_paths import path_problem
 from tavern_core.model.environment_variables import is_name, is_refused
 from tavern_core.model.safe_printing import quoted_address
+from tavern_core.model.script_command import RUNNERS, words_before_file
 from tavern_core.model.tool import ENDPOINT_KINDS
 from tavern_core.model.toolfile import Implementation
+from tavern_core.schema.secret_names import is_secret_variable
 
-RUNNERS: Final = ("python", "python3", "node", "bun", "deno")
-"""Programs a script tool may be run by; anything else must be a file of the plugin (SECURITY §5)."""
 Problems = Iterator[tuple[str, str, str]]
 _METHODS: Final = ("POST", "GET", "PUT", "PATCH", "DELETE", "HEAD")
 _SHELL_SIGN = re.compile(r"\d?[|&;<>].*|.*[|&;]", re.DOTALL)
@@ -64,13 +64,26 @@ def _script_problems(implementation: Implementation) -> Problems:
     if argv[0] not in RUNNERS and (problem := _program_problem(argv[0])):
         hint = f"use one of {', '.join(RUNNERS)}, or a file inside the plugin"
         yield "command", f"{argv[0]!r:.120} may not run scripts: {problem}", hint
+    _, problem, hint = words_before_file(argv)
+    if problem:
+        yield "command", problem, hint
     if implementation.cwd is not None and (problem := path_problem(implementation.cwd)):
         yield "cwd", f"{implementation.cwd!r:.120}: {problem}", "name a folder inside the plugin"
     for name in implementation.env:
         if not is_name(name):
             yield "env", f"{name!r:.80} is not the name of an environment variable", "list names, not values"
-        elif is_refused(name):
-            yield "env", f"{name} is never passed on: it makes programs load code, or is the host's own", "delete it"
+        elif why := withheld(name):
+            yield "env", f"{name} {why[0]}", why[1]
+
+
+def withheld(name: str) -> tuple[str, str] | None:
+    """Why no program gets a variable of the host, whatever is granted, and the repair; None: it may get it."""
+    if is_secret_variable(name):
+        hint = f'declare it in configSchema with "secret": true and set it to {{"$env": "{name}"}}'
+        return "may hold a secret and is not passed on", hint
+    if is_refused(name):
+        return "is never passed on: it makes programs load code, or is the host's own", "delete it"
+    return None
 
 
 def _program_problem(program: str) -> str:

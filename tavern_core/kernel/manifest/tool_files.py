@@ -18,13 +18,14 @@ from pydantic import ValidationError
 
 from tavern_core.errors import Finding
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.kernel.manifest.implementation_validation import KINDS, shell_signs, split_command
+from tavern_core.kernel.manifest.implementation_validation import KINDS, shell_signs, split_command, withheld
 from tavern_core.kernel.manifest.key_shape_examples import SHAPES
 from tavern_core.kernel.manifest.tool_ids import IdRefusal, canonical_id
 from tavern_core.kernel.settings.setting_value_validation import setting_problems
 from tavern_core.kernel.text.document_limits import MOST_FINDINGS
 from tavern_core.kernel.text.json_document import JsonDocument, read_json
 from tavern_core.model.capability import is_capability, known_capability
+from tavern_core.model.environment_variables import PERMISSION, is_name
 from tavern_core.model.manifest import Manifest
 from tavern_core.model.nearest import did_you_mean, known_instead
 from tavern_core.model.path_problem import Path
@@ -229,6 +230,12 @@ class _Making:
         for key, message, hint in check(implementation):
             path = ("handler",) if key == "handler" and self.definition.handler else ("implementation", key)
             self.refuse(path, message, hint)
+        asked = {request.name for request in self.manifest.permissions.capabilities}
+        for index, name in enumerate(implementation.env):
+            if is_name(name) and not withheld(name) and PERMISSION + name not in asked:
+                message = f"the tool needs {PERMISSION + name!r}, which plugin.yaml does not request"
+                hint = f"add `- {PERMISSION + name}` under permissions.capabilities in plugin.yaml"
+                self.report(("implementation", "env", index), message, hint, "warning")
         if implementation.type == "script" and (signs := shell_signs(implementation.command)):
             message = f"no shell runs the command: {' '.join(signs)} and what follows are arguments of the script"
             hint = "do this within the script; if they are meant as arguments, write the command as a list of words"
@@ -269,6 +276,7 @@ class _Making:
         output: dict[str, Any] | None,
     ) -> ToolSpec:
         given, security = self.definition, self.definition.security_context
+        timeout = min((each for each in (implementation.timeout, given.timeout) if each), default=None)
         optional: dict[str, Any] = {} if parameters is None else {"input_schema": parameters}
         return ToolSpec(
             name=name,
@@ -287,8 +295,8 @@ class _Making:
             destructive=security.destructive,
             idempotent=security.idempotent,
             untrusted=security.untrusted,
-            timeout_ms=implementation.timeout or given.timeout,
-            implementation=_implementation_data(implementation),
+            timeout_ms=timeout,
+            implementation=_implementation_data(implementation, timeout),
             config_schema=tuple(
                 item.model_dump(mode="json", by_alias=True, exclude_defaults=True) for item in given.config_schema
             ),
@@ -310,9 +318,11 @@ class _Making:
         self.findings.append(Finding(CODE, message, hint, where, severity, details))
 
 
-def _implementation_data(implementation: Implementation) -> dict[str, Any]:
-    """The implementation as executors get it."""
+def _implementation_data(implementation: Implementation, timeout: int | None) -> dict[str, Any]:
+    """The implementation as executors get it, with the time-out that holds."""
     data: dict[str, Any] = implementation.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     if implementation.type == "script":
         data["command"] = list(split_command(implementation.command or ""))
+    if "timeout" in data:
+        data["timeout"] = timeout
     return data

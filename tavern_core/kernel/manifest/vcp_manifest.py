@@ -16,7 +16,7 @@ from typing import Any, Final
 from tavern_core.errors import Finding
 from tavern_core.kernel.files.plugin_file_reader import PluginFiles
 from tavern_core.kernel.manifest.declared_tools import DeclaredTools
-from tavern_core.kernel.manifest.implementation_validation import KINDS, RUNNERS, split_command
+from tavern_core.kernel.manifest.implementation_validation import KINDS, split_command
 from tavern_core.kernel.manifest.tool_ids import plugin_name
 from tavern_core.kernel.manifest.translated import CODE, Translated, unstated_needs
 from tavern_core.kernel.manifest.vcp_parameters import declared_schema, infer, inferred_schema, prose
@@ -27,6 +27,7 @@ from tavern_core.model.naming_rules import is_local_name
 from tavern_core.model.nearest import fold
 from tavern_core.model.path_problem import Path
 from tavern_core.model.safe_printing import seen
+from tavern_core.model.script_command import words_before_file
 from tavern_core.model.tool import ToolSpec
 from tavern_core.model.toolfile import Implementation
 
@@ -112,8 +113,7 @@ class _Reading:
         for _, message, _ in KINDS["script"](Implementation(type="script", command=written)):
             return (), f"its program is refused: {message}"
         argv = split_command(written)
-        file = argv[0] if argv[0] not in RUNNERS else next((w for w in argv[1:] if w != "run" and w[:1] != "-"), "")
-        if problem := self._files.problem(file) if file else "its entryPoint names no file":
+        if problem := self._files.problem(argv[words_before_file(argv)[0]]):
             return (), f"its program is refused: {problem}"
         return argv, ""
 

@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shlex
 import site
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from tavern_core.box import runtime_paths
 from tavern_core.box.policy import BoxPolicy
@@ -27,21 +26,8 @@ from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model.environment_variables import for_programs, is_name, is_passed, is_refused
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.plugin_status import NOT_PART
-from tavern_core.schema.secret_names import is_secret_name
-
-RUNNERS: Final = ("python", "python3", "node", "bun", "deno")
-_FLAGS: Final = {
-    "python": re.compile(r"-[uBOEsSIPq]+|-OO|-[WX][\w:.,=-]+"),
-    "node": re.compile(
-        r"--(no-warnings|enable-source-maps|experimental-strip-types|experimental-transform-types|trace-warnings|trace-uncaught"
-        r"|no-deprecation|max-old-space-size=\d+|stack-size=\d+)"
-    ),
-    "bun": re.compile(r"--(bun|smol|no-install|silent)"),
-    "deno": re.compile(
-        r"-A|-q|--quiet|--no-(prompt|check|remote|npm|config|lock)|--cached-only|--(allow|deny)-[a-z-]+(=.+)?|--unstable(-[a-z-]+)?"
-    ),
-}
-"""Options of a runner that are allowed before the file; each changes how the file runs, none loads other code."""
+from tavern_core.model.script_command import RUNNERS, words_before_file
+from tavern_core.schema.secret_names import is_secret_variable
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +71,7 @@ def read_command(tool: str, command: Any, cwd: Any, plugin: Path) -> ScriptComma
     """
     root = plugin.resolve()
     words = _words(tool, command)
-    first, rest = words[0], words[1:]
+    first = words[0]
     runner = "python" if first == "python3" else first if first in RUNNERS else ""
     if not runner:
         file = _own_file(tool, first, root, RUNNERS)
@@ -93,12 +79,12 @@ def read_command(tool: str, command: Any, cwd: Any, plugin: Path) -> ScriptComma
             raise _wrong(
                 tool, f"{first!r:.120} is not executable", f"chmod +x {first}, or name its interpreter: python {first}"
             )
-        return ScriptCommand("", (), file, tuple(rest), _folder(tool, cwd, root))
-    before = _options(tool, runner, rest)
-    if len(before) == len(rest):
-        raise _wrong(tool, f"{first} is given no file to run", f'"command": "{first} scripts/tool.py"')
-    file = _own_file(tool, rest[len(before)], root)
-    return ScriptCommand(runner, tuple(before), file, tuple(rest[len(before) + 1 :]), _folder(tool, cwd, root))
+        return ScriptCommand("", (), file, tuple(words[1:]), _folder(tool, cwd, root))
+    count, problem, hint = words_before_file(words)
+    if problem:
+        raise _wrong(tool, problem, hint)
+    file = _own_file(tool, words[count], root)
+    return ScriptCommand(runner, tuple(words[1:count]), file, tuple(words[count + 1 :]), _folder(tool, cwd, root))
 
 
 def _words(tool: str, command: Any) -> list[str]:
@@ -120,24 +106,6 @@ def _words(tool: str, command: Any) -> list[str]:
     if any("\ud800" <= c <= "\udfff" for word in words for c in word):
         raise _wrong(tool, "holds half of a surrogate pair", "write it as text")
     return words
-
-
-def _options(tool: str, runner: str, words: list[str]) -> list[str]:
-    """The words before the file: the runner's sub-command and allowed options."""
-    found = words[:1] if runner in ("bun", "deno") and words[:1] == ["run"] else []
-    if runner == "deno" and not found:
-        raise _wrong(tool, "deno needs `run` before the file", '"command": "deno run scripts/tool.ts"')
-    for word in words[len(found) :]:
-        if not word.startswith("-"):
-            break
-        if _FLAGS[runner].fullmatch(word) is None:
-            raise _wrong(
-                tool,
-                f"option {word!r:.120} of {runner} is not allowed",
-                "put the code into a file of the plugin and name that file; words after the file are the script's arguments",
-            )
-        found.append(word)
-    return found
 
 
 def _own_file(tool: str, word: str, root: Path, runners: Iterable[str] = ()) -> Path:
@@ -205,8 +173,6 @@ def _wrong(tool: str, what: str, hint: str) -> ToolFileInvalid:
 #
 # Everything else is withheld, above all apparent secrets: a script gets secrets only as its own `config`, on stdin.
 
-_SECRET_ENDS: Final = ("KEY", "PASS", "AUTH", "CREDS")
-
 
 def check_names(tool: str, names: Iterable[str]) -> tuple[str, ...]:
     """The variables that a tool file requests in `implementation.env`.
@@ -225,7 +191,7 @@ def check_names(tool: str, names: Iterable[str]) -> tuple[str, ...]:
                 f"tool {tool}: implementation.env: {name!r} makes programs load code and is never passed on",
                 hint="delete it; the plugin contains what the script needs",
             )
-        if is_secret_name(name) or name.upper().endswith(_SECRET_ENDS) or is_refused(name):
+        if is_secret_variable(name) or is_refused(name):
             raise ToolFileInvalid(
                 f"tool {tool}: implementation.env: {name!r} may hold a secret and is not passed on",
                 hint='declare it in configSchema with "secret": true and set it to {"$env": "' + name + '"}',
