@@ -85,6 +85,30 @@ def test_a_plugin_that_returns_a_tool_that_can_never_run_fails_and_says_what_to_
     assert "'https://n8n.example.com' is not the address of a webhook" in host.plugins["t"].reason
 
 
+class Sender:
+    """An executor of a plugin for a kind of which the host has adapters."""
+
+    def bind(self, spec: Any, home: Any) -> BoundTool:
+        return BoundTool(lambda arguments, call=None: spec.endpoint, is_async=False)
+
+
+@pytest.mark.parametrize("kind", ["mcp", "comfyui", "llm", "core", "own"])
+def test_a_kind_for_which_a_plugin_has_an_executor_runs_as_that_says(opened: Opened, kind: str) -> None:
+    class Sending:
+        @hookimpl
+        def tavern_register_executors(self, ctx: Any) -> Any:
+            return {kind: Sender()}
+
+        @hookimpl
+        def tavern_register_tools(self, ctx: Any) -> Any:
+            return [ToolSpec("one", kind=kind, endpoint="http://its.own/1", input_schema=SCHEMA)]
+
+    host = opened(Plugin(Sending(), name="sending"))
+    host.tools.register(ToolSpec("two", kind=kind, endpoint="http://its.own/2", input_schema=SCHEMA))
+    results = [host.invoke_sync(tool, {"a": 1}) for tool in ("sending:one", "app:two")]
+    assert [(result.value, result.error) for result in results] == [("http://its.own/1", None), ("http://its.own/2", None)]
+
+
 def executor_plugin(answer: Any) -> Plugin:
     class Executor:
         def bind(self, spec: Any, home: Any) -> Any:

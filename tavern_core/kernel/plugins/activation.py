@@ -12,7 +12,7 @@ import logging
 import platform
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any, Final, TypeVar
@@ -186,7 +186,7 @@ async def _ask(record: Record, tables: Tables) -> tuple[Offered, list[Described]
     record.coded_settings = ()
     for _, answer in answers.get("tavern_register_settings", ()):
         record.coded_settings += tables.settings.declare(record.name, tuple(answer or ()), more=True)
-    owner = _owner(record)
+    owner = _owner(record, {*tables.contributions.kinds_of_plugins(), *offered.get("executors", ())})
     answered = [
         item for _, answer in answers.get("tavern_register_tools", ()) for item in describe(answer, owner, drafts=True)
     ]
@@ -288,7 +288,7 @@ def _read(items: Iterator[Any]) -> list[Any]:
     return found
 
 
-def _owner(record: Record) -> Owner:
+def _owner(record: Record, kinds: Collection[str]) -> Owner:
     candidate = record.candidate
     return Owner(
         candidate.name,
@@ -296,6 +296,7 @@ def _owner(record: Record) -> Owner:
         candidate.facts.aliases,
         candidate.source == "builtin",
         lambda data: spec_from_mapping(data, candidate.manifest()),
+        kinds=kinds,
     )
 
 

@@ -57,7 +57,8 @@ class Registration:
                 return spec_from_mapping(data, record.candidate.manifest())
             return replace(spec := _written_out(data), name=named(spec.name), plugin=plugin)
 
-        owner = Owner(plugin, record.candidate.version, {}, from_mapping=from_mapping, named=named)
+        kinds = self._lifecycle.tables.contributions.kinds_of_plugins()
+        owner = Owner(plugin, record.candidate.version, {}, from_mapping=from_mapping, named=named, kinds=kinds)
         entries: list[Entry] = []
         for item in describe(offers, owner):
             ids = [item.spec.name] if item.spec else list(item.names)

@@ -26,7 +26,7 @@ from tavern_core.contract.ranking import Ranker
 from tavern_core.errors import ActivationFailed, NameConflict
 from tavern_core.kernel.plugins.service_overrides import Override, standing_in, winner
 from tavern_core.kernel.signal import Signal
-from tavern_core.model.naming_rules import COMMAND_HINT, RESERVED_COMMANDS, is_command_name, is_reserved_namespace
+from tavern_core.model.naming_rules import COMMAND_HINT, RESERVED_COMMANDS, is_command_name, is_reserved, is_reserved_namespace
 
 if TYPE_CHECKING:
     from tavern_core.model.plugin_status import Source
@@ -144,6 +144,11 @@ class Contributions:
     def all(self, section: str) -> dict[str, Any]:
         """Name → thing of one section."""
         return {name: thing for name, (_, thing) in self._entries(section).items()}
+
+    def kinds_of_plugins(self) -> frozenset[str]:
+        """The kinds of tools for which plugins, and not the host itself, contribute executors."""
+        executors = self._entries("executors")
+        return frozenset(kind for kind, (owner, _) in executors.items() if not is_reserved(owner))
 
     def overrides(self, name: str, plugin: str) -> bool:
         """True if `plugin` contributes an override of this service, used or not."""

@@ -7,7 +7,7 @@ declared without parameters becomes whole with what its code says it takes and g
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
@@ -59,6 +59,8 @@ class Owner:
     """Reads the tool-file format; raises ToolFileInvalid."""
     named: Callable[[str], str] | None = None
     """Gives the ids of tools that the program itself registers; it may use other prefixes than its own."""
+    kinds: Collection[str] = ()
+    """Kinds of tools for which plugins contribute executors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +115,7 @@ def specs_of(item: Any, owner: Owner, *, drafts: bool = False) -> list[ToolSpec]
     things = list(item) if isinstance(item, list | tuple) else [item]
     specs = [spec for thing in things for spec in _tools_in(thing, owner, name)]
     for spec in specs:
-        refuse_unsound(spec)
+        refuse_unsound(spec, kinds=owner.kinds)
     specs = [replace(s, capabilities=s.capabilities | {"danger:destructive"}) if s.destructive else s for s in specs]
     if not drafts and (bare := next((spec for spec in specs if spec.impl is DRAFT), None)) is not None:
         raise ToolFileInvalid(f"{bare.name} has no parameters", hint="add parameters: they cannot be derived here")

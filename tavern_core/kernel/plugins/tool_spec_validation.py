@@ -6,7 +6,7 @@ Annotations promise nothing: a decorator takes any value, and a misspelt capabil
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
 from tavern_core.contract.langchain_tools import is_tool
@@ -55,20 +55,21 @@ _OF: Final[Mapping[str, tuple[type | tuple[type, ...], str, str]]] = {
 """What the fields of a tool must be, in words, and for example."""
 
 
-def refuse_unsound(spec: ToolSpec, *, has_code: bool = True) -> None:
+def refuse_unsound(spec: ToolSpec, *, has_code: bool = True, kinds: Collection[str] = ()) -> None:
     """Return when every field of a tool is of its kind, and the tool can run as it is written.
 
     Args:
         has_code: the specification has its code; False: it was left out for a hook that looks at the tool.
+        kinds: those for which plugins contribute executors, which say themselves what they need.
 
     Raises:
         ActivationFailed: one is invalid; the first is reported with its repair (ACTIVATION_FAILED).
     """
-    for message, hint in _mistakes(spec, has_code):
+    for message, hint in _mistakes(spec, has_code and spec.executor not in kinds):
         raise ActivationFailed(f"{spec.name}: {message}", hint=hint)
 
 
-def _mistakes(spec: ToolSpec, has_code: bool) -> Iterator[tuple[str, str]]:
+def _mistakes(spec: ToolSpec, must_run: bool) -> Iterator[tuple[str, str]]:
     for field, (kind, words, sample) in _OF.items():
         if not isinstance(value := getattr(spec, field), kind):
             yield f"{field} must be {words}, got {value!r:.80}", f"write {field}={sample}"
@@ -79,7 +80,7 @@ def _mistakes(spec: ToolSpec, has_code: bool) -> Iterator[tuple[str, str]]:
             yield f"{name!r:.80} is not a capability", known_capability(name)
     if not spec.kind:
         yield "kind is empty", 'write kind="python", or leave it out'
-    elif has_code and (hint := _what_to_write(spec)):
+    elif must_run and (hint := _what_to_write(spec)):
         yield f"a tool of kind {spec.kind!r} cannot run as it is written", hint
     elif spec.calls_endpoint:
         from tavern_core.kernel.manifest.implementation_validation import endpoint_problems
