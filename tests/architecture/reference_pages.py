@@ -115,7 +115,7 @@ nothing. Its `error` has these fields:
 |---|---|
 | `kind` | the code |
 | `message` | what happened |
-| `details` | the facts, for a program: plain JSON; what a tool raised that is not JSON is its text |
+| `details` | the facts, for a program: plain JSON; what a tool raised that is not JSON is its text; cut after 1,000,000 characters |
 | `fix` | how to repair it |
 | `retryable`, `retry_after_ms` | whether and when the same call may work later |
 | `outcome` | what the failed call may have changed: `none`, `done` or `unknown` |

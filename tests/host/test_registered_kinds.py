@@ -106,7 +106,10 @@ def test_a_kind_for_which_a_plugin_has_an_executor_runs_as_that_says(opened: Ope
     host = opened(Plugin(Sending(), name="sending"))
     host.tools.register(ToolSpec("two", kind=kind, endpoint="http://its.own/2", input_schema=SCHEMA))
     results = [host.invoke_sync(tool, {"a": 1}) for tool in ("sending:one", "app:two")]
-    assert [(result.value, result.error) for result in results] == [("http://its.own/1", None), ("http://its.own/2", None)]
+    assert [(result.value, result.error) for result in results] == [
+        ("http://its.own/1", None),
+        ("http://its.own/2", None),
+    ]
 
 
 def executor_plugin(answer: Any) -> Plugin:

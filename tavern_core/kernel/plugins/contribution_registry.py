@@ -26,7 +26,13 @@ from tavern_core.contract.ranking import Ranker
 from tavern_core.errors import ActivationFailed, NameConflict
 from tavern_core.kernel.plugins.service_overrides import Override, standing_in, winner
 from tavern_core.kernel.signal import Signal
-from tavern_core.model.naming_rules import COMMAND_HINT, RESERVED_COMMANDS, is_command_name, is_reserved, is_reserved_namespace
+from tavern_core.model.naming_rules import (
+    COMMAND_HINT,
+    RESERVED_COMMANDS,
+    is_command_name,
+    is_reserved,
+    is_reserved_namespace,
+)
 
 if TYPE_CHECKING:
     from tavern_core.model.plugin_status import Source
