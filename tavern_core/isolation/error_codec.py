@@ -11,6 +11,7 @@ from typing import Any, Final
 from tavern_core import errors
 from tavern_core.errors import CallError, Finding, Location, TavernError, call_error_of, sayable
 from tavern_core.isolation.transport import judged
+from tavern_core.model.result import ToolError
 from tavern_core.model.safe_printing import notes_of
 from tavern_core.package_location import is_own
 from tavern_core.schema.bounded_json_copying import json_copy
@@ -46,15 +47,18 @@ class ForeignError(Exception):
 def pack_error(error: BaseException) -> dict[str, Any]:
     """The description of `error` for the other side."""
     if isinstance(error, TavernError):
+        call = error if isinstance(error, CallError) else None
+        plain = ToolError(error.code, error.message, error.details, fix=error.hint)
+        shown = plain if call is None else ToolError.of(call)
         packed: dict[str, Any] = {
-            "code": error.code,
-            "message": error.message[:LONGEST],
-            "hint": error.hint[:LONGEST],
-            "details": _json(error.details),
+            "code": shown.kind,
+            "message": shown.message[:LONGEST],
+            "hint": shown.fix[:LONGEST],
+            "details": shown.details,
+            "findings": [_finding(f) for f in error.findings],
         }
-        packed["findings"] = [_finding(f) for f in error.findings]
-        if isinstance(error, CallError):
-            packed["call"] = [error.retryable, error.outcome, error.retry_after_ms]
+        if call is not None:
+            packed["call"] = [shown.retryable, shown.outcome, shown.retry_after_ms]
         return packed
     given = [*error.args]
     if isinstance(error, OSError) and isinstance(error.filename, str) and len(given) == 2:
@@ -161,20 +165,8 @@ def _location(packed: Any) -> Location | None:
     return Location(str(file), int(line), int(column), str(pointer))
 
 
-def _json(details: dict[str, Any]) -> dict[str, Any]:
-    copy, problem = json_copy(details)
-    if problem is None:
-        return copy  # type: ignore[no-any-return]
-    kept = {str(key): json_copy(value) for key, value in details.items()}
-    return {
-        key: value if wrong is None else _said(repr, details[key])
-        for key, (value, wrong) in kept.items()
-        if key in details
-    }
-
-
 def _said(how: Any, error: Any) -> str:
     try:
         return str(how(error)).encode("utf-8", "backslashreplace").decode()[:LONGEST]
-    except Exception:  # noqa: BLE001 - a hostile __str__ or __repr__
+    except (Exception, SystemExit):  # noqa: BLE001 - a hostile __str__ or __repr__
         return ""

@@ -464,3 +464,26 @@ def test_a_death_shows_the_end_of_what_was_printed(host: Tavern) -> None:
     assert error is not None
     assert error.details["printed"].endswith("last words")
     assert error.details["exitCode"] == 4
+
+
+ODD_ERRORS = {
+    # what it raises: (its code, a part of the error)
+    "what ends the program": ("raise ToolFailed('x', data=Leaving())", {"message": "x", "details": {"data": "Leaving"}}),
+    "a wait that cannot be written": ("raise ToolFailed('x', retry_after_ms=10**5000)", {"message": "x", "retryAfterMs": None}),
+    "a number that cannot be written": (
+        "raise ToolFailed('x', data=[10**5000])", {"message": "x", "details": {"data": ["integer of 16,610 bits"]}},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", ODD_ERRORS)
+def test_whatever_is_in_an_error_comes_as_plain_json_from_the_same_worker(host: Tavern, what: str) -> None:
+    code, shown = ODD_ERRORS[what]
+    leaving = "class Leaving:\n    def __repr__(self): raise SystemExit(3)\n"
+    worker = run(host, "answer = os.getpid()").value
+    result = run(host, f"from tavern_core import ToolFailed\n{leaving}{code}")
+    assert result.error is not None
+    error = result.error.to_json()
+    assert {**error, **shown, "details": {**error["details"], **shown.get("details", {})}} == error
+    assert run(host, "answer = os.getpid()").value == worker is not None
+    assert_well(host)

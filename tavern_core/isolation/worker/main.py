@@ -151,7 +151,7 @@ class Worker:
                 return bounded_frame({"id": number, "error": packed}, self._host_client.longest)
             except OutputTooLarge:
                 return encode({"id": number, "error": {**packed, "details": {}, "findings": []}})
-        except Exception as problem:  # noqa: BLE001 - an error that cannot be packed
+        except (Exception, SystemExit) as problem:  # noqa: BLE001 - an error that cannot be packed
             reported = UpstreamError(
                 f"{type(error).__name__}, which cannot be sent: {problem!r:.200}", outcome="unknown"
             )
