@@ -248,7 +248,10 @@ class ToolCalls:
 
     def _answer(self, result: ToolResult) -> str:
         language = self._language
-        return text_of(result, language) if result.error is None else failure_text(result.error, language)
+        if result.error is not None:
+            return failure_text(result.error, language)
+        named = self._parts.descriptions.callable_name
+        return text_of(result, language, lambda tool: named(tool, self._context))
 
     def refusals(self, calls: Sequence[ModelCall], why: str, **values: Any) -> list[dict[str, Any]]:
         """The messages that answer native calls of which none is made."""

@@ -506,7 +506,7 @@ class Tavern:
         """All tools that a profile may see, as tools for agents of LangChain (extra ``langchain``).
 
         They validate and fill in defaults as everywhere here. The artifact of a `ToolMessage` is the `ToolResult`; a failed call raises LangChain's
-        `ToolException`.
+        `ToolException`. If one of them may run as a job, the tools for jobs follow: an agent of LangChain calls only tools that it was given.
 
         Args:
             context: who calls; as in `invoke`.
@@ -516,8 +516,9 @@ class Tavern:
         """
         from tavern_core.host.tool_calling import langchain_tools
 
-        specs = self._host.descriptions.whole(profile, context)
-        return langchain_tools(specs, context, self.invoke_from, self.invoke_from_sync)
+        descriptions = self._host.descriptions
+        specs, language = descriptions.with_job_tools(profile, context), descriptions.language(profile, context)
+        return langchain_tools(specs, context, self.invoke_from, self.invoke_from_sync, language)
 
     def tool_groups(self) -> PluginToolGroups:
         """The current members of the groups in the lists of tavern.yaml: ``group:plugins``, each plugin's name, named groups.

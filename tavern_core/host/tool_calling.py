@@ -10,8 +10,10 @@ from typing import Any
 
 from tavern_core.errors import ToolNotFound, UsageError
 from tavern_core.kernel.calls.native_calls import NativeCall, NativeOutcome, not_an_object, read_calls, write_results
+from tavern_core.kernel.calls.text_call_report import next_step
 from tavern_core.kernel.catalogue.descriptions import Descriptions, export_for_model
 from tavern_core.model.call import CallContext
+from tavern_core.model.message_translation import Language
 from tavern_core.model.result import ToolResult, failure
 from tavern_core.model.tool import ToolSpec
 
@@ -27,7 +29,11 @@ async def run_native_calls(
         return NativeOutcome(None)
     results = [await _made(call, context, descriptions, invoke) for call in calls]
     language = descriptions.language(None, context) if any(result.job for result in results) else "en"
-    return NativeOutcome(api, tuple(results), write_results(api, calls, results, language))
+
+    def named(tool: str) -> str | None:
+        return descriptions.callable_name(tool, context)
+
+    return NativeOutcome(api, tuple(results), write_results(api, calls, results, language, named))
 
 
 async def _made(
@@ -42,7 +48,12 @@ async def _made(
     return await invoke("native", tool, dict(call.arguments), context=context)
 
 
-def _tool_class(context: CallContext | None, invoke: Invoke, invoke_sync: Callable[..., ToolResult]) -> Any:
+def _tool_class(
+    context: CallContext | None,
+    invoke: Invoke,
+    invoke_sync: Callable[..., ToolResult],
+    then: Callable[[ToolResult], str],
+) -> Any:
     try:
         from langchain_core.tools import BaseTool, ToolException
     except ImportError:
@@ -68,25 +79,33 @@ def _tool_class(context: CallContext | None, invoke: Invoke, invoke_sync: Callab
             if result.error is not None:
                 fix = f" ({result.error.fix})" if result.error.fix else ""
                 raise ToolException(f"{result.error.kind}: {result.error.message}{fix}")
-            texts = [block.get("text", "") for block in result.content if block.get("type") == "text"]
-            plain = len(texts) == len(result.content)
-            return "\n".join(texts) if plain else [dict(block) for block in result.content], result
+            blocks = [dict(block) for block in result.content]
+            if next_text := then(result):
+                blocks.append({"type": "text", "text": next_text})
+            texts = [block.get("text", "") for block in blocks if block.get("type") == "text"]
+            return "\n".join(texts) if len(texts) == len(blocks) else blocks, result
 
     return TavernTool
 
 
 def langchain_tools(
-    specs: list[ToolSpec], context: CallContext | None, invoke: Invoke, invoke_sync: Callable[..., ToolResult]
+    specs: list[ToolSpec],
+    context: CallContext | None,
+    invoke: Invoke,
+    invoke_sync: Callable[..., ToolResult],
+    language: Language,
 ) -> list[Any]:
     """The tools as objects of LangChain; see `Tavern.langchain_tools`.
 
     Raises:
         UsageError: the extra ``langchain`` is not installed (USAGE).
     """
-    tool_class = _tool_class(context, invoke, invoke_sync)
+    names: dict[str, str] = {}
+    tool_class = _tool_class(context, invoke, invoke_sync, lambda result: next_step(result, language, names.get))
     made = []
     for spec in specs:
         shown = export_for_model(spec, "openai")["function"]
+        names[spec.id] = shown["name"]
         made.append(
             tool_class(
                 name=shown["name"],

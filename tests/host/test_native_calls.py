@@ -196,3 +196,25 @@ def test_a_job_says_which_tool_gives_its_result_and_that_tool_is_called_by_this_
             assert refused.results[0].error is not None and refused.results[0].error.kind == "POLICY_DENIED"
 
     asyncio.run(calls())
+
+
+@pytest.mark.parametrize("denied", [{"tools": {"deny": ["jobs:getResult"]}}, {"callers": {"*": {"deny": ["jobs:*"]}}}])
+def test_no_answer_names_a_tool_for_jobs_that_its_caller_cannot_call(tmp_path: Path, denied: dict[str, Any]) -> None:
+    mine = CallContext(principal="user:ann")
+
+    async def calls() -> None:
+        plugin = Plugin([brew], name="t")
+        async with Tavern.open({"language": "en"} | denied, home=tmp_path / "home", plugins=[plugin]) as host:
+            for form in FORMS.values():
+                begun = await host.run_tool_calls(form(("t__brew", {})), context=mine)
+                assert str(begun.results[0].job) in json.dumps(begun.messages)
+                assert "getResult" not in json.dumps(begun.messages)
+            text = "<|[REQUEST_TOOL]|>\ncommand:「始」t:brew「末」\n<|[END_TOOL]|>"
+            feedback = (await host.run_text(text, context=mine)).feedback
+            assert "running in the background" in feedback
+            assert "getResult" not in feedback
+            manual = host.manual(context=mine)
+            assert "Runs in the background" in manual
+            assert "getResult" not in manual
+
+    asyncio.run(calls())

@@ -223,6 +223,51 @@ def test_a_client_gets_the_result_of_its_job_with_the_tool_that_the_answer_names
         asyncio.run(main())
 
 
+TEA = ("slow:brew", "jobs:getResult")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("config", "profile", "named"),
+    [
+        ({"tools": {"deny": ["jobs:getResult"]}}, {}, ""),
+        ({}, {"wire_names": {"jobs:getResult": "fetch"}}, "fetch"),
+        ({}, {"listing": "search"}, "jobs__getResult"),
+    ],
+)
+def test_a_client_is_named_the_tool_for_jobs_as_it_can_call_it(
+    tmp_path: Path, config: dict[str, Any], profile: dict[str, Any], named: str
+) -> None:
+    @tool(job=True)
+    async def brew() -> str:
+        await asyncio.sleep(0.05)
+        return "tea"
+
+    profiles = tmp_path / "profiles"
+    profiles.mkdir()
+    (profiles / "guest.json").write_text(json.dumps({"tool_ids_inventory": [*TEA], "language": "en"} | profile))
+    config = {"mcp": {"waitMs": 1}, "profiles": [str(profiles)]} | config
+    with open_shop(tmp_path, config, None, Plugin([brew], name="slow")) as (url, tavern, _):
+        mine = tavern.tokens.create("agent:mine", profile="guest")[1]
+
+        async def main() -> None:
+            async with client(url, mine, ERAS[0]) as session:
+
+                async def called(name: str, **arguments: Any) -> Any:
+                    if "listing" in profile:
+                        return await session.call_tool("call_tool", {"tool": name, "arguments": arguments})
+                    return await session.call_tool(name, arguments)
+
+                begun = await called("slow__brew")
+                said, job = begun.content[-1].text, begun.structured_content["jobId"]
+                assert (f"call {named} with jobId" in said) if named else ("getResult" not in said)
+                await tavern.jobs.wait(job, 10)
+                if named:
+                    assert (await called(named, jobId=job)).structured_content["value"] == "tea"
+
+        asyncio.run(main())
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("era", ERAS)
 def test_a_wrong_name_in_a_profile_does_not_cost_its_clients_the_other_tools(tmp_path: Path, era: str) -> None:

@@ -373,6 +373,30 @@ def test_our_tools_serve_the_agents_of_langchain(tmp_path: Path) -> None:
         assert mine.invoke({"number": 8}) == "4.0"
 
 
+@tool(job=True)
+def brew() -> str:
+    """Takes as long as tea does."""
+    return "tea"
+
+
+@pytest.mark.parametrize("config", [{}, {"tools": {"deny": ["jobs:getResult"]}}])
+def test_an_agent_of_langchain_gets_the_result_of_a_job_as_it_is_asked_to(
+    tmp_path: Path, config: dict[str, Any]
+) -> None:
+    with Tavern.open({"language": "en"} | config, home=tmp_path, plugins=[Plugin([half, brew], name="t")]) as host:
+        ann = CallContext(principal="user:ann")
+        ours = {one.name: one for one in host.langchain_tools({"tool_ids_inventory": ["t:brew"]}, context=ann)}
+        begun = ours["t__brew"].invoke({"type": "tool_call", "name": "t__brew", "args": {}, "id": "1"})
+        job = begun.artifact.job
+        assert (
+            ("jobs__getResult" in ours) == (f"call jobs__getResult with jobId {job}" in begun.content) == (not config)
+        )
+        assert {"jobs__getStatus", "jobs__cancel", "jobs__answer"} < ours.keys()
+        host.wait(host.jobs.wait(job, 10))
+        if not config:
+            assert '"tea"' in ours["jobs__getResult"].invoke({"jobId": job})
+
+
 def test_of_two_tools_with_one_name_the_one_that_is_described_is_called(site: Path, tmp_path: Path) -> None:
     (site / "toolkit_of_tests" / "again.py").write_text(
         "from langchain_core.tools import tool\n\n"

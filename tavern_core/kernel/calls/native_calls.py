@@ -19,6 +19,7 @@ from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.calls.text_call_report import next_step
 from tavern_core.model.message_translation import Language
 from tavern_core.model.result import ToolResult
+from tavern_core.schema.provider_tool_export import wire_name
 from tavern_core.tam import neutralise
 
 Api = Literal["openai", "responses", "anthropic", "gemini"]
@@ -77,27 +78,27 @@ def read_calls(response: Any) -> tuple[Api | None, tuple[NativeCall, ...]]:
 
 
 def write_results(
-    api: Api, calls: Sequence[NativeCall], results: Sequence[ToolResult], language: Language
+    api: Api,
+    calls: Sequence[NativeCall],
+    results: Sequence[ToolResult],
+    language: Language,
+    name: Callable[[str], str | None],
 ) -> tuple[Mapping[str, Any], ...]:
-    """The messages that tell the model what came of its calls. Text in them cannot be read as a call."""
-    pairs = list(zip(calls, results, strict=True))
+    """The messages that tell the model what came of its calls. Text in them cannot be read as a call; `name` as for `next_step`."""
+    pairs = [(call, result, text_of(result, language, name)) for call, result in zip(calls, results, strict=True)]
     if api == "openai":
-        return tuple(
-            {"role": "tool", "tool_call_id": call.id, "content": text_of(result, language)} for call, result in pairs
-        )
+        return tuple({"role": "tool", "tool_call_id": call.id, "content": text} for call, _, text in pairs)
     if api == "responses":
-        return tuple(
-            {"type": "function_call_output", "call_id": c.id, "output": text_of(r, language)} for c, r in pairs
-        )
+        return tuple({"type": "function_call_output", "call_id": call.id, "output": text} for call, _, text in pairs)
     if api == "anthropic":
         blocks = [
             {
                 "type": "tool_result",
                 "tool_use_id": call.id,
-                "content": text_of(result, language),
+                "content": text,
                 "is_error": not result.ok,
             }
-            for call, result in pairs
+            for call, result, text in pairs
         ]
         return ({"role": "user", "content": blocks},)
     parts = [
@@ -105,27 +106,23 @@ def write_results(
             "functionResponse": {
                 **({"id": call.id} if call.id else {}),
                 "name": call.name,
-                "response": _response(result, language),
+                "response": {"output" if result.ok else "error": text},
             }
         }
-        for call, result in pairs
+        for call, result, text in pairs
     ]
     return ({"role": "user", "parts": parts},)
 
 
-def text_of(result: ToolResult, language: Language) -> str:
-    """A result as text for a model: the content and what to do with a job, or the error with its repair."""
+def text_of(result: ToolResult, language: Language, name: Callable[[str], str | None] = wire_name) -> str:
+    """A result as text for a model: the content and what to do with a job, or the error with its repair; `name` as for `next_step`."""
     if result.error is not None:
         fix = f" {result.error.fix}" if result.error.fix else ""
         return neutralise(f"{result.error.kind}: {result.error.message}{fix}")
     texts = [
         str(b["text"]) if b.get("type") == "text" else json.dumps(dict(b), ensure_ascii=False) for b in result.content
     ]
-    return neutralise("\n".join([*texts, *filter(None, (next_step(result, language),))]))
-
-
-def _response(result: ToolResult, language: Language) -> dict[str, Any]:
-    return {"output" if result.ok else "error": text_of(result, language)}
+    return neutralise("\n".join([*texts, *filter(None, (next_step(result, language, name),))]))
 
 
 def _plain(response: Any) -> Any:

@@ -51,6 +51,7 @@ def render_feedback(
     *,
     max_chars: int = MOST_CHARS,
     language: Language = "zh",
+    name: Callable[[str], str | None] = str,
 ) -> str:
     """The text that goes back to the model, at most `max_chars` characters; empty when there is nothing to report.
 
@@ -59,12 +60,13 @@ def render_feedback(
         problems: what `tam.parse` and `tam.bind` found.
         max_chars: the budget; values are shortened first.
         language: of the labels.
+        name: how the model writes the id of a tool that a job is used with; None: it cannot call it.
     """
     from tavern_core import tam
 
     labels = words_in(LABELS, language)
     counts = Counter(step.call.block for step in steps)
-    heads = [list(map(harmless, _step_lines(step, counts[step.call.block] > 1, labels, language))) for step in steps]
+    heads = [list(map(harmless, _step_lines(step, counts[step.call.block] > 1, language, name))) for step in steps]
     errors = list(_problem_lines(problems, labels, language))
     fixed = [line for lines in heads for line in lines] + errors
     left = max_chars - sum(map(len, fixed)) - len(fixed) - 64
@@ -93,21 +95,23 @@ def failure_text(error: ToolError, language: Language) -> str:
     return tam.neutralise("\n".join(lines))
 
 
-def next_step(result: ToolResult, language: Language, name: Callable[[str], str] = wire_name) -> str:
-    """What a model can do with the job that a result stands for; empty if it stands for none.
+def next_step(result: ToolResult, language: Language, name: Callable[[str], str | None] = wire_name) -> str:
+    """What a model can do with the job that a result stands for; empty if it stands for none, or the model can do nothing.
 
     Args:
-        name: how the model writes the id of a tool.
+        name: how the model writes the id of a tool; None: it cannot call it.
     """
     labels = words_in(LABELS, language)
     if result.job is None or result.status not in ("job", "input_required"):
         return ""
     text, tool = ("get_result", JOB_RESULT) if result.status == "job" else ("give_answer", JOB_ANSWER)
-    return labels[text].format(name(tool), fold_lines(result.job, 100))
+    written = name(tool)
+    return labels[text].format(written, fold_lines(result.job, 100)) if written else ""
 
 
-def _step_lines(step: Step, in_chain: bool, labels: Labels, language: Language) -> list[str]:
+def _step_lines(step: Step, in_chain: bool, language: Language, name: Callable[[str], str | None]) -> list[str]:
     """The head of a step, then what is said about its failure."""
+    labels = words_in(LABELS, language)
     where = labels["block"].format(step.call.block)
     if in_chain:
         where += labels["step"].format(step.call.index)
@@ -117,7 +121,7 @@ def _step_lines(step: Step, in_chain: bool, labels: Labels, language: Language) 
         return [head + labels["not_run"]]
     if result.status == "job":
         running = head + labels["job"].format(fold_lines(result.job or "?", 100))
-        then = next_step(result, language, str)
+        then = next_step(result, language, name)
         return [running, f"  {labels['next']}: {then}"] if then else [running]
     if result.ok:
         return [head + labels["ok"]]

@@ -138,13 +138,17 @@ class Transcript:
         }
         for block, result, command in self._damaged(document, plan.problems):
             results[block] = [self._refused(command, context, result)]
+
+        def named(tool: str) -> str | None:
+            return tool if self._tools.why(tool, context=context) else None
+
         has_feedback = document.blocks or plan.problems
         return TextOutcome(
             tuple(r for block in sorted(results) for r in results[block]),
             tuple(plan.calls),
             tuple(plan.problems),
             document.prose,
-            await aside(render_feedback, steps, plan.problems, max_chars=max_chars, language=language)
+            await aside(render_feedback, steps, plan.problems, max_chars=max_chars, language=language, name=named)
             if has_feedback
             else "",
             tuple(steps),

@@ -12,7 +12,7 @@ from tavern_core.kernel.catalogue.tool_spec_cache import ToolSpecs
 from tavern_core.kernel.catalogue.tools import Tools
 from tavern_core.model.call import CallContext
 from tavern_core.model.message_translation import Language, of_the_locale
-from tavern_core.model.naming_rules import SEARCH_TOOLS, UNLISTED_TOOLS
+from tavern_core.model.naming_rules import JOB_RESULT, JOB_TOOLS, SEARCH_TOOLS, UNLISTED_TOOLS
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.tool import ToolSpec
 
@@ -59,6 +59,12 @@ class Descriptions:
             )
         return found
 
+    def callable_name(self, tool: str, context: CallContext | None) -> str | None:
+        """The wire name of a tool that no list contains; None: the caller cannot call it."""
+        from tavern_core.schema.provider_tool_export import wire_name
+
+        return wire_name(tool) if self._tools.why(tool, context=context) else None
+
     def whole(self, profile: ProfileLike | None, context: CallContext | None) -> list[ToolSpec]:
         """The tools that a caller may see, each with its parameters: what is only declared is activated.
 
@@ -75,6 +81,15 @@ class Descriptions:
             except (PluginError, ToolNotFound) as error:
                 self._diagnostics.add(error.code, error.message, plugin=spec.plugin, hint=error.hint, severity="error")
         return found
+
+    def with_job_tools(self, profile: ProfileLike | None, context: CallContext | None) -> list[ToolSpec]:
+        """`whole`; where one of them may become a job, also the tools for jobs that the caller can call."""
+        whole = self.whole(profile, context)
+        if not any(spec.job or spec.limits.inline_ms is not None for spec in whole):
+            return whole
+        known = {spec.id for spec in whole}
+        callable_ = (id_ for id_ in JOB_TOOLS if self._tools.why(id_, profile=profile, context=context))
+        return whole + [self._tools[id_] for id_ in callable_ if id_ not in known]
 
     def in_order(self, profile: ProfileLike | None, context: CallContext | None) -> list[ToolSpec]:
         """`whole`, in the order of the profile's inventory."""
@@ -117,8 +132,10 @@ class Descriptions:
         rules = tam_rules(spoken, whole, references=self._config.tam.references, max_chars=limit // 2) if whole else ""
         room = limit - len(rules) - 2 if rules else limit
         hint = how_to_search(spoken) if self._tools.why(SEARCH_TOOLS, profile=profile, context=context) else ""
+        has_results = bool(self._tools.why(JOB_RESULT, profile=profile, context=context))
+        obstacles = Obstacles(lacking, asks, has_results)
         tools = render_manual(
-            whole, max_chars=room, language=spoken, query=query, obstacles=Obstacles(lacking, asks), search_hint=hint
+            whole, max_chars=room, language=spoken, query=query, obstacles=obstacles, search_hint=hint
         )
         return f"{tools}\n\n{rules}" if rules else tools
 

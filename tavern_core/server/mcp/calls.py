@@ -102,7 +102,7 @@ class Calls:
         if shape is not None:
             return shape(result)
         answer = call_result(result, is_structured="outputSchema" in listing.exports[tool])
-        if then := next_step(result, listing.language):
+        if then := next_step(result, listing.language, listing.name_of):
             answer["content"].append({"type": "text", "text": then})
         return answer
 

@@ -71,6 +71,10 @@ class Listing:
         found = self.ids.get(name)
         return name if found is None and name in self.specs else found
 
+    def name_of(self, tool: str) -> str | None:
+        """How this caller writes the id of a tool; None when it has no such tool."""
+        return next((name for name, id_ in self.ids.items() if id_ == tool), tool if tool in self.specs else None)
+
     def input_schema(self, name: str) -> Mapping[str, Any] | None:
         """The parameters of a tool as they are listed; None when it is not there."""
         known = self.tool_id(name)
