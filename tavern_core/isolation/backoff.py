@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
@@ -20,18 +19,16 @@ class Backoff:
 
     Args:
         path: the file with these times.
-        clock: seconds since the epoch.
     """
 
-    def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, path: Path) -> None:
         self._file = JsonStateFile(path, "paused")
-        self._clock = clock
 
     def begin(self, plugin: str, why: str) -> None:
         """Pause a plugin; each time in a row twice as long."""
         before = self._row(plugin)
         seconds = min(float(before["seconds"]) * 2, LONGEST_S) if before else FIRST_S
-        row = {"reason": why, "until": self._clock() + seconds, "seconds": seconds}
+        row = {"reason": why, "until": time.time() + seconds, "seconds": seconds}
         try:
             self._file.change(lambda values: {**values, plugin: row})
         except (OSError, StateDamaged):  # it is still paused in this process, by its own count
@@ -48,7 +45,7 @@ class Backoff:
     def why(self, plugin: str) -> str:
         """Why a plugin is paused now and until when; empty if it is not."""
         row = self._row(plugin)
-        if row is None or row["until"] <= self._clock():
+        if row is None or row["until"] <= time.time():
             return ""
         until = datetime.fromtimestamp(row["until"]).astimezone().strftime("%H:%M:%S")
         return f"paused until {until}: {row['reason']}"
@@ -57,7 +54,7 @@ class Backoff:
         """Refuse calls while a plugin is paused. Raises CircuitOpen: it is paused (CIRCUIT_OPEN)."""
         if why := self.why(plugin):
             row = self._row(plugin) or {"until": 0.0}
-            left = max(int((row["until"] - self._clock()) * 1000), 0)
+            left = max(int((row["until"] - time.time()) * 1000), 0)
             hint = f"wait, or repair it and run `tavern plugins reload {plugin}`"
             raise CircuitOpen(f"{plugin} is {why}", hint=hint, retryable=True, retry_after_ms=left, plugin=plugin)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from tavern_core.contract.nodes import Node
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 _CONVERTED: Final = frozenset({("INTEGER", "FLOAT"), ("INTEGER", "STRING"), ("FLOAT", "STRING"), ("BOOLEAN", "STRING")})
 _QUICK: Final[Mapping[str, type]] = {"STRING": str, "INTEGER": int, "BOOLEAN": bool, "BINARY": bytes}
-Check = Callable[[Any], str]
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,9 +35,8 @@ class Allowance:
 class Line:
     """The shared state of both sides of one connection."""
 
-    def __init__(self, allowance: Allowance, idle_s: float = IDLE_S) -> None:
+    def __init__(self, allowance: Allowance) -> None:
         self._allowance = allowance
-        self._idle_s = idle_s
         self._loop = asyncio.get_running_loop()
         self._moved = self._loop.time()
 
@@ -53,7 +52,7 @@ class Line:
             TimeoutError: both sides were idle for too long.
         """
         while True:
-            left = self._moved + self._idle_s - self._loop.time()
+            left = self._moved + IDLE_S - self._loop.time()
             if left <= 0:
                 raise TimeoutError
             try:

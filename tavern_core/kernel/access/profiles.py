@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import field
-from itertools import islice
+from itertools import islice, pairwise
 from os import PathLike
 from types import MappingProxyType
 from typing import Any, Final, Literal
@@ -397,7 +397,6 @@ def _described(properties: Mapping[str, Any], model: type[BaseModel]) -> dict[st
     """`properties` with the texts that stand below the fields of `model`."""
     import ast
     import inspect
-    from itertools import pairwise
 
     (definition,) = ast.parse(inspect.getsource(model)).body
     assert isinstance(definition, ast.ClassDef)

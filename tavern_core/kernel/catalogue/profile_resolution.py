@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tavern_core.errors import Finding, Location, PluginError, ProfileInvalid, TavernError, UsageError
-from tavern_core.kernel.access.profile_files import ProfileFiles
+from tavern_core.kernel.access.profile_files import ProfileFiles, profile_of
 from tavern_core.kernel.catalogue.missing_tools import absence
 from tavern_core.kernel.catalogue.namespace_resolvers import Namespaces
 from tavern_core.kernel.foundation import Foundation
@@ -73,7 +73,6 @@ class WrittenProfiles:
             ProfileInvalid: it does not exist, or is invalid (PROFILE_INVALID).
             UsageError: it is not a profile (USAGE).
         """
-        from tavern_core.kernel.access.profile_files import profile_of
         from tavern_core.kernel.access.profiles import Profile, misspelt
         from tavern_core.model.agent_profile import AgentProfile
 

@@ -25,7 +25,7 @@ from tavern_core.kernel.discovery.index import (
 )
 from tavern_core.kernel.discovery.manifest_facts import Facts
 from tavern_core.kernel.files.plugin_file_reader import FolderFiles, PluginFiles, ZipFiles
-from tavern_core.kernel.manifest.declared_tools import DeclaredTools
+from tavern_core.kernel.manifest.declared_tools import DeclaredTools, read_declared_tools
 from tavern_core.model.plugin_status import Source
 from tavern_core.model.tool import ToolSpec
 
@@ -169,7 +169,6 @@ class FoundPlugin:
         stamps, files = self.tools.stamps, self.files
         if files is None or not stamps or all(files.stamp(relative) == stamp for relative, stamp in stamps):
             return self.tools
-        from tavern_core.kernel.manifest.declared_tools import read_declared_tools
         from tavern_core.kernel.text.yaml_reader import read_yaml
 
         if self.manifest is None:

@@ -20,7 +20,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from tavern_core.errors import Finding, Location
+from tavern_core.errors import Finding, Location, StateDamaged
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.discovery.distributions import Distribution, PathEntry
 from tavern_core.kernel.files.plugin_file_reader import Stamp, bear_stamps
@@ -224,7 +224,6 @@ class Index:
         """Write the changes; True when no change is left to write. An unwritable folder is not an error."""
         if not self.is_changed or self._file is None:
             return True
-        from tavern_core.errors import StateDamaged
         from tavern_core.kernel.files.atomic_file import write_atomic
 
         try:

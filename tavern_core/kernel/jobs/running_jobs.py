@@ -51,7 +51,6 @@ from tavern_core.kernel.limits.slots import Full, Slots
 from tavern_core.kernel.settings.result_redaction import ForDisk
 from tavern_core.kernel.stores.end_requests import asked_to_end
 from tavern_core.kernel.stores.owed_changes import OwedChanges
-from tavern_core.model.call import HOST_PRINCIPAL, CallContext
 from tavern_core.model.job import Job, JobStatus
 from tavern_core.model.result import ToolError, ToolResult, failure
 
@@ -63,7 +62,6 @@ _SAVE_S: Final = 0.2
 _CLOSE_S: Final = 5.0
 """How long the jobs of a host may take to end once it closes."""
 _MOST_WAITING: Final = 10_000
-_HOST: Final = CallContext(principal=HOST_PRINCIPAL)
 CANCELLED: Final = ToolError("CANCELLED", "the job was cancelled", {}, False, "unknown", None, "")
 NEVER_RAN: Final = replace(CANCELLED, message="the job was cancelled before its tool ran", outcome="none")
 _TOO_MANY: Final = ToolError(

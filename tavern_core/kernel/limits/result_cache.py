@@ -7,7 +7,7 @@ import marshal
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any, Final
 
@@ -34,12 +34,10 @@ class ResultCache:
 
     Args:
         most_bytes: of all entries; the ones that were not used longest go first.
-        clock: seconds, never set back.
     """
 
-    def __init__(self, most_bytes: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, most_bytes: int) -> None:
         self._most = most_bytes
-        self._clock = clock
         self._lock = threading.Lock()
         self._entries: OrderedDict[Key, tuple[float, object, bytes]] = OrderedDict()
         self._made_now: dict[Key, tuple[object, object, Making]] = {}
@@ -73,7 +71,7 @@ class ResultCache:
                 self.misses += 1
                 return None
             until, maker, data = entry
-            if until <= self._clock() or (maker is not made_by and maker != made_by):
+            if until <= time.monotonic() or (maker is not made_by and maker != made_by):
                 self._drop(key)
                 self.misses += 1
                 return None
@@ -127,7 +125,7 @@ class ResultCache:
         if size > self._most // 8:
             return
         self._drop(key)
-        self._entries[key] = self._clock() + seconds, made_by, data
+        self._entries[key] = time.monotonic() + seconds, made_by, data
         self.bytes += size
         while self.bytes > self._most:
             self._drop(next(iter(self._entries)))

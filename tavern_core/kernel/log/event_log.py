@@ -79,7 +79,6 @@ class EventLog:
         lock_seconds: how long to wait for another process that writes.
         known_secrets: strings that must never get into the log.
         on_finding: called once per detected damage.
-        clock: seconds since the epoch, for the log's own records.
     """
 
     def __init__(
@@ -91,7 +90,6 @@ class EventLog:
         lock_seconds: float = 5.0,
         known_secrets: KnownSecrets | None = None,
         on_finding: Callable[[Finding], None] | None = None,
-        clock: Callable[[], float] = time.time,
     ) -> None:
         self.path = path
         self._path = os.fspath(path)
@@ -100,7 +98,6 @@ class EventLog:
         self._lock_seconds = lock_seconds
         self._known = known_secrets or KnownSecrets()
         self._on_finding = on_finding
-        self._clock = clock
         self._thread = threading.Lock()
         self._findings: list[Finding] = []
         self._unreported: list[Finding] = []
@@ -353,7 +350,7 @@ class EventLog:
         """Store an incomplete end in a side file: its name and its bytes. None: there is none."""
         if not tail.torn:
             return None
-        return cut_off(self.path, descriptor, tail.end, tail.torn, self._clock()), len(tail.torn)
+        return cut_off(self.path, descriptor, tail.end, tail.torn, time.time()), len(tail.torn)
 
     def _end_before(self) -> tuple[Link, tuple[str, int] | None]:
         """Where the chain ended in the file before this one, and what was cut off there.
@@ -395,7 +392,7 @@ class EventLog:
 
     def _say(self, kind: str, message: str, **data: Any) -> None:
         self._report(message)
-        event = Event(kind, self._clock(), {"message": message, **data})
+        event = Event(kind, time.time(), {"message": message, **data})
         self._write(*encode(event, self._seq + 1, self._hash), event)
 
     def _report(self, message: str) -> None:

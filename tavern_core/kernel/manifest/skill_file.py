@@ -61,8 +61,8 @@ def read_skill(content: bytes, folder: str, file: str) -> SkillFile:
         file: its name in findings.
     """
 
-    def unusable(message: str, hint: str = "", line: int = 1) -> SkillFile:
-        return SkillFile(folder, findings=(Finding(CODE, message, hint, Location(file, line, 1)),))
+    def unusable(message: str, hint: str) -> SkillFile:
+        return SkillFile(folder, findings=(Finding(CODE, message, hint, Location(file, 1, 1)),))
 
     if len(content) > LARGEST_FILE:
         return unusable(f"the file is larger than {LARGEST_FILE:,} bytes", "move what is long into references/")

@@ -27,7 +27,7 @@ from tavern_core.kernel.discovery.manifest_facts import Facts, facts_of
 from tavern_core.kernel.files.plugin_file_reader import FolderFiles
 from tavern_core.kernel.grants.grants import Tier
 from tavern_core.kernel.hooks.table import implements
-from tavern_core.kernel.manifest.declared_tools import DeclaredTools
+from tavern_core.kernel.manifest.declared_tools import DeclaredTools, read_declared_tools
 from tavern_core.model.config import IsolationConfig
 from tavern_core.model.naming_rules import is_plugin_name
 from tavern_core.model.plugin_status import Source
@@ -326,7 +326,6 @@ def _manifest_of(
 
 
 def _declared(manifest: Manifest, document: YamlDocument | None, folder: Path | None) -> DeclaredTools:
-    from tavern_core.kernel.manifest.declared_tools import read_declared_tools
 
     if (manifest.tools is None and manifest.skills is None) or document is None:
         return DeclaredTools()

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from tavern_core.errors import Finding, Location, SettingsInvalid
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.kernel.settings.setting_value_validation import all_refused
+from tavern_core.kernel.settings.setting_value_validation import all_refused, key_problem, setting_problems
 from tavern_core.model.nearest import did_you_mean
 
 if TYPE_CHECKING:
@@ -121,7 +121,6 @@ class SettingTable:
 
 
 def _row(plugin: str, given: SettingItem | Mapping[str, Any], tool: str, findings: list[Finding]) -> Declared | None:
-    from tavern_core.kernel.settings.setting_value_validation import key_problem, setting_problems
     from tavern_core.model.settings import SettingItem
 
     if isinstance(given, SettingItem):
