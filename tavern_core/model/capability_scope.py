@@ -76,24 +76,12 @@ def allows_host(scope: Scope, host: str, port: int) -> bool:
     return any(entry.covers(target) for entry in map(_host, ("*",) if scope is None else scope) if entry is not None)
 
 
-def allows_path(scope: Scope, path: str) -> bool:
-    """Whether an absolute, resolved `path` is one of `scope`'s folders and files, or below one.
-
-    Only text is compared: open the file below the folder without following links, so that no link leads out. Entries that
-    do not start with ``/`` allow nothing here; `folders` turns them into paths.
-    """
-    clean = _clean(path)
-    if clean is None or not path.startswith("/"):
-        return False
-    return scope is None or any(e is not None and _is_beneath(f"/{clean}", e) for e in map(_entry, scope))
-
-
 def folders(scope: Scope, roots: Mapping[str, str]) -> Scope:
     """A scope of paths with its roots replaced by the folders in `roots`.
 
     Args:
         roots: one of `ROOTS`, or ``""`` for the project → an absolute path. An entry with another root stays as it is,
-            and so allows nothing in `allows_path`.
+            and so allows no absolute path.
     """
     if scope is None:
         return None

@@ -27,7 +27,7 @@ from tavern_core.contract.guards.addresses import (
     read_url,
     target_flaw,
 )
-from tavern_core.contract.guards.connecting import NoAddress, Resolver, system_addresses
+from tavern_core.contract.guards.connecting import Resolver, addresses_of, system_addresses
 from tavern_core.errors import PolicyDenied, SettingsInvalid, ToolFailed
 from tavern_core.model.capability_scope import Scope
 
@@ -120,17 +120,7 @@ async def _addresses(target: Target, scope: Scope, resolve: Resolver) -> list[Ad
         PolicyDenied: one may not be reached (POLICY_DENIED).
         NoAddress: there are none.
     """
-    from ipaddress import ip_address
-
-    if target.address is not None:
-        found: list[Address] = [target.address]
-    else:
-        try:
-            found = [ip_address(text) for text in await resolve(target.host, target.port)]
-        except (OSError, UnicodeError, ValueError) as error:
-            raise NoAddress(getattr(error, "strerror", None) or str(error)) from None
-    if not found:
-        raise NoAddress("no address is known")
+    found = await addresses_of(target, resolve)
     for address in found:
         if (flaw := address_flaw(scope, target, address)) and not _is_own(target, address):
             raise PolicyDenied(
@@ -138,7 +128,7 @@ async def _addresses(target: Target, scope: Scope, resolve: Resolver) -> list[Ad
                 hint="use https, or write the address itself into `url`",
                 address=str(address),
             )
-    return list(dict.fromkeys(found))
+    return found
 
 
 def _is_own(target: Target, address: Address) -> bool:

@@ -58,6 +58,19 @@ def fitting(target: Target, granted: Mapping[str, Scope]) -> dict[str, Scope]:
     return found
 
 
+async def addresses_of(target: Target, resolve: Resolver) -> list[Address]:
+    """All addresses of `target`, whoever may connect to them. Raises NoAddress: there are none."""
+    if target.address is not None:
+        return [target.address]
+    try:
+        found = [ip_address(text) for text in await resolve(target.host, target.port)]
+    except (OSError, ValueError) as error:
+        raise NoAddress(getattr(error, "strerror", None) or str(error)) from None
+    if not found:
+        raise NoAddress("the name does not resolve")
+    return list(dict.fromkeys(found))
+
+
 async def resolved(target: Target, granted: Mapping[str, Scope], resolve: Resolver) -> tuple[list[Address], str]:
     """All addresses of `target`, and the first of the capabilities that allows every one of them.
 
@@ -68,20 +81,12 @@ async def resolved(target: Target, granted: Mapping[str, Scope], resolve: Resolv
         NotAllowed: one of them is not allowed: a mix of allowed and other addresses is an attack or a mistake.
         NoAddress: there are none.
     """
-    if target.address is not None:
-        found: list[Address] = [target.address]
-    else:
-        try:
-            found = [ip_address(text) for text in await resolve(target.host, target.port)]
-        except (OSError, UnicodeError) as error:
-            raise NoAddress(getattr(error, "strerror", None) or str(error)) from None
-    if not found:
-        raise NoAddress("the name does not resolve")
+    found = await addresses_of(target, resolve)
     flaws: list[tuple[str, Address]] = []
     for name, scope in granted.items():
         flaws = [(flaw, address) for address in found if (flaw := address_flaw(scope, target, address))]
         if not flaws:
-            return list(dict.fromkeys(found)), name
+            return found, name
     raise NotAllowed(*flaws[0])
 
 
