@@ -228,8 +228,7 @@ class Running:
             made.prepared, {}, host=self._run_host, context=caller, options=request.options,
             beginning=Beginning(run_id, cache, request.answers, log),
         )  # fmt: skip
-        cache.on_lost = lambda path, why: run.note("again", path, {"why": why})
-        self._watch_reading(run, cache, again if taken is None else run_id)
+        self._watch_reading(run, again if taken is None else run_id)
         info = RunInfo(run.id, made.workflow.id, caller.principal or "")
         seen, is_changed = await self._seen(inputs, run, info, taken)
         run.inputs = _chosen(seen, info, made)
@@ -262,12 +261,11 @@ class Running:
     def _is_used(self, run_id: str, is_kept: bool) -> bool:
         return run_id in self.remembered or (is_kept and self._caches.runs.get(run_id) is not None)
 
-    def _watch_reading(self, run: Run, cache: RunCache, earlier: str | None) -> None:
+    def _watch_reading(self, run: Run, earlier: str | None) -> None:
         """From now on the run knows what its nodes read; from an earlier run it takes over what that had read."""
         run.outer = current.get()
         if is_watched(run.context, run.outer):
             run.reads = {}
-        cache.sources, cache.on_read = lambda: tuple(run.reads or ()), lambda sources: has_read(run, sources)
         if earlier is not None:
             known = self.remembered.get(earlier)
             has_read(run, (known[0].reads or ()) if known is not None else self._caches.runs.sources(earlier))

@@ -25,6 +25,9 @@ UNFINISHED = re.compile(
     r"ipsum"
 )
 MOST_PARAMETERS = 7
+MOST_LINES = 40
+MOST_LONG_FUNCTIONS = 0.004
+"""The share of functions that may have more lines than `MOST_LINES`, docstring and blank lines included."""
 MANY_PARAMETERS = {
     # What callers write by name: decorators and annotations of the plugin API, opening a host, calls of every door.
     "contract/tools.py:tool",
@@ -153,6 +156,19 @@ def test_functions_take_few_parameters() -> None:
             if len(parameters) > MOST_PARAMETERS:
                 found[f"{path.relative_to(package)}:{name}"] = len(parameters)
     assert {place: count for place, count in found.items() if place not in MANY_PARAMETERS} == {}
+
+
+@pytest.mark.slow
+def test_nearly_all_functions_fit_on_a_screen() -> None:
+    package = ROOT / "tavern_core"
+    found = [
+        (node.end_lineno - node.lineno + 1, f"{path.relative_to(package)}:{node.name}")  # type: ignore[operator]
+        for path in package.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    long = sorted((lines, place) for lines, place in found if lines > MOST_LINES)
+    assert len(long) <= MOST_LONG_FUNCTIONS * len(found), long
 
 
 @pytest.mark.slow

@@ -16,6 +16,8 @@ from tavern_core.flow.engine.cache_keys import joined_key
 from tavern_core.flow.engine.node_outputs import SKIPPED, Outputs
 from tavern_core.flow.engine.node_value_encoding import fresh, is_large, size, weight, written
 from tavern_core.flow.engine.plan_tables import Work
+from tavern_core.flow.engine.protocols import RunPart
+from tavern_core.kernel.calls.taint_tracking import has_read
 from tavern_core.kernel.limits.lru_cache import LruCache
 from tavern_core.kernel.nodes.json_values import from_plain
 from tavern_core.kernel.stores.sqlite_file import SqliteFile
@@ -148,19 +150,13 @@ class RunCache:
         """Path → (key, mark, outputs) of this run's nodes, for resuming it."""
         self.unwritten: dict[str, Kept] | None = None
         """For a stored run: the entries of `steps` that are not yet recorded."""
-        self.on_lost: Callable[[str, str], object] | None = None
-        """Called with a node that runs again although it was complete, and the reason."""
         self._write = write
-        self.sources: Callable[[], Collection[str]] = tuple
-        """The sources of untrusted content that the run has read so far: an answer may hold some of it."""
-        self.on_read: Callable[[Collection[str]], object] = tuple
-        """Called with the sources of a cached answer that is used again."""
         self.made: dict[str, bytes | str] = {}
         """Path → an answer in its stored form, or why it cannot be stored, as determined by `make`."""
         self.sizes: dict[str, int] = {}
         """Path → their approximate bytes."""
 
-    def find(self, path: str, key: bytes, work: Work, is_pure: bool) -> tuple[Outputs, bytes] | None:
+    def find(self, run: RunPart, path: str, key: bytes, work: Work, is_pure: bool) -> tuple[Outputs, bytes] | None:
         """(outputs, content key) of an answer cached under `key`, or None. Not `is_pure`: only earlier outputs of the same run."""
         if self._earlier is not None:
             if self._earlier.is_anew(path):
@@ -171,15 +167,15 @@ class RunCache:
                 else:
                     self._note(path, before)
                 return _copied(before[2]), before[1]
-            if (why := self._earlier.lost.get(path)) is not None and self.on_lost is not None:
-                self.on_lost(path, why)
+            if (why := self._earlier.lost.get(path)) is not None:
+                run.note("again", path, {"why": why})
         if self._is_off or not is_pure or not work.is_kept or work.has_streams:
             return None
         found = self._place(work).find(key)
         if found is None:
             return None
         if _SOURCES in found:
-            self.on_read(found[_SOURCES])
+            has_read(run, found[_SOURCES])
             found = {name: value for name, value in found.items() if name != _SOURCES}
         self._note(path, (key, key, found))
         return _copied(found), key
@@ -197,33 +193,29 @@ class RunCache:
             is_for_file = unwritten is not None or work.step.exec.cache == "disk"
         return is_for_file and self._write is not None and is_large(outputs.values())
 
-    def make(self, path: str, key: bytes, work: Work, outputs: Outputs, is_pure: bool) -> None:
+    def make(self, run: RunPart, path: str, key: bytes, work: Work, outputs: Outputs, is_pure: bool) -> None:
         """The slow part of storing an answer: check and encode it, and write it to disk if its step requires that."""
         assert self._write is not None
         self.sizes[path] = size(outputs)
         self.made[path] = made = self._write(outputs)
         if work.step.exec.cache == "disk" and self._is_function(path, work, is_pure) and self._is_for_others(outputs):
-            marked = self._marked(outputs)
+            marked = _marked(outputs, run.reads)
             self._disk.keep(key, marked, made if marked is outputs else None)
 
-    def _marked(self, outputs: Outputs) -> Outputs:
-        """Outputs as other runs may reuse them: with the sources of untrusted content that they may hold."""
-        return {**outputs, _SOURCES: list(sources)} if (sources := self.sources()) else outputs
-
-    def keep(self, path: str, key: bytes, work: Work, outputs: Outputs, turn: str, is_pure: bool) -> bytes:
+    def keep(self, run: RunPart, path: str, key: bytes, work: Work, outputs: Outputs, is_pure: bool) -> bytes:
         """Cache an answer if its step allows it; returns its content key."""
         if outputs is SKIPPED and work.batch:
-            return joined_key(key, [turn.encode(), path.encode()])
+            return joined_key(key, [run.turn.encode(), path.encode()])
         own = _copied(outputs)
         mark = key
         if not self._is_function(path, work, is_pure):
-            mark = joined_key(key, [turn.encode(), path.encode()])
+            mark = joined_key(key, [run.turn.encode(), path.encode()])
         elif self._is_for_others(own):
             place = self._place(work)
             if isinstance(place, SessionCache):
-                place.keep(key, self._marked(own), self.sizes.get(path))
+                place.keep(key, _marked(own, run.reads), self.sizes.get(path))
             elif path not in self.sizes:
-                place.keep(key, self._marked(own))
+                place.keep(key, _marked(own, run.reads))
         self._note(path, (key, mark, own))
         return mark
 
@@ -256,6 +248,11 @@ class RunCache:
         self.steps[path] = kept
         if self.unwritten is not None:
             self.unwritten[path] = kept
+
+
+def _marked(outputs: Outputs, sources: Collection[str] | None) -> Outputs:
+    """Outputs as other runs may reuse them: with the sources of untrusted content that they may hold."""
+    return {**outputs, _SOURCES: list(sources)} if sources else outputs
 
 
 def _copied(outputs: Outputs) -> Outputs:

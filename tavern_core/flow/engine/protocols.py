@@ -53,11 +53,11 @@ class NodeFacilities(Protocol):
 class Cache(Protocol):
     """Answers of earlier runs."""
 
-    def find(self, path: str, key: bytes, work: Work, is_pure: bool) -> tuple[Outputs, bytes] | None:
+    def find(self, run: RunPart, path: str, key: bytes, work: Work, is_pure: bool) -> tuple[Outputs, bytes] | None:
         """(outputs, content key) of an answer cached under `key`, or None. Not `is_pure`: only earlier outputs of the same run."""
         ...
 
-    def keep(self, path: str, key: bytes, work: Work, outputs: Outputs, turn: str, is_pure: bool) -> bytes:
+    def keep(self, run: RunPart, path: str, key: bytes, work: Work, outputs: Outputs, is_pure: bool) -> bytes:
         """Cache an answer if its step allows it; returns its content key."""
         ...
 
@@ -68,7 +68,7 @@ class Cache(Protocol):
         """Whether `make` must run in a thread before the answer is stored."""
         ...
 
-    def make(self, path: str, key: bytes, work: Work, outputs: Outputs, is_pure: bool) -> None:
+    def make(self, run: RunPart, path: str, key: bytes, work: Work, outputs: Outputs, is_pure: bool) -> None:
         """The slow part of storing an answer."""
         ...
 

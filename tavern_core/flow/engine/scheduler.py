@@ -484,7 +484,7 @@ class Scheduler:
         key, is_pure = self._recall_key(number, work, inputs, changed)
         path = self.prefix + work.step.id
         self.depends.keys[number] = key
-        found = run.cache.find(path, key, work, is_pure)
+        found = run.cache.find(run, path, key, work, is_pure)
         if (
             found is not None
             and work.has_streams
@@ -512,18 +512,16 @@ class Scheduler:
             if (
                 self.run.cache is not None and number not in self._revived
             ):  # its other outputs are missing: see `recall`
-                self.run.cache.keep(
-                    self.prefix + work.step.id, self.depends.keys[number], work, {}, self.run.turn, False
-                )
+                path, key = self.prefix + work.step.id, self.depends.keys[number]
+                self.run.cache.keep(self.run, path, key, work, {}, False)
             self._done(number, answer.outputs, "complete", is_marked=True)
             return
         try:
             if work.step.kind != "node":
                 outputs = answer
                 if work.step.kind == "output" and self.out is None and self.run.cache is not None:
-                    self.run.cache.keep(
-                        self.prefix + work.step.id, self.depends.key(number, work), work, outputs, self.run.turn, False
-                    )
+                    path, key = self.prefix + work.step.id, self.depends.key(number, work)
+                    self.run.cache.keep(self.run, path, key, work, outputs, False)
             else:
                 outputs = answer.outputs if isinstance(answer, Given) else outputs_of(work, answer)
         except Exception as error:  # noqa: BLE001 - an answer may be anything, and inspecting it may raise
@@ -547,9 +545,8 @@ class Scheduler:
         if not is_marked and cache is not None and state == "complete":
             if number not in self._revived:
                 is_pure = number not in self._impure
-                self.depends.marks[number] = cache.keep(
-                    path, self.depends.keys[number], work, outputs, run.turn, is_pure
-                )
+                key = self.depends.keys[number]
+                self.depends.marks[number] = cache.keep(run, path, key, work, outputs, is_pure)
         elif state == "skipped":
             self._mark_own(number, work)
         run.settle(state, path, self._began.pop(number, 0.0), size)
@@ -564,9 +561,8 @@ class Scheduler:
         async def made() -> None:
             assert cache is not None
             try:
-                await self._loop.run_in_executor(
-                    None, cache.make, path, self.depends.keys[number], work, outputs, is_pure
-                )
+                key = self.depends.keys[number]
+                await self._loop.run_in_executor(None, cache.make, self.run, path, key, work, outputs, is_pure)
                 self._tasks.pop(number, None)
                 if not (self._is_over or self._is_stopping):
                     self._made.add(number)
