@@ -164,10 +164,9 @@ def compose(loaded: LoadedConfig, options: Options) -> Host:
     inventories = Inventories(base, profiles, lifecycle, namespaces)
     tools = Tools(specs, namespaces, inventories, reconciler, events)
     kept, disk = _records(base), ForDisk(lambda: base.known_secrets.values)
-    limit_table = _limit_table(base, kept)
-    compiler = Compiler(
-        specs, namespaces, inventories, ToolHomes(tables, sandboxes.of), reach, limit_table, Cancellation(kept, records)
-    )
+    limit_table, cancellation = _limit_table(base, kept), Cancellation(kept, records)
+    homes = ToolHomes(tables, sandboxes.of)
+    compiler = Compiler(specs, namespaces, inventories, homes, reach, limit_table, cancellation)
     idempotency = Idempotency(kept, config.idempotency.ttl_ms / 1000, base.diagnostics, disk)
     stored = StoredApprovals(kept, config.approval.keep_ms / 1000, base.recorder)
     approvals = Approvals(options.approve, config.approval.timeout_ms / 1000, base.recorder, base.portal, stored)
@@ -195,6 +194,7 @@ def compose(loaded: LoadedConfig, options: Options) -> Host:
         profiles=inventories,
         sections=Sections(lifecycle, contributions, services),
         compiler=compiler,
+        cancellation=cancellation,
         pipeline=pipeline,
         records=kept,
         jobs=jobs,

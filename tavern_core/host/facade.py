@@ -298,7 +298,7 @@ class Tavern:
         check_caller(context)
         if self._state == "copied":
             self._host.base.portal.check()
-        return self._state == "open" and self._host.compiler.cancellation.cancel(call_id, context)
+        return self._state == "open" and self._host.cancellation.cancel(call_id, context)
 
     async def commit(
         self,

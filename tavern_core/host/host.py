@@ -16,6 +16,7 @@ from tavern_core.isolation.placement import Isolation
 from tavern_core.kernel.access.tokens import Tokens
 from tavern_core.kernel.artifacts.artifacts import Artifacts
 from tavern_core.kernel.calls.compiler import Compiler
+from tavern_core.kernel.calls.cross_process_cancellation import Cancellation
 from tavern_core.kernel.calls.pipeline import Phase, Pipeline
 from tavern_core.kernel.catalogue.descriptions import Descriptions
 from tavern_core.kernel.catalogue.profile_resolution import Inventories
@@ -78,6 +79,7 @@ class Host:
     profiles: Inventories
     sections: Sections
     compiler: Compiler
+    cancellation: Cancellation
     pipeline: Pipeline
     records: RecordStore
     jobs: Jobs
@@ -139,7 +141,7 @@ class Host:
         self.isolation.sandboxes.release()
         self.base.release()
         self.pipeline.approvals.close()
-        self.compiler.cancellation.close()
+        self.cancellation.close()
         self.pipeline.governance.idempotency.close()
         self.records.close()
         self.knowledge.close()
