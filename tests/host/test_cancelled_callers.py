@@ -12,7 +12,7 @@ import pytest
 
 from tavern_core import Approval, Budget, CallContext, Out, Plugin, Tavern, ToolResult, hookimpl, node, tool
 
-pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+pytestmark = pytest.mark.anyio
 
 FAR = """\
 import asyncio, time
@@ -225,6 +225,7 @@ async def test_a_call_ends_with_a_result_whatever_was_cancelled_before(host: Tav
         assert (await way(lambda: host.invoke("far:add", {"a": 1, "b": 2}))).value == 3, name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", FROM)
 async def test_a_workflow_ends_with_a_result_whatever_was_cancelled_before(
     host: Tavern, way: Callable[..., Any]

@@ -16,8 +16,6 @@ from tavern_core.tam import parse
 
 from .workbench import NEEDS_NODE, Project
 
-pytestmark = pytest.mark.slow
-
 SAY = "import sys; print('said', sys.argv[1:], sys.stdin.read())"
 
 
