@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from tavern_core import Budget, CallContext, Plugin, Tavern, ToolCall, tool
 from tavern_core.errors import ConfigInvalid, UpstreamError, UsageError
+from tavern_core.kernel.limits import result_cache
 from tavern_core.kernel.limits.breakers import CircuitBreaker
 from tavern_core.kernel.limits.slots import Full, Slots
 from tavern_core.model.rate_and_concurrency_limits import Breaker, ToolLimits, parse_rate
@@ -1111,7 +1113,7 @@ def test_tools_behind_one_upstream_share_its_limits(
         assert host.invoke_sync("app:c").ok
 
 
-def test_an_answer_that_is_too_old_is_made_anew(tmp_path: Path) -> None:
+def test_an_answer_that_is_too_old_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[int] = []
 
     @tool(read_only=True, limits={"cache_ms": 60_000})
@@ -1120,8 +1122,8 @@ def test_an_answer_that_is_too_old_is_made_anew(tmp_path: Path) -> None:
         return len(ran)
 
     now = 0.0
+    monkeypatch.setattr(result_cache, "time", SimpleNamespace(monotonic=lambda: now))
     with host_of(tmp_path, [looks]) as host:
-        host._host.limits._table.cache._clock = lambda: now
         assert [host.invoke_sync("t:looks").value for _ in range(2)] == [1, 1]
         now = 61.0
         assert host.invoke_sync("t:looks").value == 2
