@@ -177,7 +177,10 @@ class Engine:
         Raises:
             CallError: it cannot run, or a node failed; `details` name the node, its path and the run.
         """
-        found = self._workflows.file(what, plugin) if "/" in what else what
+        try:
+            found = self._workflows.file(what, plugin) if "/" in what else what
+        except TavernError as error:
+            raise _not_begun(error) from error
         return await self._run(found, arguments, call, named)
 
     async def run_node(
@@ -201,9 +204,7 @@ class Engine:
         except CallError:
             raise
         except TavernError as error:
-            raise UpstreamError(
-                error.message, hint=error.hint, code=error.code, outcome="none", **_problems(error)
-            ) from error
+            raise _not_begun(error) from error
         result = await _result_or_question(handle)
         if result is None:
             if options:
@@ -323,5 +324,7 @@ def _call_error(result: RunResult) -> CallError:
     )
 
 
-def _problems(error: TavernError) -> dict[str, Any]:
-    return {"problems": error.details["problems"]} if "problems" in error.details else {}
+def _not_begun(error: TavernError) -> UpstreamError:
+    """`error`, for the caller of the tool."""
+    problems = {"problems": error.details["problems"]} if "problems" in error.details else {}
+    return UpstreamError(error.message, hint=error.hint, code=error.code, outcome="none", **problems)

@@ -14,6 +14,7 @@ import posixpath
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
+from urllib.parse import quote
 
 from tavern_core.contract.permissions import requested_permissions
 from tavern_core.frozen_dataclass import dataclass
@@ -132,7 +133,7 @@ def _assets(name: str, frontend: Frontend, folder: Path | None) -> Iterable[Asse
     files += [("style", style) for style in served.styles]
     for kind, file in files:
         path, below = served_file(frontend, part, file)
-        yield Asset(kind, f"{PUBLIC_PATH}/{name}/{below}", path, _problem(folder, path))
+        yield Asset(kind, f"{PUBLIC_PATH}/{name}/{quote(below)}", path, _problem(folder, path))
 
 
 def served_file(frontend: Frontend, part: Part, file: str) -> tuple[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final
 
 from tavern_core.contract.core_services import CORE_SERVICES
@@ -24,7 +24,7 @@ from tavern_core.kernel.text.json_document import read_json
 from tavern_core.model.manifest import Manifest
 from tavern_core.model.naming_rules import split_id
 from tavern_core.model.nearest import did_you_mean, fold
-from tavern_core.model.node import NodeSpec
+from tavern_core.model.node import ABSENT, NodeSpec, Slot
 from tavern_core.model.script_command import words_before_file
 from tavern_core.model.tool import ToolSpec
 from tavern_core.model.toolfile import workflow_file_names
@@ -129,8 +129,7 @@ class ManifestCheck:
         if spec.kind == "script":
             yield from self._script(spec)
         if workflow := spec.implementation.get("workflowId"):
-            where = self._declared_at(spec, "implementation", "workflowId")
-            yield from self._workflow(spec.local_name, str(workflow), where)
+            yield from self._workflow(spec, str(workflow))
         if spec.examples:
             validator = compile_validator(spec.input_schema, name=spec.name)
             for number, example in enumerate(spec.examples):
@@ -140,12 +139,13 @@ class ManifestCheck:
                     where = self._declared_at(spec, "examples", number, "arguments", *inside)
                     yield Finding(TOOL, message, "correct the example or the schema", where)
 
-    def _workflow(self, tool: str, written: str, where: Location) -> Iterator[Finding]:
+    def _workflow(self, spec: ToolSpec, written: str) -> Iterator[Finding]:
         """The file of a workflow tool: is it there, is it a workflow, and do its edges make sense, whatever its nodes are?"""
-        names = workflow_file_names(written)
+        tool, names = spec.local_name, workflow_file_names(written)
         file = next((name for name in names if not self._files.problem(name)), None)
         if file is None:
             problem = self._files.problem(names[0])
+            where = self._declared_at(spec, "implementation", "workflowId")
             yield Finding(TOOL, f"the tool {tool!r}: {problem}", "create it, or correct the path", where)
             return
         try:
@@ -156,6 +156,22 @@ class ManifestCheck:
         for each in compile_workflow(workflow, _AnyNodes()).errors:
             if each.code in _OF_ANY_NODES:
                 yield Finding(TOOL, f"the tool {tool!r}: {each.message}", each.hint, Location(file))
+        if spec not in self._tools.drafts:
+            yield from self._interface(spec, file, workflow.inputs())
+
+    def _interface(self, spec: ToolSpec, file: str, inputs: Mapping[str, Slot]) -> Iterator[Finding]:
+        """Do the written parameters of a workflow tool fit the interface of its file?"""
+        given = spec.input_schema.get("properties", {})
+        for name in given:
+            if name not in inputs:
+                hint = did_you_mean(name, inputs) or f"its inputs: {', '.join(inputs) or 'none'}"
+                where = self._declared_at(spec, "parameters", "properties", name)
+                yield Finding(TOOL, f"the tool {spec.local_name!r}: {file} has no input {name!r}", hint, where)
+        for name, slot in inputs.items():
+            if slot.required is True and slot.default is ABSENT and name not in given:
+                message = f"the tool {spec.local_name!r}: {file} requires the input {name!r}, which is no parameter"
+                hint = "add it to the parameters, or leave `parameters` out: the interface of the file is used then"
+                yield Finding(TOOL, message, hint, self._declared_at(spec, "parameters", "properties"))
 
     def _declared_at(self, spec: ToolSpec, *inside: str | int) -> Location:
         """Where a tool is declared, or a part of it: in its file, or in plugin.yaml."""

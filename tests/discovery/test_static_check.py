@@ -172,6 +172,44 @@ def test_a_workflow_file_whose_edges_go_nowhere_or_round_is_found(places: Places
     ]
 
 
+INTERFACE = """{"nodes": [], "edges": [], "interfaceInputs": {
+  "text": {"dataFlowType": "STRING", "required": true},
+  "style": {"dataFlowType": "STRING", "required": true, "config": {"default": "short"}},
+  "more": {"dataFlowType": "STRING"}}}"""
+
+
+@pytest.mark.parametrize(
+    ("parameters", "expected"),
+    [
+        ("", []),
+        ("text: {type: string}", []),
+        ("text: {type: string}, more: {type: string}, style: {type: string}", []),
+        (
+            "text: {type: string}, mroe: {type: string}",
+            [
+                "tools.0.parameters.properties.mroe: the tool 'run': flow.json has no input 'mroe' (did you mean 'more'?)"
+            ],
+        ),
+        (
+            "more: {type: string}",
+            [
+                "tools.0.parameters.properties: the tool 'run': flow.json requires the input 'text', which is no parameter "
+                "(add it to the parameters, or leave `parameters` out: the interface of the file is used then)"
+            ],
+        ),
+    ],
+)
+def test_parameters_of_a_workflow_tool_are_inputs_of_its_file(
+    places: Places, parameters: str, expected: list[str]
+) -> None:
+    schema = f", parameters: {{type: object, properties: {{{parameters}}}}}" if parameters else ""
+    one = f"{{id: run, description: d, implementation: {{type: workflow, workflowId: flow.json}}{schema}}}"
+    folder = places.folder_plugin("text", f"tools:\n- {one}\n", files={"flow.json": INTERFACE})
+    found = [f for f in check_plugin(folder).findings if f.where.file == "plugin.yaml"]
+    assert [str(f).partition(": ")[2] for f in found] == expected
+    assert all((f.where.line, f.where.column > 1) == (4, True) for f in found)
+
+
 def test_a_sensitive_argument_needs_its_right(places: Places) -> None:
     source = H + "@hookimpl\ndef tavern_before_prompt(prompt, conversation): ...\n"
     report = check(places, source, "permissions: {hooks: ['hook:server:agent:before-prompt']}\n")

@@ -197,7 +197,7 @@ def test_an_answer_is_what_stands_under_result(project: Project) -> None:
         ({"entryPoint": {"command": "/usr/bin/python3 run.py"}}, "relative"),
         ({"entryPoint": {"command": "python ../run.py"}}, "leaves the plugin's folder"),
         ({"entryPoint": {"command": "python nothing.py"}}, "there is no 'nothing.py'"),
-        ({"entryPoint": {"command": "python -u"}}, "names no file"),
+        ({"entryPoint": {"command": "python -u"}}, "is given no file to run"),
         ({"entryPoint": {"command": "python 'run.py"}}, "quote"),
         ({"capabilities": {}}, "names no command"),
         ({"capabilities": {"invocationCommands": []}}, "names no command"),

@@ -374,3 +374,22 @@ async def test_a_workflow_tool_takes_a_stream_of_numbers_as_a_list(flows: Flows)
         result = await tavern.invoke("workflow:sum", {"items": [1, 2]})
     assert schema["properties"]["items"] == {"type": "array", "items": {"type": "integer"}}
     assert result.value == 3, result.error
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b'{"nodes": [}', "one.json:1:12: not JSON: expecting value"),
+        (b"\xff\xfe", "one.json:1:1: the file is UTF-16"),
+        (b'{"nodes": [{"id": "a", "type": "own:Gone"}], "edges": []}', "which does not exist"),
+    ],
+)
+async def test_a_file_that_cannot_run_is_refused_before_anything_began(flows: Flows, content: bytes, said: str) -> None:
+    foo = Foo(flows)
+    foo.tool("one", type="workflow", workflowId="flows/one.json")
+    (foo.folder / "flows" / "one.json").write_bytes(content)
+    async with foo.open() as tavern:
+        error = (await tavern.invoke("foo:one", {})).error
+    assert error is not None
+    assert (error.kind, error.outcome, error.details["code"]) == ("UPSTREAM_ERROR", "none", "WORKFLOW_INVALID")
+    assert said in error.message
