@@ -34,6 +34,7 @@ from tavern_core.review.name_resolution import UNKNOWN, Definition
 from tavern_core.review.tool_signature_scan import unfit
 from tavern_core.review.unused_permissions import unused_permissions
 from tavern_core.schema.problem import split_pointer
+from tavern_core.schema.schema_check import likely_slips
 from tavern_core.schema.validate import compile_validator
 
 MANIFEST: Final = "MANIFEST_INVALID"
@@ -66,6 +67,11 @@ class _AnyNodes:
 
     def said(self, workflow: Workflow) -> Iterable[FlowProblem]:
         return ()
+
+
+def _steps(pointer: str) -> Iterator[str | int]:
+    """The steps of a JSON pointer, as a path in a document."""
+    return (int(part) if part.isdigit() else part for part in split_pointer(pointer))
 
 
 class ManifestCheck:
@@ -126,6 +132,10 @@ class ManifestCheck:
             hint = "say what it does and when to use it; models choose by this"
             where = self._declared_at(spec, "description")
             yield Finding(TOOL, f"the tool {spec.local_name!r} has no description", hint, where, "warning")
+        for key, schema in (("parameters", spec.input_schema), ("output", spec.output_schema or {})):
+            for flaw in likely_slips(dict(schema)):
+                where = self._declared_at(spec, key, *_steps(flaw.path))
+                yield Finding(TOOL, f"the tool {spec.local_name!r}: {flaw.message}", flaw.hint, where, "warning")
         if spec.kind == "script":
             yield from self._script(spec)
         if workflow := spec.implementation.get("workflowId"):
@@ -135,8 +145,7 @@ class ManifestCheck:
             for number, example in enumerate(spec.examples):
                 for problem_ in validator.problems(dict(example.arguments), limit=3):
                     message = f"example {number} of {spec.local_name!r} is refused by its own parameters: {problem_}"
-                    inside = (int(part) if part.isdigit() else part for part in split_pointer(problem_.path))
-                    where = self._declared_at(spec, "examples", number, "arguments", *inside)
+                    where = self._declared_at(spec, "examples", number, "arguments", *_steps(problem_.path))
                     yield Finding(TOOL, message, "correct the example or the schema", where)
 
     def _workflow(self, spec: ToolSpec, written: str) -> Iterator[Finding]:

@@ -18,7 +18,7 @@ from tavern_core.schema.schema_lint_rules import Draft, draft_of
 from tavern_core.schema.tree import at, nodes_of, normalise_schema, walk
 from tavern_core.schema.validate import compile_output_validator
 
-__all__ = ["check_schema", "normalise_schema", "whole_flaws"]
+__all__ = ["check_schema", "likely_slips", "normalise_schema", "whole_flaws"]
 
 _MOST_FINDINGS = 50
 _BASE = "https://tavern-core.invalid/checked"
@@ -39,6 +39,76 @@ _COMBINED = (
     "additionalProperties",
     "unevaluatedProperties",
 )
+
+
+_KEYWORDS = frozenset(
+    [
+        "$anchor",
+        "$comment",
+        "$defs",
+        "$dynamicAnchor",
+        "$dynamicRef",
+        "$id",
+        "$ref",
+        "$schema",
+        "additionalItems",
+        "additionalProperties",
+        "allOf",
+        "anyOf",
+        "const",
+        "contains",
+        "contentEncoding",
+        "contentMediaType",
+        "contentSchema",
+        "default",
+        "definitions",
+        "dependencies",
+        "dependentRequired",
+        "dependentSchemas",
+        "deprecated",
+        "description",
+        "else",
+        "enum",
+        "examples",
+        "exclusiveMaximum",
+        "exclusiveMinimum",
+        "format",
+        "if",
+        "items",
+        "maxContains",
+        "maxItems",
+        "maxLength",
+        "maxProperties",
+        "maximum",
+        "minContains",
+        "minItems",
+        "minLength",
+        "minProperties",
+        "minimum",
+        "multipleOf",
+        "not",
+        "oneOf",
+        "pattern",
+        "patternProperties",
+        "prefixItems",
+        "properties",
+        "propertyNames",
+        "readOnly",
+        "required",
+        "then",
+        "title",
+        "type",
+        "unevaluatedItems",
+        "unevaluatedProperties",
+        "uniqueItems",
+        "writeOnly",
+        "x-tavern",
+    ]
+)
+_OTHERS = frozenset(
+    {"example", "enumNames", "enumDescriptions", "nullable", "discriminator", "xml", "id", "order", "name"}
+)
+"""Keywords of other systems that resemble one of JSON Schema and are no misspelling of it."""
 
 
 def check_schema(schema: object, where: str | Location = "schema", *, output: bool = False) -> list[Finding]:
@@ -68,6 +138,17 @@ def whole_flaws(schema: object) -> list[SchemaProblem]:
     if isinstance(schema, dict) and not any(flaw.severity == "error" for flaw in flaws):
         flaws = [*flaws, *_default_flaws(schema)]
     return flaws
+
+
+def likely_slips(schema: dict[str, Any]) -> list[SchemaProblem]:
+    """What a valid schema allows and its author hardly means: keywords that mean nothing and resemble one, undeclared `required` names."""
+    flaws = []
+    for path, node in walk(schema):
+        for keyword in node.keys() - _KEYWORDS - _OTHERS:
+            if near := did_you_mean(keyword, _KEYWORDS, 1):
+                message = f"the keyword {printable(keyword, 60)!r} means nothing in JSON Schema"
+                flaws.append(SchemaProblem(at((*path, keyword)), message, hint=near, severity="warning"))
+    return [*flaws, *_required_flaws(schema)][:_MOST_FINDINGS]
 
 
 def _finding(flaw: SchemaProblem, where: str | Location) -> Finding:

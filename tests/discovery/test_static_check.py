@@ -172,6 +172,25 @@ def test_a_workflow_file_whose_edges_go_nowhere_or_round_is_found(places: Places
     ]
 
 
+@pytest.mark.parametrize(
+    ("parameters", "said"),
+    [
+        ({"propertys": {}}, ["parameters.propertys: the keyword 'propertys' means nothing in JSON Schema (did you mean 'properties'?)"]),
+        ({"properties": {"a": {"type": "string", "maxLenght": 3}}}, ["parameters.properties.a.maxLenght: the keyword 'maxLenght' means nothing in JSON Schema (did you mean 'maxLength'?)"]),
+        ({"properties": {"names": {}}, "required": ["name"]}, ["parameters.required: 'name' is required but not declared (did you mean 'names'?)"]),
+        ({"properties": {"propertys": {}, "enumeration": {"x-order": 1, "example": 2, "enumNames": [], "unit": "km"}}}, []),
+    ],
+)  # fmt: skip
+def test_likely_slips_in_a_schema_are_warnings_with_their_place(
+    places: Places, parameters: dict[str, Any], said: list[str]
+) -> None:
+    tool = script_tool("a", description="d", parameters={"type": "object", **parameters})
+    files = {"tools/a.tool.json": tool, "run.py": ""}
+    report = check_plugin(places.folder_plugin("text", "tools: {entry: tools}\n", files=files))
+    assert [str(f).partition(": ")[2].replace("the tool 'a': ", "") for f in report.findings] == said
+    assert all((f.severity, f.where.line) == ("warning", 1) and f.where.column > 1 for f in report.findings)
+
+
 INTERFACE = """{"nodes": [], "edges": [], "interfaceInputs": {
   "text": {"dataFlowType": "STRING", "required": true},
   "style": {"dataFlowType": "STRING", "required": true, "config": {"default": "short"}},
