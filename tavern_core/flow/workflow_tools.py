@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from tavern_core import errors
-from tavern_core.errors import CallError, InputInvalid, TavernError, UpstreamError, call_error_of
+from tavern_core.errors import CallError, InputInvalid, OutputInvalid, TavernError, UpstreamError, call_error_of
 from tavern_core.kernel.calls.background_call_request import job_id
 from tavern_core.kernel.registry import Entry
 from tavern_core.model.plugin_status import Diagnostic
@@ -296,9 +296,9 @@ def _tool_result(result: RunResult, only: str, named: Collection[str], kept: Cal
         plain = to_plain(value, tagged=False, large=large)
         return ToolResult(True, value=plain, content=tuple(links), job=result.run_id)
     except NotPlain as error:
-        raise UpstreamError(
-            f"an output of the workflow cannot be returned: {error}", hint="give text, numbers, lists, objects or bytes"
-        ) from None
+        hint = "give text, numbers, lists, objects or bytes"
+        message = f"an output of the workflow cannot be returned: {error}"
+        raise OutputInvalid(message, hint=hint, outcome="done", runId=result.run_id) from None
 
 
 def _call_error(result: RunResult) -> CallError:

@@ -18,10 +18,11 @@ from tavern_core.kernel.files.plugin_file_reader import PluginFiles
 from tavern_core.kernel.manifest.declared_tools import DeclaredTools, read_declared_tools
 from tavern_core.kernel.manifest.manifest_reader import ManifestReading
 from tavern_core.kernel.manifest.manifest_rules import declared_paths
+from tavern_core.kernel.manifest.tool_files import TOOL_FILE_SUFFIX
 from tavern_core.kernel.manifest.tool_ids import IdRefusal, canonical_id
 from tavern_core.kernel.manifest.workflow_file_codec import read_workflow
 from tavern_core.kernel.text.json_document import read_json
-from tavern_core.model.manifest import Manifest
+from tavern_core.model.manifest import Entry, Manifest
 from tavern_core.model.naming_rules import split_id
 from tavern_core.model.nearest import did_you_mean, fold
 from tavern_core.model.node import ABSENT, NodeSpec, Slot
@@ -87,6 +88,7 @@ class ManifestCheck:
     def run(self) -> Iterator[Finding]:
         yield from self._paths()
         yield from self._tools.findings
+        yield from self._unread_tool_files()
         flows = [draft for draft in self._tools.drafts if draft.kind == "workflow"]
         for spec in sorted((*self._tools.specs, *flows), key=lambda each: each.name):
             yield from self._spec(spec)
@@ -119,6 +121,18 @@ class ManifestCheck:
                     yield Finding(MANIFEST, problem, "build it, or correct the path", where, "warning")
                 else:
                     yield Finding(MANIFEST, problem, "create it, or correct the path", where)
+
+    def _unread_tool_files(self) -> Iterator[Finding]:
+        """Files that look like tool files and stand where none is looked for."""
+        read = {name for name, _ in self._tools.stamps}
+        entry = self._manifest.tools.entry if isinstance(self._manifest.tools, Entry) else ""
+        hint = (
+            f"move it into {entry!r}, with a name like count{TOOL_FILE_SUFFIX}" if entry else "tools: {entry: ./tools}"
+        )
+        for relative, _ in self._files.files():
+            is_hidden = "/." in f"/{relative}"
+            if relative.lower().endswith(TOOL_FILE_SUFFIX) and relative not in read and not is_hidden:
+                yield Finding(TOOL, "this tool file is not read", hint, Location(relative, 1, 1), "warning")
 
     def _served(self, path: tuple[str | int, ...], relative: str) -> str:
         """The path of a file of the frontend, where the host serves it."""

@@ -173,6 +173,26 @@ def test_a_workflow_file_whose_edges_go_nowhere_or_round_is_found(places: Places
 
 
 @pytest.mark.parametrize(
+    ("manifest", "unread"),
+    [
+        ("tools: {entry: tools}\n", ["tools/B.TOOL.JSON", "tools/more/c.tool.json"]),
+        ("tools: {entry: ./tools/}\n", ["tools/B.TOOL.JSON", "tools/more/c.tool.json"]),
+        ("tools: {entry: tools/more}\n", ["tools/B.TOOL.JSON", "tools/a.tool.json"]),
+        ("tools: {entry: tools/a.tool.json}\n", ["tools/B.TOOL.JSON", "tools/more/c.tool.json"]),
+        ("", ["tools/B.TOOL.JSON", "tools/a.tool.json", "tools/more/c.tool.json"]),
+    ],
+)
+def test_tool_files_that_are_not_read_are_warnings(places: Places, manifest: str, unread: list[str]) -> None:
+    names = {"a": "a.tool.json", "b": "B.TOOL.JSON", "c": "more/c.tool.json"}
+    files = {f"tools/{file}": script_tool(name, description="d") for name, file in names.items()} | {"run.py": ""}
+    report = check_plugin(places.folder_plugin("text", manifest, files=files))
+    assert [(f.where.file, f.message, f.severity) for f in report.findings] == [
+        (name, "this tool file is not read", "warning") for name in unread
+    ]
+    assert all("tools" in f.hint for f in report.findings)
+
+
+@pytest.mark.parametrize(
     ("parameters", "said"),
     [
         ({"propertys": {}}, ["parameters.propertys: the keyword 'propertys' means nothing in JSON Schema (did you mean 'properties'?)"]),

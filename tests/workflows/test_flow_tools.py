@@ -42,7 +42,7 @@ async def tick(n: int = 3) -> Out(chunks=Stream[str], text=str):
 class Own:
     @hookimpl
     def tavern_register_nodes(self) -> list[Any]:
-        return [everything, tick, repeat, wrap, numbers, letters, total, free, picky]
+        return [everything, tick, repeat, wrap, numbers, letters, total, free, picky, opaque]
 
 
 class Foo:
@@ -363,6 +363,20 @@ async def test_an_argument_that_does_not_fit_its_node_is_an_error_of_the_caller(
     assert (error.kind, error.outcome, error.fix) == ("INPUT_SCHEMA_INVALID", "none", f"correct '{path[1:]}'")
     assert said in error.message
     assert [problem["path"] for problem in error.details["problems"]] == [path]
+
+
+@node("own:Opaque")
+async def opaque():  # type: ignore[no-untyped-def]
+    return object()
+
+
+async def test_an_output_that_json_cannot_hold_is_an_error_of_work_that_is_done(flows: Flows) -> None:
+    foo = Foo(flows)
+    foo.tool("one", type="node", nodeType="own:Opaque")
+    async with foo.open() as tavern:
+        error = (await tavern.invoke("foo:one", {})).error
+    assert error is not None
+    assert (error.kind, error.outcome) == ("OUTPUT_SCHEMA_INVALID", "done")
 
 
 async def test_a_workflow_tool_takes_a_stream_of_numbers_as_a_list(flows: Flows) -> None:
