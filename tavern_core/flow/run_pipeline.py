@@ -49,7 +49,7 @@ from tavern_core.model.event import (
 )
 from tavern_core.model.message_translation import Language
 from tavern_core.model.nearest import did_you_mean
-from tavern_core.model.node import NodeSpec
+from tavern_core.model.node import ABSENT, NodeSpec
 from tavern_core.model.run import RunInfo, RunResult
 from tavern_core.model.workflow import Workflow
 
@@ -406,9 +406,13 @@ def _check_inputs(run: Run, info: RunInfo) -> None:
             for key, slot in slots.items()
             if not slot.is_stream and (why := input_misfit(slot, run.inputs.get(key, slot.default)))
         } or {error.slot: error.why}  # a stream
+        defaults = [key for key in found if key not in run.inputs and slots[key].default is not ABSENT]
+        said = [f"{'the default of ' * (key in defaults)}input {key!r} {why}" for key, why in found.items()]
         raise InputInvalid(
-            f"workflow {info.workflow or 'without a name'}: {'; '.join(f'input {key!r} {why}' for key, why in found.items())}",
-            hint=f"inputs: {', '.join(slots)}",
+            f"workflow {info.workflow or 'without a name'}: {'; '.join(said)}",
+            hint=f"give {', '.join(defaults)}, or correct interfaceInputs"
+            if defaults
+            else f"inputs: {', '.join(slots)}",
             problems=[{"pointer": f"/{key}", "message": why} for key, why in found.items()],
         ) from None
 

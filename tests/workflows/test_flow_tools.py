@@ -407,3 +407,15 @@ async def test_a_file_that_cannot_run_is_refused_before_anything_began(flows: Fl
     assert error is not None
     assert (error.kind, error.outcome, error.details["code"]) == ("UPSTREAM_ERROR", "none", "WORKFLOW_INVALID")
     assert said in error.message
+
+
+async def test_a_default_that_does_not_fit_is_not_said_to_be_an_argument(flows: Flows) -> None:
+    foo = Foo(flows)
+    flows.write("one", {"i": "core:GroupInput", "o": OUT["type"]}, "i.n>o.n", description="d",
+                interfaceInputs={"n": {"dataFlowType": "INTEGER", "config": {"default": "4"}}}, interfaceOutputs={"n": {"dataFlowType": "INTEGER"}})  # fmt: skip
+    async with foo.open() as tavern:
+        error = (await tavern.invoke("workflow:one", {})).error
+        given = await tavern.invoke("workflow:one", {"n": 4})
+    assert error is not None
+    assert error.message == "workflow one: the default of input 'n' takes INTEGER, got the text '4'"
+    assert (error.fix, given.value) == ("give n, or correct interfaceInputs", 4)
