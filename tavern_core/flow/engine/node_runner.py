@@ -274,6 +274,12 @@ def _close(chunks: Generator[Any, None, Any]) -> None:
         chunks.close()
 
 
+def _whole(slot: Slot, chunks: list[Any]) -> Any:
+    """A stream that was read to its end."""
+    is_text = all(isinstance(chunk, str) for chunk in chunks) if chunks else slot.type == "STRING"
+    return "".join(chunks) if is_text else chunks
+
+
 async def collect(scope: ScopePart, work: Work, inputs: dict[str, Any]) -> Any:
     """The streams among the outputs of a workflow.
 
@@ -303,8 +309,7 @@ async def collect(scope: ScopePart, work: Work, inputs: dict[str, Any]) -> Any:
                 out.close(error)
             inputs[key] = Skip
             return
-        is_text = all(isinstance(chunk, str) for chunk in chunks) if chunks else slot.type == "STRING"
-        inputs[key] = "".join(chunks) if is_text else chunks
+        inputs[key] = _whole(slot, chunks)
 
     streams = {binding.key: binding.slot for binding in work.step.streams}
     await together([read(key, slot) for key, slot in streams.items()])
