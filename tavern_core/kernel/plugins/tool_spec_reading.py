@@ -281,22 +281,23 @@ def _from_function(function: Callable[..., Any], mark: ToolMark, owner: Owner) -
     )
 
 
+def _without_execute(data: Mapping[str, Any], name: Any, owner: Owner) -> ToolSpec:
+    """A mapping in the tool-file format."""
+    if isinstance(name, str) and "parameters" in data and not {"id", "kind", "impl", "implementation"} & data.keys():
+        raise ActivationFailed(
+            f"{owner.name}: tool {name!r} has no `execute`",
+            hint="write execute: a function of (tool_call_id, params)",
+        )
+    if owner.from_mapping is None:
+        raise ToolFileInvalid(f"{owner.name}: tool mappings cannot be read here")
+    return owner.from_mapping(data)
+
+
 def _from_mapping(data: Mapping[str, Any], owner: Owner) -> ToolSpec:
     """Seed 002's object ``{name, description, parameters, execute}``, or the tool-file format."""
     execute, name = data.get("execute"), data.get("name")
     if execute is None:
-        if (
-            isinstance(name, str)
-            and "parameters" in data
-            and not {"id", "kind", "impl", "implementation"} & data.keys()
-        ):
-            raise ActivationFailed(
-                f"{owner.name}: tool {name!r} has no `execute`",
-                hint="write execute: a function of (tool_call_id, params)",
-            )
-        if owner.from_mapping is None:
-            raise ToolFileInvalid(f"{owner.name}: tool mappings cannot be read here")
-        return owner.from_mapping(data)
+        return _without_execute(data, name, owner)
     if not isinstance(name, str):
         raise ActivationFailed(f"{owner.name}: a tool is called {name!r}", hint='write name: "..."')
     if not callable(execute):
