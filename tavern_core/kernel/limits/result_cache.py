@@ -38,6 +38,7 @@ class ResultCache:
 
     def __init__(self, most_bytes: int) -> None:
         self._most = most_bytes
+        self._clock = time.monotonic
         self._lock = threading.Lock()
         self._entries: OrderedDict[Key, tuple[float, object, bytes]] = OrderedDict()
         self._made_now: dict[Key, tuple[object, object, Making]] = {}
@@ -71,7 +72,7 @@ class ResultCache:
                 self.misses += 1
                 return None
             until, maker, data = entry
-            if until <= time.monotonic() or (maker is not made_by and maker != made_by):
+            if until <= self._clock() or (maker is not made_by and maker != made_by):
                 self._drop(key)
                 self.misses += 1
                 return None
@@ -125,7 +126,7 @@ class ResultCache:
         if size > self._most // 8:
             return
         self._drop(key)
-        self._entries[key] = time.monotonic() + seconds, made_by, data
+        self._entries[key] = self._clock() + seconds, made_by, data
         self.bytes += size
         while self.bytes > self._most:
             self._drop(next(iter(self._entries)))
