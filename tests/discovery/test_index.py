@@ -16,6 +16,7 @@ import pytest
 from tavern_core.kernel.discovery import discovery as discovery_module
 from tavern_core.kernel.discovery.discovery import Discovery
 from tavern_core.model.tool import ToolSpec
+from tests.forked_programs import ForkedProgram
 
 from .places import Places, script_tool, wait_for_the_clock
 
@@ -355,7 +356,7 @@ for _ in range(5):
     found._index.is_changed = True
     assert found.save()
 """
-    running = [subprocess.Popen([sys.executable, "-c", program], cwd=ROOT) for _ in range(4)]
+    running = [ForkedProgram(["-c", program], cwd=ROOT) for _ in range(4)]
     assert [process.wait() for process in running] == [0, 0, 0, 0]
     assert len(index_files(places)) == 1
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.forked_programs import run_forked
 from tests.governance import redis_server
 
 from .workshop import Workshop
@@ -143,8 +142,7 @@ def test_a_forked_copy_of_a_host_says_so_at_once_and_leaves_the_first_alone(
     workshop.folder("far", FAR, "isolation: process\ntools: [{id: pid, implementation: {type: python}}]")
     workshop.folder("slow", None, SLOW, **{"answer.py": "print(5)\n"})
     with redis_server.running(tmp_path) if store == "redis" else contextlib.nullcontext(store) as where:
-        words = [sys.executable, "-c", PROGRAM, how, str(workshop.plugins), str(tmp_path / "home"), where]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+        done = run_forked(["-c", PROGRAM, how, workshop.plugins, tmp_path / "home", where])
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert (found["code"], found["same"]) == (0, True)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -19,6 +17,7 @@ from tavern_core import Plugin, Tavern, hookimpl, tool
 from tavern_core.errors import PluginError, PluginNotFound, SettingsInvalid, UsageError
 from tavern_core.model.plugin_status import PluginStatus
 from tests.counting import calls_made
+from tests.forked_programs import run_forked
 
 from .conftest import run
 from .test_listing import edited
@@ -245,7 +244,7 @@ with Tavern.open({{"plugins": {{"roots": [{str(workshop.plugins)!r}], "entryPoin
     host.plugins.enable_sync("one")
     print(host.plugins["one"].state)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    done = run_forked(["-c", program])
     assert done.stdout.split() == ["disabled", "0", "active"]
     assert set(traces(workshop.open()).values()) == {True}
 

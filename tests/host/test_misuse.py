@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,6 +23,7 @@ from tavern_core import (
     tool,
 )
 from tavern_core.errors import ConfigInvalid, UsageError
+from tests.forked_programs import run_forked
 
 from .conftest import QUIET, Opened, run, tools
 from .workshop import Workshop
@@ -257,7 +256,7 @@ def test_a_program_gives_its_list_its_own_name(tmp_path: Path) -> None:
         (["-m", "robot"], "robot:hi"),
         (["-c", text], "main:hi"),
     ):
-        done = subprocess.run([sys.executable, *words], cwd=tmp_path, capture_output=True, text=True, check=False)
+        done = run_forked(words, cwd=tmp_path)
         assert done.stdout.strip() == expected, done.stderr
 
 

@@ -17,6 +17,7 @@ import pytest
 
 from tavern_core.review.import_probe import prober
 from tavern_core.review.probe_result import Import
+from tests.forked_programs import run_forked
 from tests.programs import Program
 
 from .test_life import until
@@ -372,20 +373,9 @@ def test_of_many_processes_on_one_home_one_tries(workshop: Workshop) -> None:
     workshop.folder("one", "import time\ntime.sleep(0.5)\n" + TOOL, HELLO)
     config = workshop.root / "tavern.yaml"
     config.write_text(f"plugins: {{roots: [{workshop.plugins}], entryPoints: false}}\n")
-    line = [
-        sys.executable,
-        "-m",
-        "tavern_core",
-        "--home",
-        str(workshop.home),
-        "--config",
-        str(config),
-        "tools",
-        "call",
-        "one:hello",
-    ]
+    words = ["-m", "tavern_core", "--home", workshop.home, "--config", config, "tools", "call", "one:hello"]
     with ThreadPoolExecutor(3) as pool:
-        done = list(pool.map(lambda _: subprocess.run(line, capture_output=True).returncode, range(3)))
+        done = list(pool.map(lambda _: run_forked(words).returncode, range(3)))
     assert (done, len(workshop.tried()), len(workshop.notes())) == ([0] * 3, 1, 3)
 
 
@@ -397,8 +387,8 @@ def test_where_no_process_can_be_started_only_a_plugin_that_ended_one_is_refused
     workshop.folder("bad", EXIT + TOOL, HELLO)
     config = workshop.root / "tavern.yaml"
     config.write_text(f"plugins: {{roots: [{workshop.plugins}], entryPoints: false, probe: suspect}}\n")
-    line = ["-m", "tavern_core", "--home", str(workshop.home), "--config", str(config), "tools", "call", "bad:hello"]
-    assert subprocess.run([sys.executable, *line], capture_output=True).returncode == 3
+    words = ["-m", "tavern_core", "--home", workshop.home, "--config", config, "tools", "call", "bad:hello"]
+    assert run_forked(words).returncode == 3
     notes = ["import bad"]  # once in the process that it ended
     # No interpreter, one that does not begin, one that is not there.
     for count, executable in enumerate(("", "/bin/false", "/nowhere/python")):

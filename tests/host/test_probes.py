@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from tavern_core import Plugin
 from tavern_core.review.import_probe import prober
 from tavern_core.review.probe_result import Import
 from tests import programs
+from tests.forked_programs import run_forked
 
 from .workshop import HELLO, TOOL, Workshop
 
@@ -78,8 +78,7 @@ def test_what_costs_only_the_plugin_is_none_of_its_business(tmp_path: Path, what
 
 
 def command(home: Path, config: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    line = [sys.executable, "-m", "tavern_core", "--home", str(home), "--config", str(config), *words]
-    return subprocess.run(line, capture_output=True, text=True)
+    return run_forked(["-m", "tavern_core", "--home", home, "--config", config, *words])
 
 
 @pytest.fixture

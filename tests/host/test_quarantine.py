@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ import pytest
 
 from tavern_core import Plugin, Tavern, ToolResult, hookimpl, tool
 from tavern_core.errors import SettingsInvalid
+from tests.forked_programs import run_forked
 from tests.programs import tavern
 
 from .conftest import Opened
@@ -161,7 +160,7 @@ ASKS = 'permissions: {hooks: ["hook:server:tool:check"]}'
 
 def told_by(words: list[str]) -> str:
     """What a command of another process prints."""
-    return subprocess.run([sys.executable, "-m", "tavern_core", *words], capture_output=True, text=True).stdout
+    return run_forked(["-m", "tavern_core", *words]).stdout
 
 
 @pytest.mark.slow

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,6 +9,7 @@ import pytest
 
 from tavern_core import Plugin, Tavern, deny, hookimpl, tool
 from tavern_core.kernel.log.call_changes import Change, diff
+from tests.forked_programs import run_forked
 
 from .conftest import Opened
 
@@ -131,7 +130,6 @@ def test_many_and_long_differences_are_cut_and_counted() -> None:
 def test_the_command_shows_each_change(opened: Opened, home: Path) -> None:
     host = opened(Plugin([send], name="post"), plugin("a-upper", tavern_before_execute=upper))
     result = host.invoke_sync("post:send", {"text": "hi"})
-    words = ["--home", str(home), "logs", "explain", result.call_id]
-    done = subprocess.run([sys.executable, "-m", "tavern_core", *words], capture_output=True, text=True)
+    done = run_forked(["-m", "tavern_core", "--home", home, "logs", "explain", result.call_id])
     (line,) = [line for line in done.stdout.splitlines() if "/arguments/text" in line]
     assert line.split() == ["a-upper", "/arguments/text", '"hi"', '"HI"']

@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tavern_core import Tavern
-from tests.programs import Program
+from tests.forked_programs import ForkedProgram, run_forked
 
 pytestmark = pytest.mark.slow
 
@@ -59,7 +57,7 @@ def notes(home: Path) -> list[str]:
 def test_what_a_killed_host_left_is_removed_when_the_next_one_begins(plugins: Path, tmp_path: Path) -> None:
     home, pipe = tmp_path / "home", tmp_path / "pipe"
     os.mkfifo(pipe)
-    with Program([sys.executable, "-c", HOST, str(plugins), str(home), str(pipe)]) as killed:
+    with ForkedProgram(["-c", HOST, plugins, home, pipe]) as killed:
         left = Path(pipe.read_text())
         with opened(plugins, home) as beside:  # whose owner lives is left alone
             assert left.exists()
@@ -115,12 +113,7 @@ def test_a_host_that_is_never_closed_leaves_nothing_when_its_program_ends(plugin
             'print(tavern.invoke_sync("worker:work", {}).value)',
         )
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(plugins), str(tmp_path / "home")],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = run_forked(["-c", program, plugins, tmp_path / "home"])
     folder = Path(done.stdout.strip())
     assert folder.is_absolute()
     assert not folder.parent.exists()

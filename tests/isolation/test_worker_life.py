@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import subprocess
 import sys
 import textwrap
 import threading
 import time
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import pytest
 
 from tavern_core import Budget, CallContext, Tavern, ToolResult
 from tavern_core.isolation.worker_fork_server import worker_server
+from tests.forked_programs import ForkedProgram, run_forked
 
 from ..host.workshop import Workshop
 from .waiting import until
@@ -315,10 +316,10 @@ with Tavern.open({config!r}, home={home!r}) as host:
 """
 
 
-def program(workshop: Workshop) -> subprocess.Popen[str]:
+def program(workshop: Workshop) -> ForkedProgram:
     config = {"plugins": {"entryPoints": False, "roots": [str(workshop.plugins)]}}
     text = textwrap.dedent(PROGRAM).format(config=config, home=str(workshop.home))
-    return subprocess.Popen([sys.executable, "-c", text], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    return ForkedProgram(["-c", text], stdin=PIPE, stdout=PIPE)
 
 
 @pytest.mark.slow
@@ -326,8 +327,6 @@ def program(workshop: Workshop) -> subprocess.Popen[str]:
 def test_no_worker_outlives_its_host(workshop: Workshop, end: str) -> None:
     folder(workshop)
     with program(workshop) as host:
-        assert host.stdin is not None
-        assert host.stdout is not None
         worker = int(host.stdout.readline())
         [server] = children(host.pid)
         assert lives(worker)
@@ -377,7 +376,7 @@ def test_a_forked_copy_of_a_host_gets_an_error_and_leaves_the_workers_alone(work
     folder(workshop)
     config = {"plugins": {"entryPoints": False, "roots": [str(workshop.plugins)]}}
     text = textwrap.dedent(FORKED).format(config=config, home=str(workshop.home))
-    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=100, check=True)
+    done = run_forked(["-c", text])
     *refused, last = done.stdout.splitlines()
     assert ["this is a forked copy of it" in line for line in refused] == [True, True], done
     assert last == "True"

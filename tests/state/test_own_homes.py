@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests import programs
+from tests.forked_programs import run_forked
 
 pytestmark = pytest.mark.slow  # each program is a process
 
@@ -52,15 +53,14 @@ class Machine:
         self.env |= {"HOME": str(root), "XDG_DATA_HOME": str(root / "data"), "XDG_CONFIG_HOME": str(root / "config")}
         self.env |= {"TAVERN_PLUGINS__ROOTS": str(self.plugins), "TAVERN_PLUGINS__ENTRY_POINTS": "false"}
 
-    def python(self, *words: str, cwd: Path, **env: str) -> str:
-        done = subprocess.run(
-            [sys.executable, *words], cwd=cwd, env=self.env | env, capture_output=True, text=True, check=False
-        )
+    def program(self, *words: str, cwd: Path, forked: bool = True, **env: str) -> dict[str, Any]:
+        if forked:
+            done = run_forked(words, cwd=cwd, env=self.env | env)
+        else:
+            command = [sys.executable, *words]
+            done = subprocess.run(command, cwd=cwd, env=self.env | env, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    def program(self, *words: str, cwd: Path, **env: str) -> dict[str, Any]:
-        answer: dict[str, Any] = json.loads(self.python(*words, cwd=cwd, **env))
+        answer: dict[str, Any] = json.loads(done.stdout)
         return answer
 
     def tavern(self, *words: str, cwd: Path) -> Any:
@@ -89,9 +89,10 @@ def test_two_programs_share_neither_grants_nor_log_however_they_are_started(mach
     assert all(Path(answer["log"]).is_relative_to(machine.data / "projects") for answer in (one, other))
     assert (one["diagnostics"], other["diagnostics"]) == ([], [])
 
+    # Python itself starts these: where a program lies is what it says of the main module.
     again = [
-        machine.program(scripts[0], cwd=machine.folders[0]),
-        *(machine.program("-m", "app", cwd=folder) for folder in machine.folders),
+        machine.program(scripts[0], cwd=machine.folders[0], forked=False),
+        *(machine.program("-m", "app", cwd=folder, forked=False) for folder in machine.folders),
     ]
     assert [(a["log"], a["granted"], len(a["purposes"]), a["diagnostics"]) for a in again] == [
         (one["log"], ["read:fs"], 2, []),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from aiohttp import web
 
 from tavern_core import CallContext, Tavern, ToolResult
 from tavern_core.errors import TavernError
+from tests.forked_programs import run_forked
 from tests.programs import tavern as run_command
 from tests.upstreams.n8n_stub import KEY, Handler, N8nStub, answers, execution, sticky, webhook_node, workflow
 from tests.upstreams.opening import failure, opened
@@ -519,8 +519,7 @@ async def test_a_job_is_followed_on_after_its_process_ended_and_not_started_agai
             del upstream["idempotencyHeader"]
         async with opened(tmp_path, {"n8n": upstream}, secrets={"n8n": KEY}) as host:
             await host.upstreams.refresh("n8n")
-            ended = await asyncio.create_subprocess_exec(sys.executable, "-c", POLLING, str(tmp_path), key, end)
-            await asyncio.wait_for(ended.wait(), 60)
+            await asyncio.to_thread(run_forked, ["-c", POLLING, tmp_path, key, end])
             [job] = host.jobs.list(tool="n8n:slack")
             await host.jobs.resume(job.id)
             n8n.executions["103"] = [execution("success", [{"done": True}])]
