@@ -14,6 +14,8 @@ from typing import Final
 
 ROOT: Final = Path(__file__).parents[2]
 PLUGINS: Final = sorted(p.parent.name for p in (ROOT / "example_plugins").glob("*/pyproject.toml"))
+PYTEST: Final = ("python", "-m", "pytest", "-p", "no:cacheprovider", "--assert=plain")
+"""Without rewriting: in a new environment it would rewrite all of tavern_core, which takes as long as the tests."""
 QUIET: Final = {
     "PIP_DISABLE_PIP_VERSION_CHECK": "1",
     "PIP_NO_INPUT": "1",

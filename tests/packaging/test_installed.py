@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.packaging.environments import PLUGINS, ROOT, Environment, copy_environment, pip
+from tests.packaging.environments import PLUGINS, PYTEST, ROOT, Environment, copy_environment, pip
 
 pytestmark = pytest.mark.slow
 
@@ -34,8 +34,8 @@ def test_the_tests_of_the_plugins_pass_against_the_installed_packages(installed:
         copy.mkdir()  # without the package: what is tested is what pip installed
         shutil.copy(project / "pyproject.toml", copy)
         shutil.copytree(project / "tests", copy / "tests")
-    options = ("-p", "no:cacheprovider", "--import-mode=importlib", "-W", "error", "--rootdir", tmp_path)
-    done = installed.run("python", "-m", "pytest", "-v", *options, tmp_path, cwd=tmp_path)
+    options = ("-v", "--import-mode=importlib", "-W", "error", "--rootdir", tmp_path)
+    done = installed.run(*PYTEST, *options, tmp_path, cwd=tmp_path)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
     passed = set(re.findall(r"^([\w-]+)/tests/.* PASSED ", done.stdout, re.MULTILINE))
     assert (passed, "failed" in done.stdout.splitlines()[-1]) == (set(PLUGINS), False), done.stdout[-500:]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.packaging.environments import Environment, build_wheels
+from tests.packaging.environments import PYTEST, Environment, build_wheels
 from tests.packaging.pages import PRINTED, Block, blocks
 
 pytestmark = pytest.mark.slow
@@ -51,7 +51,7 @@ def do(line: str, environment: Environment, project: Path, home: Path) -> str:
         environment.pip_install("--force-reinstall", "--no-deps", *build_wheels(home / "dist", project))
         return ""
     if words[0] == "pytest":
-        words = ["python", "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+        words = [*PYTEST, "-q"]
     done = environment.run(*words, cwd=project, home=home)
     assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
     return done.stdout

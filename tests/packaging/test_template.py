@@ -16,7 +16,7 @@ from cookiecutter.exceptions import FailedHookException
 from cookiecutter.main import cookiecutter
 
 from tavern_core.model.naming_rules import RESERVED_NAMESPACES, is_plugin_name, is_reserved
-from tests.packaging.environments import ROOT, Environment, build_wheels
+from tests.packaging.environments import PYTEST, ROOT, Environment, build_wheels
 
 TEMPLATE = ROOT / "plugin_template"
 
@@ -150,7 +150,7 @@ def test_what_is_made_installs_passes_its_tests_and_is_called(
     else:
         environment.pip_install("-e", f"{project}[test]")  # as its README says
 
-    tests = environment.run("python", "-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=project)
+    tests = environment.run(*PYTEST, "-q", cwd=project)
     assert tests.returncode == 0, tests.stdout[-4000:] + tests.stderr
     assert "9 passed" in tests.stdout
     home = tmp_path / "home"
