@@ -236,6 +236,8 @@ def _project_layer(config: Path | str | Mapping[str, Any] | None, cwd: Path) -> 
 
 def _problems(layer: Layer) -> list[Finding]:
     """What the model says about one layer, each problem at its place."""
+    if not layer.data:
+        return []
     try:
         _validated(layer.data)
     except ValidationError as error:
