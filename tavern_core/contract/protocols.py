@@ -82,8 +82,12 @@ class RunJobs(Protocol):
         """The result of a run of this host that asked a question."""
         ...
 
-    def result(self, run_id: str) -> ToolResult | None:
-        """The stored result of a run that asked a question, or was resumed; None: there is none."""
+    def result(self, run_id: str, named: Collection[str] = ()) -> ToolResult | None:
+        """The stored result of a run that asked a question, or was resumed, as its tool gives it; None: there is none.
+
+        Args:
+            named: see `FlowEngine.run_workflow`.
+        """
         ...
 
 

@@ -58,7 +58,7 @@ class RunHandle:
     @property
     def questions(self) -> tuple[Question, ...]:
         """The open questions of its nodes."""
-        return tuple(self._run.questions.values())
+        return self._run.open_questions
 
     def __await__(self) -> Any:
         return self._task.__await__()

@@ -8,6 +8,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from tavern_core.errors import RunNotFound, StateDamaged
+from tavern_core.flow.workflow_tools import answer_of
+from tavern_core.kernel.nodes.json_values import from_plain, to_plain
 from tavern_core.model.call import HOST_PRINCIPAL
 from tavern_core.model.job import OF_RUNS, Job
 from tavern_core.model.result import ToolError, ToolResult
@@ -68,13 +70,12 @@ class RunsAsJobs:
         """See `Engine.outcome`."""
         return await self._engine.outcome(run_id)
 
-    def result(self, run_id: str) -> ToolResult | None:
+    def result(self, run_id: str, named: Collection[str] = ()) -> ToolResult | None:
         """See `RunJobs`."""
-        with suppress(StateDamaged):
+        with suppress(StateDamaged, ValueError):  # what was masked may not be read again
             kept = self._workflows.kept_run(run_id)
             if kept is not None and kept.outputs is not None:
-                outputs = dict(kept.outputs)
-                value = next(iter(outputs.values())) if len(outputs) == 1 else outputs
+                value = to_plain(answer_of(from_plain(kept.outputs), named), tagged=False)
                 return ToolResult(True, value, job=run_id, meta={"run": run_id})
         return None
 

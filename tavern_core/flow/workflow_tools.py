@@ -280,11 +280,7 @@ def _tool_result(result: RunResult, only: str, named: Collection[str], kept: Cal
     outputs = dict(result.outputs)
     if only:
         outputs = dict(outputs.get(only, {}))
-    value: Any = outputs
-    if len(outputs) == 1:
-        ((name, single),) = outputs.items()
-        has_name = isinstance(single, Mapping) and name in single  # then it is what was declared
-        value = single if has_name or name not in named else outputs
+    value = answer_of(outputs, named)
     links: list[dict[str, Any]] = []
 
     def large(data: bytes) -> Any:
@@ -299,6 +295,15 @@ def _tool_result(result: RunResult, only: str, named: Collection[str], kept: Cal
         hint = "give text, numbers, lists, objects or bytes"
         message = f"an output of the workflow cannot be returned: {error}"
         raise OutputInvalid(message, hint=hint, outcome="done", runId=result.run_id) from None
+
+
+def answer_of(outputs: Mapping[str, Any], named: Collection[str]) -> Any:
+    """What a tool answers with these outputs of its workflow: a single output as it is, unless its name is one of `named`."""
+    if len(outputs) != 1:
+        return outputs
+    ((name, single),) = outputs.items()
+    has_name = isinstance(single, Mapping) and name in single  # then it is what was declared
+    return single if has_name or name not in named else outputs
 
 
 def _call_error(result: RunResult) -> CallError:

@@ -324,7 +324,7 @@ class Workflows(Mapping[str, "Workflow"]):
             RunNotFound: there is no such run here, and no other process has one with questions (RUN_NOT_FOUND).
         """
         if (run := self._here(run_id)) is not None and not run.is_left:
-            return tuple(run.questions.values())
+            return run.open_questions
         if not (found := self._asked(run_id)) and run is None:
             raise self._not_here(run_id)
         answered = self._caches.runs.answers(run_id)

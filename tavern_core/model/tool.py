@@ -156,6 +156,12 @@ class ToolSpec:
         return self.idempotent or self.read_only or (has_key and self.forwards_key)
 
     @property
+    def output_names(self) -> frozenset[str]:
+        """The properties of the answer that it declares."""
+        properties = (self.output_schema or {}).get("properties")
+        return frozenset(properties) if isinstance(properties, Mapping) else frozenset()
+
+    @property
     def described_by(self) -> str:
         """The upstream that wrote its description and parameters; empty for a tool of a plugin, which was reviewed."""
         return str(self.implementation.get("upstream", ""))

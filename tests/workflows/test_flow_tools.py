@@ -42,7 +42,7 @@ async def tick(n: int = 3) -> Out(chunks=Stream[str], text=str):
 class Own:
     @hookimpl
     def tavern_register_nodes(self) -> list[Any]:
-        return [everything, tick, repeat, wrap, numbers, letters, total, free, picky, opaque]
+        return [everything, tick, repeat, wrap, to_bytes, numbers, letters, total, free, picky, opaque]
 
 
 class Foo:
@@ -172,6 +172,11 @@ async def wrap(text: str) -> Out(out=dict):
     return {"out": {"out": text, "more": 1}}
 
 
+@node("own:Bytes")
+async def to_bytes(text: str) -> Out(out=bytes):
+    return text.encode()
+
+
 NAMED = {"type": "object", "properties": {"out": {"type": "string"}}, "required": ["out"]}
 OTHER = {"type": "object", "properties": {"out": {"type": "string"}, "more": {"type": "integer"}}}
 
@@ -206,6 +211,38 @@ async def test_a_single_output_keeps_its_name_where_the_tool_declares_an_object_
         assert (await tavern.jobs.wait(str(begun.job), 10)).is_over
         later = tavern.jobs.result(str(begun.job))
     assert (result.value, later.value) == (value, value), (result.error, later.error)
+
+
+@pytest.mark.parametrize(
+    ("type_", "output", "value"),
+    [
+        ("own:Repeat", None, "abab"),
+        ("own:Repeat", NAMED, {"out": "abab"}),
+        ("own:Wrap", NAMED, {"out": "ab", "more": 1}),
+        ("own:Bytes", None, "YWI="),
+    ],
+)
+async def test_a_run_that_is_resumed_has_the_result_that_it_would_have_had(
+    flows: Flows, type_: str, output: dict[str, Any] | None, value: Any
+) -> None:
+    foo, out = Foo(flows), {"own:Repeat": "STRING", "own:Wrap": "OBJECT", "own:Bytes": "BINARY"}[type_]
+    foo.flow(
+        "one", [{"id": "q", "type": "core:Ask", "inputValues": {"prompt": "what?"}}, {"id": "n", "type": type_}, OUT],
+        ["q.answer>n.text", "n.out>o.out"], interfaceOutputs={"out": {"dataFlowType": out}},
+    )  # fmt: skip
+    foo.tool("one", output, type="workflow", workflowId="flows/one.json")
+    async with foo.open() as tavern:
+        first, second = [str((await tavern.invoke("foo:one", {}, job=True)).job) for _ in range(2)]
+        for job in (first, second):
+            assert (await tavern.jobs.wait(job, 10)).status == "input_required"
+        assert tavern.jobs.answer(first, "ab")
+        assert (await tavern.jobs.wait(first, 10)).status == "completed"
+        expected = tavern.jobs.result(first)
+    async with foo.open() as tavern:
+        assert (await tavern.workflows.resume(second, {"q#1": "ab"})).ok
+        resumed = tavern.jobs.result(second)
+        assert (expected.value, resumed.value) == (value, value)
+        assert (await tavern.invoke("jobs:getResult", {"jobId": second})).value["value"] == value
 
 
 async def test_an_interface_input_that_takes_several_gives_its_items_or_the_list(flows: Flows) -> None:

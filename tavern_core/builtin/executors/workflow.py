@@ -33,7 +33,7 @@ class WorkflowExecutor:
         Raises:
             ToolFileInvalid: the file is not inside of the plugin (TOOL_FILE_INVALID).
         """
-        engine, what, named = _engine(tool, home), _workflow(tool, home), _named_outputs(tool)
+        engine, what, named = _engine(tool, home), _workflow(tool, home), tool.output_names
 
         async def run(arguments: Mapping[str, Any], call: ToolCall | None) -> Any:
             return await engine.run_workflow(what, arguments, call, home.plugin, named)
@@ -65,18 +65,12 @@ class NodeExecutor:
                 f"tool {tool.name}: node type {written!r} belongs to plugin {owner}, which {home.plugin} does not depend on",
                 hint=f'plugin.yaml: dependsOn: {{{owner}: ""}}',
             )
-        engine, named = _engine(tool, home), _named_outputs(tool)
+        engine, named = _engine(tool, home), tool.output_names
 
         async def run(arguments: Mapping[str, Any], call: ToolCall | None) -> Any:
             return await engine.run_node(type_, arguments, call, named)
 
         return when_set_up(BoundTool(run, is_async=True, wants_call=True), tool, home)
-
-
-def _named_outputs(tool: ToolSpec) -> frozenset[str]:
-    """The properties of the answer that the tool declares."""
-    properties = (tool.output_schema or {}).get("properties")
-    return frozenset(properties) if isinstance(properties, Mapping) else frozenset()
 
 
 def _engine(tool: ToolSpec, home: ToolHome) -> FlowEngine:

@@ -387,6 +387,11 @@ class Run:
         self.on_question()
         return value
 
+    @property
+    def open_questions(self) -> tuple[Question, ...]:
+        """Those that nobody has answered; a node may not have got its answer yet."""
+        return tuple(question for name, question in [*self.questions.items()] if name in self._waiting)
+
     def answer(self, question: str, value: Any) -> bool:
         """Answer a question, from any thread. False: it is not open.
 

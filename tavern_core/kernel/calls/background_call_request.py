@@ -54,6 +54,8 @@ class Request:
     door: str = "api"
     is_run: bool = False
     """Whether it runs a workflow, so that the job has the id of a run."""
+    named: tuple[str, ...] = ()
+    """Of a run: names with which a single output is an object and not the value itself."""
     is_harmless_again: bool = False
     """Whether its tool may do the same twice."""
     has_copy: bool = False
@@ -67,7 +69,11 @@ class Request:
         """The same request, with what is known of its tool."""
         spec, has_key = plan.spec, self.key is not None
         again = spec.may_be_repeated(has_key=has_key) or (has_key and spec.finds_by_key)
-        return replace(self, tool=plan.id, is_run=spec.kind == "workflow", is_harmless_again=again, marked=plan.marked)
+        is_run = spec.kind == "workflow"
+        named = tuple(sorted(spec.output_names)) if is_run else ()
+        return replace(
+            self, tool=plan.id, is_run=is_run, named=named, is_harmless_again=again, marked=plan.marked
+        )
 
 
 class Background(Protocol):

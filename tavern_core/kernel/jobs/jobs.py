@@ -141,7 +141,11 @@ class Jobs(Mapping[str, Job]):
             if job.error is not None:
                 return ToolResult(False, error=job.error, job=id)
             if kept is None or kept.is_lost:  # a run, which was resumed
-                known = None if self._engines.runs is None else self._engines.runs.result(id)
+                known = (
+                    None
+                    if self._engines.runs is None
+                    else self._engines.runs.result(id, () if kept is None else kept.facts.get("named", ()))
+                )
                 return known or ToolResult(True, job=id, meta={"run": id})
             return ToolResult(False, error=LOST, job=id)
         status: Any = "input_required" if job.status == "input_required" else "job"
@@ -169,8 +173,10 @@ class Jobs(Mapping[str, Job]):
         if job.status != "input_required":
             return job, False
         records = self._records
-        if kept is None or job.id.startswith("run-") or not records.records.is_present(str(kept.facts.get("process"))):
+        if kept is None or not records.records.is_present(str(kept.facts.get("process"))):
             return job, True
+        if job.id.startswith("run-"):  # it says itself which of its questions are open
+            return job, bool(job.questions)
         approval = kept.facts.get("approval")
         return job, not all(
             not self._is_pending(name) if name == approval else records.answer_left(id_, name)

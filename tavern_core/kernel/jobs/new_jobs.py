@@ -114,6 +114,7 @@ class NewJobs:
             "process": self._running.process, "caller": None if context is None else context.to_json(), "user": caller.user_id,
             "arguments": arguments and self._stored(arguments, request), "key": request.key and self._disk.text(request.key),
             "door": request.door, "again": request.is_harmless_again, **({"digest": digest} if digest else {}),
+            **({"named": request.named} if request.named else {}),
         }  # fmt: skip
         job, is_new = self._add(job, owner, facts, digest)
         if not is_new:
