@@ -243,12 +243,7 @@ class Idempotency:
             lost = replace(known, state=UNKNOWN, expires=own.created + self._seconds)
             if not await ask(mode, self._records, self._records.replace, lost, seconds=call.seconds):
                 return None
-        raise ConnectionLost(
-            f"{plan.id}: the call with the key {call.key!r} was started, and its process ended before it had an answer",
-            hint="look whether it happened; if not, call it again with another key",
-            outcome="unknown",
-            key=call.key,
-        )
+        raise _unknown(plan, call.key)
 
     def _join(self, claim: Claim) -> Future[ToolResult] | None:
         """Wait for the answer of a call of this process; None: it has just ended."""
@@ -349,3 +344,12 @@ def _again(result: ToolResult, call: RunningCall, key: str, how: str) -> ToolRes
     """An answer as that of this call."""
     trace = (call.name, call.number, call.started, time.perf_counter() - call.clock, "")
     return result.replace(meta={**(result._meta or {}), "idempotency": how, "idempotencyKey": key}, trace=trace)
+
+
+def _unknown(plan: Plan, key: str | None) -> ConnectionLost:
+    return ConnectionLost(
+        f"{plan.id}: the call with the key {key!r} was started, and its process ended before it had an answer",
+        hint="look whether it happened; if not, call it again with another key",
+        outcome="unknown",
+        key=key,
+    )

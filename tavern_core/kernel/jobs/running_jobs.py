@@ -196,9 +196,7 @@ class RunningJobs:
             elif any(not one.done() for one in running.left):
                 result = result.replace(error=replace(CANCELLED, details={"stopped": False}))
         except Exception as error:  # noqa: BLE001 - a job ends, whatever happens
-            result = failure(
-                error if isinstance(error, CallError) else CallError(f"the job failed: {error}", outcome="unknown")
-            )
+            result = _failed(error)
         finally:
             if has_place:
                 self._leave(running)
@@ -437,3 +435,8 @@ def _beside(place: Future[None]) -> Future[None]:
 
     place.add_done_callback(done)
     return beside
+
+
+def _failed(error: Exception) -> ToolResult:
+    known = error if isinstance(error, CallError) else CallError(f"the job failed: {error}", outcome="unknown")
+    return failure(known)

@@ -93,6 +93,18 @@ def _job(answer: Answer) -> str:
     return text if _JOB_ID.match(text) else ""
 
 
+def _unreachable(tool: UpstreamTool, answer: Answer, text: Any) -> UpstreamError:
+    return UpstreamError(
+        f"n8n, or the proxy before it, cannot take the call of {tool.name} ({answer.status})"
+        f"{f': {text!s:.300}' if text else ''}",
+        hint="see that n8n runs and is ready",
+        retryable=True,
+        retry_after_ms=answer.retry_after_ms,
+        outcome="unknown",
+        reason="unreachable",
+    )
+
+
 def _failure(tool: UpstreamTool, answer: Answer) -> UpstreamError:
     said = _said(answer)
     hint = said.get("hint")
@@ -118,15 +130,7 @@ def _failure(tool: UpstreamTool, answer: Answer) -> UpstreamError:
             reason="busy",
         )
     if answer.status in (502, 503, 504):
-        return UpstreamError(
-            f"n8n, or the proxy before it, cannot take the call of {tool.name} ({answer.status})"
-            f"{f': {text!s:.300}' if (text := said.get('message')) else ''}",
-            hint="see that n8n runs and is ready",
-            retryable=True,
-            retry_after_ms=answer.retry_after_ms,
-            outcome="unknown",
-            reason="unreachable",
-        )
+        return _unreachable(tool, answer, said.get("message"))
     return UpstreamError(
         f"the workflow of {tool.name} failed ({answer.status}): {said.get('message', '')!s:.300}",
         hint="n8n → Executions shows at which node; a workflow that answers 202 {jobId} with its execution id is followed to its error",
