@@ -1631,6 +1631,90 @@ def test_a_job_that_several_processes_resume_at_the_same_time_runs_once(tmp_path
     assert sorted(runs) == list(range(30))
 
 
+RESUMES = """
+import asyncio, json, os, sys
+from tavern_core import Plugin, Tavern, hookimpl, node, tool
+from tavern_core.errors import UsageError
+home, flows, effects, config, what = sys.argv[1:]
+
+async def act():
+    with open(effects, "a") as file:
+        file.write(f"{os.getpid()}\\n")
+    print("acts", flush=True)
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
+    return "done"
+
+@node("Acts")
+async def acts() -> str:
+    return await act()
+
+@tool(idempotent=True)
+async def slow() -> str:
+    return await act()
+
+class Parts:
+    @hookimpl
+    def tavern_register_nodes(self):
+        return [acts]
+    @hookimpl
+    def tavern_register_tools(self):
+        return [slow]
+
+async def main():
+    manifest = {"nodes": [{"name": "Acts"}], "tools": [{"id": "slow", "implementation": {"type": "python"}}]}
+    plugin = Plugin(Parts(), name="n", manifest=manifest)
+    async with Tavern.open({"workflows": {"roots": [flows]}} | json.loads(config), home=home, plugins=[plugin]) as host:
+        if ":" in what:
+            print((await host.invoke(what, {}, job=True)).job, flush=True)
+            await asyncio.sleep(3600)
+        print("ready", flush=True)
+        sys.stdin.readline()
+        try:
+            if what.startswith("run-"):
+                print("resumed", (await host.workflows.resume(what)).ok, flush=True)
+            else:
+                await host.jobs.resume(what)
+                print("resumed", (await host.jobs.wait(what, 60)).status == "completed", flush=True)
+        except UsageError as error:
+            print("refused", error.message, flush=True)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("store", ["sqlite", "redis"])
+@pytest.mark.parametrize("what", ["workflow:acts", "n:slow"])
+def test_of_two_processes_that_resume_a_job_or_a_run_at_once_one_carries_on(
+    tmp_path: Path, what: str, store: str
+) -> None:
+    flows, effects = tmp_path / "flows", tmp_path / "effects"
+    flows.mkdir()
+    flow = {"name": "acts", "description": "acts", "nodes": [{"id": "a", "type": "n:Acts"}], "edges": []}
+    (flows / "acts.json").write_text(json.dumps(flow), encoding="utf-8")
+    with redis_server.running(tmp_path) as address, contextlib.ExitStack() as stack:
+        config = json.dumps({"state": {"store": address if store == "redis" else store}})
+        with start(RESUMES, tmp_path / "home", flows, effects, config, what) as first:
+            said = {first.stdout.readline().strip() for _ in range(2)}
+            (job,) = said - {"acts"}
+            first.kill()
+            first.wait()
+        others = [
+            stack.enter_context(start(RESUMES, tmp_path / "home", flows, effects, config, job)) for _ in range(2)
+        ]
+        for other in others:
+            assert other.stdout.readline() == "ready\n"
+        for other in others:
+            other.stdin.write("\n")
+            other.stdin.flush()
+        answers = {other.stdout.readline().strip(): other for other in others}
+        (refused,) = (each for each in answers if each.startswith("refused"))
+        assert job in refused
+        answers["acts"].stdin.write("\n")
+        answers["acts"].stdin.flush()
+        assert answers["acts"].stdout.readline() == "resumed True\n"
+        assert len(effects.read_text().split()) == 2
+
+
 @pytest.mark.slow
 def test_a_corrupt_answer_in_the_store_keeps_no_job_from_being_cancelled_or_answered(tmp_path: Path) -> None:
     @tool

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+from asyncio.subprocess import PIPE
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from aiohttp import web
 from tavern_core import CallContext, Tavern, ToolResult
 from tavern_core.errors import TavernError
 from tests.forked_programs import run_forked
+from tests.governance import redis_server
 from tests.programs import tavern as run_command
 from tests.upstreams.n8n_stub import KEY, Handler, N8nStub, answers, execution, sticky, webhook_node, workflow
 from tests.upstreams.opening import failure, opened
@@ -527,6 +530,52 @@ async def test_a_job_is_followed_on_after_its_process_ended_and_not_started_agai
             done = host.jobs.result(job.id)
             assert done is not None and done.value == {"done": True}
         assert n8n.asked.count("POST /webhook/slack") == 1 and not any(asked.endswith("/stop") for asked in n8n.asked)
+
+
+RESUMING = """
+import sys
+from pathlib import Path
+from tavern_core import Tavern
+from tavern_core.errors import UsageError
+home, job = Path(sys.argv[1]), sys.argv[2]
+with Tavern.open(home / "tavern.yaml", home=home / "home") as host:
+    print("ready", flush=True)
+    sys.stdin.readline()
+    try:
+        host.wait(host.jobs.resume(job))
+        print("resumed", flush=True)
+        print(host.wait(host.jobs.wait(job, 60)).status, host.jobs.result(job).value, flush=True)
+    except UsageError as error:
+        print("refused", error.message, flush=True)
+"""
+
+
+@pytest.mark.parametrize("store", ["sqlite", "redis"])
+async def test_of_two_processes_that_resume_a_job_at_once_one_follows_the_execution(tmp_path: Path, store: str) -> None:
+    async with N8nStub() as n8n:
+        n8n.webhooks["POST slack"] = answers({"jobId": "103"}, 202)
+        n8n.executions["103"] = [execution("running")]
+        upstream = entry(n8n, api=True, slack={"path": "slack", "job": True})
+        with redis_server.running(tmp_path) as address:
+            state = {"state": {"store": address if store == "redis" else store}}
+            async with opened(tmp_path, {"n8n": upstream}, secrets={"n8n": KEY}, **state) as host:
+                await host.upstreams.refresh("n8n")
+                ended = await asyncio.create_subprocess_exec(sys.executable, "-c", POLLING, str(tmp_path), "", "killed")
+                await asyncio.wait_for(ended.wait(), 60)
+                [job] = host.jobs.list(tool="n8n:slack")
+            command = sys.executable, "-c", RESUMING, str(tmp_path), job.id
+            both = [await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE) for _ in range(2)]
+            pairs = [(one.stdin, one.stdout) for one in both if one.stdin is not None and one.stdout is not None]
+            for _, out in pairs:
+                assert await out.readline() == b"ready\n"
+            for given, _ in pairs:
+                given.write(b"\n")
+            said = sorted([(await out.readline()).decode() for _, out in pairs])
+            assert (said[0].startswith(f"refused {job.id} "), said[1]) == (True, "resumed\n")
+            n8n.executions["103"] = [execution("success", [{"done": True}])]
+            rest = [(await one.communicate())[0].decode() for one in both]
+            assert sorted(rest) == ["", "completed {'done': True}\n"]
+        assert n8n.asked.count("POST /webhook/slack") == 1
 
 
 async def listed(host: Tavern) -> str:
