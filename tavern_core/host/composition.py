@@ -60,6 +60,7 @@ from tavern_core.kernel.observability.metrics import Metrics
 from tavern_core.kernel.plugins.candidate_discovery import IndexedSpecs
 from tavern_core.kernel.plugins.consent import Consent
 from tavern_core.kernel.plugins.contribution_registry import Contributions
+from tavern_core.kernel.plugins.decision_watch import DecisionWatch, stamps_of
 from tavern_core.kernel.plugins.effective_scopes import EffectiveScopes
 from tavern_core.kernel.plugins.enabled_state import PluginStates
 from tavern_core.kernel.plugins.executor_facilities import ToolHomes
@@ -132,6 +133,8 @@ def compose(loaded: LoadedConfig, options: Options) -> Host:
         PluginStates(home / "plugins.json"),
         IndexedSpecs(),
     )
+    decided_in = grants.path, states.path
+    decided = stamps_of(decided_in)
     reach = EffectiveScopes(loaded.base_dir, home / "data", config.net.allow)
     profiles = WrittenProfiles(ProfileFiles([Path(p) for p in config.profiles]), contributions)
     scopes = CallerScopes(config.capabilities, records, reach, profiles)
@@ -213,6 +216,7 @@ def compose(loaded: LoadedConfig, options: Options) -> Host:
         flow=flow,
         connected=connected,
         isolation=isolation,
+        decisions=DecisionWatch(decided_in, decided, base.portal, plugins.catch_up),
     )
 
 

@@ -31,6 +31,7 @@ from tavern_core.kernel.knowledge.knowledge import Knowledge
 from tavern_core.kernel.limits.limit_status import Limits
 from tavern_core.kernel.observability.metrics import Metrics
 from tavern_core.kernel.plugins.consent import Consent
+from tavern_core.kernel.plugins.decision_watch import DecisionWatch
 from tavern_core.kernel.plugins.host_registries import Tables
 from tavern_core.kernel.plugins.lazy_contribution_lookup import Sections
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
@@ -93,6 +94,7 @@ class Host:
     flow: Flow
     connected: UpstreamsOnDemand
     isolation: Isolation
+    decisions: DecisionWatch
 
     @property
     def base(self) -> Foundation:
@@ -115,9 +117,12 @@ class Host:
         await self.reconciler.start(activate)
         if self.base.config.workflows.as_tools and activate != "none":
             self.flow.tools.list(self.lifecycle.records["core-flows"].rank)
+        if activate != "none":
+            self.decisions.start()
 
     async def close(self) -> None:
         """End all runs, stop all plugins."""
+        self.decisions.close()
         await self.flow.workflows.leave(self.running_jobs.leave())
         await self.running_jobs.close()
         await self.flow.workflows.close()

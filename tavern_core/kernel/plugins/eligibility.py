@@ -59,7 +59,7 @@ def judge(records: Mapping[str, Record], around: Circumstances, diagnostics: Dia
     for record in waiting:
         verdict = verdicts[record.name]
         if verdict.state == "reviewed":
-            verdict = _granted(record, around)
+            verdict = granted_now(record, around)
         elif verdict.state == "failed":
             # A plugin whose gate was granted and that cannot run must be known as such: calls are refused meanwhile.
             verdict = replace(verdict, granted=_granted_anyway(record, around))
@@ -271,7 +271,8 @@ def _needs(record: Record) -> Iterable[str]:
     return record.candidate.facts.depends_on
 
 
-def _granted(record: Record, around: Circumstances) -> Standing:
+def granted_now(record: Record, around: Circumstances) -> Standing:
+    """The standing of a plugin against which nothing speaks, with what it is granted."""
     candidate = record.candidate
     if candidate.source in ("builtin", "object"):  # passing it to the host grants it
         return Standing("granted", granted=candidate.requested, findings=candidate.findings, scopes=candidate.scopes)

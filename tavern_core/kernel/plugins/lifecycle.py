@@ -121,6 +121,10 @@ class Lifecycle:
             raise PluginNotFound(f"there is no plugin {name!r}", hint=did_you_mean(name, self.records))
         return self.records[name]
 
+    def is_changing(self, name: str) -> bool:
+        """True while a plugin is being activated or stopped."""
+        return self._transitions.under_way(name)
+
     def specs(self, record: Record) -> dict[str, ToolSpec]:
         """Tools of a plugin whose definition is known without importing it: from tool files and from the last activation."""
         return known_specs(record, self.tables.cache)

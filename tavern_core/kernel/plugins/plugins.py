@@ -104,6 +104,23 @@ class Plugins(Mapping[str, PluginStatus]):
         await self._lifecycle.announce(record)
         return record.status()
 
+    async def catch_up(self) -> bool:
+        """Let decisions take effect that other processes have written; False: a plugin is being changed, so try again."""
+        off, is_done = self._states.disabled(), True
+        for name, record in list(self._lifecycle.records.items()):
+            if record.candidate.fixed_id:
+                continue
+            if name in off and record.active:
+                record.paused = False
+                await self._lifecycle.deactivate(name)
+                await self._settle()
+                await self._lifecycle.announce(record)
+            else:
+                is_done &= await self._reconciler.decided_elsewhere(record)
+        await self._settle()
+        await self._lifecycle.resume(self._reconciler.starts_with_host)
+        return is_done
+
     async def enable(self, name: str) -> PluginStatus:
         """Let a disabled or failed plugin be used again: now, if it is one that starts with the host, else on first use.
 

@@ -62,6 +62,15 @@ class Reconciler:
 
         await self._lifecycle.renew(record.name, change, wanted=self.starts_with_host)
 
+    async def decided_elsewhere(self, record: Record) -> bool:
+        """Apply what another process has written about the rights of a plugin; False: the plugin is being changed."""
+        if record.active and self._roster.has_other_rights(record):
+            if self._lifecycle.is_changing(record.name):
+                return False
+            with suppress(PluginError):
+                await self.decided(record)
+        return True
+
     def forget_failures(self, name: str) -> None:
         """The operator enabled or reloaded a plugin: what was held against its code is forgotten."""
         self._quarantine.forget(name)

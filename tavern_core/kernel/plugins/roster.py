@@ -15,10 +15,10 @@ from tavern_core.kernel.grants.grant_store import GrantStore
 from tavern_core.kernel.grants.grants import Decision, GrantRecord, Grants, decide
 from tavern_core.kernel.plugins.candidate import Candidate, Tiers, builtin_candidate, object_candidate
 from tavern_core.kernel.plugins.candidate_discovery import IndexedSpecs, find_candidates
-from tavern_core.kernel.plugins.eligibility import Circumstances, judge
+from tavern_core.kernel.plugins.eligibility import Circumstances, granted_now, judge
 from tavern_core.kernel.plugins.enabled_state import PluginStates
 from tavern_core.kernel.plugins.lock_check import GRANTED_BY_PASSING, facts_for, facts_of_now, mismatch, why_not_locked
-from tavern_core.kernel.plugins.record import Record, Records
+from tavern_core.kernel.plugins.record import USABLE, Record, Records
 from tavern_core.kernel.registry import Registry
 from tavern_core.model.naming_rules import split_id
 from tavern_core.model.nearest import fold
@@ -129,8 +129,19 @@ class Roster:
         grants = self._grants.read()
         for finding in grants.findings:
             self._base.diagnostics.add(finding.code, finding.located, hint=finding.hint, severity=finding.severity)
+        judge(self._records, self._around(grants), self._base.diagnostics)
+
+    def has_other_rights(self, record: Record) -> bool:
+        """Whether the lock file says something else now about a plugin than what it runs with."""
+        if record.candidate.source in GRANTED_BY_PASSING:
+            return False
+        now, known = granted_now(record, self._around(self._grants.read())), record.standing
+        rights = now.granted, now.undecided, now.scopes, now.kept_apart
+        return now.state not in USABLE or rights != (known.granted, known.undecided, known.scopes, known.kept_apart)
+
+    def _around(self, grants: Grants) -> Circumstances:
         own = {name for name, record in self._records.items() if record.candidate.source == "builtin"}
-        around = Circumstances(
+        return Circumstances(
             self._base.version,
             self._base.loaded.config,
             self._states.disabled(),
@@ -146,7 +157,6 @@ class Roster:
             lambda candidate: self._refused_by_lock(candidate, grants),
             lambda name: decided.granted if (decided := grants.get(name)) is not None else frozenset(),
         )
-        judge(self._records, around, self._base.diagnostics)
 
     def _decider(self, grants: Grants) -> Callable[[Candidate], Decision]:
         # Who only looks wants to know whether the code changed; who works sees it when a plugin is activated.

@@ -1,0 +1,90 @@
+"""Decisions about plugins that other processes write: grants and refusals in the lock file, plugins that are switched off.
+
+A thread looks at the two files twice a second. So calls do nothing for this, and a plugin that lost its rights elsewhere
+loses them here a moment later.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, Final
+
+from tavern_core.errors import TavernError
+from tavern_core.kernel.execution.portal import Portal
+
+_LOG: Final = logging.getLogger("tavern.plugins")
+_LOOK_S: Final = 0.5
+_CLOSE_S: Final = 1.0
+Files = tuple[Path, ...]
+Stamps = tuple[tuple[int, int, int] | None, ...]
+
+
+class DecisionWatch:
+    """Looks for changes of files while a host is open.
+
+    Args:
+        files: where decisions are written.
+        seen: `stamps_of` the files before they were read.
+        apply: lets decisions take effect; False: not all of them yet.
+    """
+
+    def __init__(
+        self, files: Files, seen: Stamps, portal: Portal, apply: Callable[[], Coroutine[Any, Any, bool]]
+    ) -> None:
+        self._files = files
+        self._seen = seen
+        self._portal = portal
+        self._apply = apply
+        self._applying: Future[bool] | None = None
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="tavern-decisions", daemon=True)
+
+    def start(self) -> None:
+        """Look from now on."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Let nothing take effect any more."""
+        self._closing.set()
+        if self._thread.is_alive():
+            self._thread.join(_CLOSE_S)
+        if self._applying is not None:
+            self._applying.cancel()
+
+    def _watch(self) -> None:
+        while not self._closing.wait(_LOOK_S):
+            try:
+                self._look()
+            except TavernError:
+                return  # the host is closed
+
+    def _look(self) -> None:
+        if self._applying is not None:
+            if not self._applying.done():
+                return
+            error = self._applying.exception()
+            if error is not None:
+                _LOG.error("decisions about plugins could not be applied", exc_info=error)
+            if error is not None or not self._applying.result():
+                self._seen = ()
+            self._applying = None
+        if (found := stamps_of(self._files)) != self._seen:
+            self._seen = found
+            self._applying = self._portal.begin(self._apply())
+
+
+def stamps_of(files: Files) -> Stamps:
+    """What is another value after each change of one of these files."""
+    return tuple(map(_stamp, files))
+
+
+def _stamp(file: Path) -> tuple[int, int, int] | None:
+    try:
+        status = file.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino
