@@ -285,6 +285,20 @@ def test_a_plan_with_secrets_is_committed_with_its_arguments(office: Office) -> 
         assert not file.is_file() or b"hunter2-very-secret" not in file.read_bytes()
 
 
+def test_nobody_is_asked_to_approve_a_commit_that_its_token_does_not_let_run(office: Office) -> None:
+    secret = {"amount": 5, "password": "hunter2-very-secret"}
+    with office.open() as host:
+        plan = plan_of(host, secret, "o:pay", context=ANN)
+        for arguments in ({"amount": 6, "password": "x"}, {**secret, "amount": 6}):
+            refused = host.commit_sync(plan["planToken"], arguments, context=ANN)
+            assert refused.error is not None
+            assert (refused.error.kind, host.approvals.list()) == ("POLICY_DENIED", ())
+        waiting = host.commit_sync(plan["planToken"], secret, context=ANN)
+        assert waiting.status == "input_required"
+        host.approvals.approve(waiting.error.details["approval"], by=BOSS)
+        assert host.commit_sync(plan["planToken"], secret, context=ANN).ok
+
+
 def test_a_commit_with_a_key_is_repeated_for_its_answer(office: Office) -> None:
     with office.open() as host:
         token = plan_of(host)["planToken"]

@@ -1698,9 +1698,7 @@ def test_of_two_processes_that_resume_a_job_or_a_run_at_once_one_carries_on(
             (job,) = said - {"acts"}
             first.kill()
             first.wait()
-        others = [
-            stack.enter_context(start(RESUMES, tmp_path / "home", flows, effects, config, job)) for _ in range(2)
-        ]
+        others = [stack.enter_context(start(RESUMES, tmp_path / "home", flows, effects, config, job)) for _ in range(2)]
         for other in others:
             assert other.stdout.readline() == "ready\n"
         for other in others:

@@ -94,6 +94,32 @@ def test_another_call_under_a_used_key_is_refused() -> None:
     assert (refused.error.kind, refused.error.outcome, shop.ran) == ("IDEMPOTENCY_CONFLICT", "none", [5])
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "is_same"),
+    [
+        ({"n": 1}, {"n": 1.0}, True),
+        ({"n": -0.0}, {"n": 0}, True),
+        ({"n": 1e300}, {"n": 10**300}, False),
+        ({"n": 1.5}, {"n": 1.5}, True),
+        ({"n": 1}, {"n": 1.5}, False),
+        ({"n": 1, "more": {"a": [1, 2.0]}}, {"more": {"a": [1.0, 2]}, "n": 1}, True),
+        ({"n": 1, "more": {"a": [1]}}, {"n": 1, "more": {"a": [True]}}, False),
+        ({"n": 1, "more": {"a": ["1"]}}, {"n": 1, "more": {"a": [1]}}, False),
+    ],
+)
+def test_numbers_that_json_does_not_tell_apart_are_the_same_arguments(
+    first: dict[str, Any], second: dict[str, Any], is_same: bool
+) -> None:
+    @tool
+    def count(n: float, more: dict[str, Any] | None = None) -> float:
+        return n
+
+    host.tools.register(count)
+    assert host.invoke_sync("app:count", first, idempotency_key="k").ok
+    again = host.invoke_sync("app:count", second, idempotency_key="k")
+    assert (again.error is None) == is_same, again.error
+
+
 def test_a_key_belongs_to_one_tool_and_one_caller() -> None:
     called("charge", {"amount": 5})
     called("charge", {"amount": 5}, context=CallContext(principal="user:ann"))

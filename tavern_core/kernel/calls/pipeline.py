@@ -261,10 +261,15 @@ class Pipeline:
             fill_and_validate(plan, call)
         if phase is not None and phase.is_dry:
             return await self.governance.dry(plan, call, mode, self.foresight.planned)
+        token = phase.token if phase is not None else ""
         if plan.gates or plan.approval is not None or plan.is_judged_after_reading:
+            if token:  # nobody is asked to approve a call that its token does not let run
+                await self.plans.check(token, plan, self._planned(plan, call, context), mode, call.seconds)
             await self._judge(plan, call, mode)
-        if phase is not None and phase.token:
-            await self._use_token(plan, call, context, mode, phase.token)
+        if token:
+            used_up = await self.plans.use(token, plan, self._planned(plan, call, context), mode, call.seconds)
+            if used_up is not None:
+                call.used_up = (*call.used_up, used_up)
         if plan.is_recorded and (event := self.conclusion.record_beginning(plan, call)) is not None:
             await self.hooks.notify(plan.events, {"event": event}, mode)
         call.given, call.handed = call.values or {}, call.call
@@ -323,12 +328,9 @@ class Pipeline:
             call.deadline = None  # a person may take longer than the tool may
             call.deadline = await self._approved(mode, plan, call, call.call, wish)
 
-    async def _use_token(self, plan: Plan, call: RunningCall, context: CallContext, mode: Mode, token: str) -> None:
-        asked = call.call or tool_call(plan, call, context, self.series)
-        asked = replace(asked, arguments=call.values or {})
-        used_up = await self.plans.use(token, plan, asked, mode, call.seconds)
-        if used_up is not None:
-            call.used_up = (*call.used_up, used_up)
+    def _planned(self, plan: Plan, call: RunningCall, context: CallContext) -> ToolCall:
+        """The call as a plan token names it."""
+        return replace(call.call or tool_call(plan, call, context, self.series), arguments=call.values or {})
 
     async def _approved(
         self, mode: Mode, plan: Plan, call: RunningCall, asked: ToolCall, wish: Wish | None

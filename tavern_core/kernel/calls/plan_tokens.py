@@ -112,6 +112,19 @@ class PlanTokens:
         data = json.loads(record.data)
         return PlannedCall(record.key, data["tool"], data["arguments"])
 
+    async def check(self, token: str, plan: Plan, call: ToolCall, mode: Mode, left: float | None) -> Record:
+        """The token, where it can be used for the call as it will run; arguments and errors are those of `use`."""
+        record = await self._open(token, mode, call.idempotency_key, left)
+        if record.owner != owner_of(call.context):
+            raise _refused("it is not a token of this caller")
+        data = json.loads(record.data)
+        if data["mark"] != _mark(call, plan):
+            raise _refused(
+                f"{plan.id} would not run as planned: the tool or the arguments changed",
+                "make a new plan with dry_run=True",
+            )
+        return record
+
     async def use(self, token: str, plan: Plan, call: ToolCall, mode: Mode, left: float | None) -> Record | None:
         """Use a token up, for the call as it will run.
 
@@ -124,19 +137,13 @@ class PlanTokens:
         Raises:
             PolicyDenied: the call is not the one that was planned, or the token cannot be used (POLICY_DENIED).
         """
-        record = await self._open(token, mode, call.idempotency_key, left)
-        if record.owner != owner_of(call.context):
-            raise _refused("it is not a token of this caller")
-        data = json.loads(record.data)
-        if data["mark"] != _mark(call, plan):
-            raise _refused(
-                f"{plan.id} would not run as planned: the tool or the arguments changed",
-                "make a new plan with dry_run=True",
-            )
+        record = await self.check(token, plan, call, mode, left)
         if record.state == "used":  # the key says whether the tool runs
             return None
         kept = (
-            "{}" if call.idempotency_key is None else to_json({**data, "key": _digest(call.idempotency_key)}).decode()
+            "{}"
+            if call.idempotency_key is None
+            else to_json({**json.loads(record.data), "key": _digest(call.idempotency_key)}).decode()
         )
         used, before = replace(record, state="used", data=kept), replace(record, version=record.version + 1)
 
