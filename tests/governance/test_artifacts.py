@@ -207,6 +207,23 @@ def test_wrong_questions_about_artifacts_are_refused(tmp_path: Path, given: Any)
                 ask(kept.id, context="ann")
 
 
+@pytest.mark.parametrize(
+    ("part", "found"),
+    [
+        ((0, -1), b"abcdef"), ((2, 3), b"cde"), ((4, 10**30), b"ef"), ((10**30, 1), b""), ((3, 0), b""),
+        ((-1, 2), None), (("1", 2), None), ((0, 2.0), None), ((None, 1), None), ((True, 1), None),
+    ],
+)  # fmt: skip
+def test_a_part_is_named_by_whole_numbers(tmp_path: Path, part: tuple[Any, Any], found: bytes | None) -> None:
+    with Tavern.open({}, home=tmp_path) as host:
+        made = host.artifacts.put(b"abcdef")
+        if found is not None:
+            assert host.artifacts.read(made.id, *part) == found
+        else:
+            with pytest.raises(UsageError, match="whole numbers"):
+                host.artifacts.read(made.id, *part)
+
+
 def test_bytes_that_were_changed_are_not_passed_off_as_whole(tmp_path: Path) -> None:
     with opened(tmp_path) as host:
         made = host.artifacts.put(b"whole", "text/plain")

@@ -144,10 +144,24 @@ class Artifacts:
         return file
 
     def read(self, id: str, start: int = 0, length: int = -1, *, context: CallContext | None = None) -> bytes:  # noqa: A002
-        """A part of its bytes; all of them by default. Raises as `open`."""
+        """A part of its bytes; all of them by default.
+
+        Args:
+            start: the first byte, from 0 up.
+            length: how many at most; -1: all from there on.
+
+        Raises:
+            UsageError: `start` or `length` is no such number (USAGE). Else as `open`.
+        """
+        if type(start) is not int or type(length) is not int or start < 0:
+            raise UsageError(
+                f"read(start={start!r:.40}, length={length!r:.40}): both are whole numbers, and start is from 0 up",
+                hint="read(id, 0, 1000) for the first 1,000 bytes",
+            )
         with self.open(id, context=context) as file:
-            file.seek(max(start, 0))
-            return file.read(length if length >= 0 else -1)
+            left = max(file.seek(0, os.SEEK_END) - start, 0)
+            file.seek(-left, os.SEEK_END)
+            return file.read(left if length < 0 else min(length, left))
 
     def list(self, *, context: CallContext | None = None, most: int = 100) -> tuple[Artifact, ...]:
         """Artifacts, newest first; with a context, that caller's alone.
