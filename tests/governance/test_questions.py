@@ -194,6 +194,18 @@ def test_another_process_answers(tmp_path: Path) -> None:
     run(tmp_path, work)
 
 
+def test_the_first_of_several_answers_from_other_processes_counts(tmp_path: Path) -> None:
+    async def work(tavern: Tavern, shop: Shop) -> None:
+        job = await asked(tavern, "shop:order")
+        async with Tavern.open({}, home=tmp_path) as other:
+            answers = [other.jobs.answer(job.id, answer) for answer in ({"count": 4}, {"count": 5}, None)]
+            assert answers == [True, False, False]
+        await wait_over(tavern, job.id)
+        assert tavern.jobs.result(job.id).value == [True, {"count": 4}]
+
+    run(tmp_path, work)
+
+
 def test_a_job_that_asks_can_be_cancelled_and_is_its_caller_s(tmp_path: Path) -> None:
     ann, bob = CallContext(principal="user:ann"), CallContext(principal="user:bob")
 

@@ -102,11 +102,14 @@ class JobRecords:
             if self.records.replace(replace(record, state=job.status, data=_text(job, known), expires=expires)):
                 return KeptJob(job, record, known)
 
-    def leave_answer(self, id: str, question: str, value: Any) -> None:  # noqa: A002 - the job's
-        """Leave the answer to a question for whichever process runs the job."""
+    def leave_answer(self, id: str, question: str, value: Any) -> bool:  # noqa: A002 - the job's
+        """Leave the answer to a question for whichever process runs the job; False: another answer came first."""
         now, key = time.time(), f"{id}\x1f{question}"
-        self.records.remove(ANSWER, key)
-        self.records.add(Record(ANSWER, key, "", "given", to_json({"value": value}).decode(), now, now + self._seconds))
+        if self.answer_left(id, question):
+            return False
+        self.records.remove(ANSWER, key)  # what is corrupt there
+        text = to_json({"value": value}).decode()
+        return self.records.add(Record(ANSWER, key, "", "given", text, now, now + self._seconds)) is None
 
     def answer_left(self, id: str, question: str) -> builtins.list[Any]:  # noqa: A002 - the job's
         """The answer that was left to a question; none or one."""

@@ -235,7 +235,7 @@ class Jobs(Mapping[str, Job]):
         return self._changes.change(id, lambda job: ended(job, "cancelled", error)) is not None
 
     def answer(self, id: str, value: Any, question: str = "", *, context: CallContext | None = None) -> bool:  # noqa: A002 - the job's
-        """Answer a question of a job; False: it has no open question.
+        """Answer a question of a job; False: it has no open question, or another answer came first.
 
         Args:
             value: True or False if it waits for approval, else the answer to its question.
@@ -272,9 +272,8 @@ class Jobs(Mapping[str, Job]):
             if (running := self._running.get(id)) is None or running.task is None:
                 if why := misfit(Question.from_json(asked[name]), value):
                     raise InputInvalid(f"the answer to {name} does not fit: {why}", hint="answer again")
-                self._records.leave_answer(id, name, value)  # for the process in which it runs
-            else:
-                give_answer(self._changes, running, name, value)
+                return self._records.leave_answer(id, name, value)  # for the process in which it runs
+            give_answer(self._changes, running, name, value)
             return True
         return self._engines.runs is not None and self._engines.runs.answer(id, name, value)
 
