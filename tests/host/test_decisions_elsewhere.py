@@ -45,6 +45,14 @@ class Home:
         (plugin / "__init__.py").write_text(CODE, encoding="utf-8")
         (folder / "tavern.yaml").write_text("isolation: {level: none}\n", encoding="utf-8")
 
+    def add(self, name: str) -> None:
+        """A plugin without tools that asks for `network`."""
+        plugin = self.folder / "plugins" / name
+        plugin.mkdir()
+        manifest = f'name: {name}\nversion: "1"\npermissions: {{capabilities: [{{name: network}}]}}\n'
+        (plugin / "plugin.yaml").write_text(manifest, encoding="utf-8")
+        (plugin / "__init__.py").write_text("", encoding="utf-8")
+
     def types(self, *words: str) -> None:
         done = programs.tavern("plugins", *words, cwd=self.folder, home=self.folder / "home")
         assert done.returncode == 0, done.stderr
@@ -105,11 +113,19 @@ def test_a_lock_file_that_is_gone_or_corrupt_grants_a_running_host_nothing(home:
         until(lambda: looked(host) == "POLICY_DENIED")
 
 
+def test_a_list_of_disabled_plugins_that_becomes_corrupt_enables_none_in_a_running_host(home: Home) -> None:
+    home.add("ink")
+    home.types("disable", "pen")
+    with home.open() as host:
+        assert looked(host) == "TOOL_NOT_FOUND"
+        (home.folder / "home" / "plugins.json").write_text("{not JSON", encoding="utf-8")
+        home.types("grant", "ink", "network")
+        until(lambda: "network" in host.plugins["ink"].granted)
+        assert looked(host) == "TOOL_NOT_FOUND"
+
+
 def test_a_decision_restarts_only_the_plugin_that_it_is_about(home: Home) -> None:
-    other = home.folder / "plugins" / "ink"
-    other.mkdir()
-    (other / "plugin.yaml").write_text('name: ink\nversion: "1"\npermissions: {capabilities: [{name: "network"}]}\n')
-    (other / "__init__.py").write_text("")
+    home.add("ink")
     with home.open() as host:
         assert looked(host) == "seen"
         changes: list[str] = []

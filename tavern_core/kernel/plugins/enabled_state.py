@@ -1,7 +1,7 @@
 """Which plugins the operator switched on or off, with the reason; stored in a small file of the state folder.
 
-A plugin without an entry follows the configuration. If the file is corrupt, all entries are lost, and
-the finding says so: disabled plugins are enabled again, their grants are unchanged.
+A plugin without an entry follows the configuration. If the file is corrupt when a host opens, all entries are lost, and
+the finding says so: disabled plugins are enabled again, their grants are unchanged. A host that runs keeps what it read.
 """
 
 from __future__ import annotations
@@ -53,14 +53,18 @@ class PluginStates:
         self.path = path
         self._file = JsonStateFile(path, "plugins")
         self._clock = clock
+        self._last: dict[str, str] | None = None
 
     def read(self) -> Switches:
         """The decisions as they stand; never raises."""
         return _states(self._file.read(), self.path)
 
     def disabled(self) -> dict[str, str]:
-        """Plugin → reason, for those that are switched off now."""
-        return self.read().disabled
+        """Plugin → reason, for those that are switched off now; as they were read last, where the file has become corrupt."""
+        read = self.read()
+        if self._last is None or not any(finding.severity == "error" for finding in read.findings):
+            self._last = read.disabled
+        return self._last
 
     def enable(self, plugin: str) -> Switches:
         """Switch a plugin on. Raises StateDamaged (STATE_DAMAGED) when it cannot be written."""
