@@ -357,6 +357,9 @@ def test_an_approval_that_is_denied_while_no_host_runs_ends_its_job(
                 with pytest.raises(UsageError, match="nothing to resume"):
                     host.wait(host.jobs.resume(job))
             assert ("user:boss: too much" in str(host.jobs[jobs[1]].error)) == (days < 30)
+            if days == 2:
+                assert "or it was not used in time" in str(host.jobs[jobs[2]].error)
+                assert str(host.jobs[jobs[3]].error.message).endswith("no answer came in time")
             if days == 0:
                 host.wait(host.jobs.resume(jobs[2]))
                 assert host.wait(host.jobs.wait(jobs[2], 30)).status == "completed"

@@ -346,7 +346,7 @@ def denial(records: RecordStore, approval: str, tool: str) -> ApprovalRejected |
     record = records.get(KIND, approval)
     known = None if record is None else _stored(record)
     if known is None or known.state == "expired":
-        return _too_late(tool, tool=tool, approval=approval)
+        return _too_late(tool, is_gone=known is None, tool=tool, approval=approval)
     if known.state != "rejected":
         return None
     why = f": {known.reason}" if known.reason else ""
@@ -359,9 +359,10 @@ def denial(records: RecordStore, approval: str, tool: str) -> ApprovalRejected |
     )
 
 
-def _too_late(name: str, **facts: Any) -> ApprovalRejected:
+def _too_late(name: str, *, is_gone: bool = False, **facts: Any) -> ApprovalRejected:
+    why = "no answer came in time, or it was not used in time" if is_gone else "no answer came in time"
     return ApprovalRejected(
-        f"{name} was not approved: no answer came in time",
+        f"{name} was not approved: {why}",
         hint="call it again; approval is requested again",
         timedOut=True,
         **facts,
