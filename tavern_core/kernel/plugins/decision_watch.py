@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from pathlib import Path
 from typing import Any, Final
 
@@ -59,7 +59,7 @@ class DecisionWatch:
         while not self._closing.wait(_LOOK_S):
             try:
                 self._look()
-            except TavernError:
+            except (TavernError, CancelledError, RuntimeError):
                 return  # the host is closed
 
     def _look(self) -> None:
