@@ -281,6 +281,7 @@ def test_a_job_whose_approval_is_refused_fails() -> None:
     assert host.jobs[job].error.kind == "APPROVAL_REJECTED"  # type: ignore[union-attr]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store", ["sqlite", "memory", "redis"])
 @pytest.mark.parametrize("days", [2, 30])
 def test_a_job_whose_approval_is_jumped_over_by_the_clock_fails(
@@ -321,6 +322,7 @@ with Tavern.open(json.loads(sys.argv[2]), home=sys.argv[1], plugins=[Plugin([pay
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store", ["sqlite", "redis"])
 @pytest.mark.parametrize("days", [0, 2, 30])
 def test_an_approval_that_is_denied_while_no_host_runs_ends_its_job(
@@ -1685,6 +1687,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store", ["sqlite", "redis"])
 @pytest.mark.parametrize("what", ["workflow:acts", "n:slow"])
 def test_of_two_processes_that_resume_a_job_or_a_run_at_once_one_carries_on(

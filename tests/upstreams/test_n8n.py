@@ -550,6 +550,7 @@ with Tavern.open(home / "tavern.yaml", home=home / "home") as host:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store", ["sqlite", "redis"])
 async def test_of_two_processes_that_resume_a_job_at_once_one_follows_the_execution(tmp_path: Path, store: str) -> None:
     async with N8nStub() as n8n:
