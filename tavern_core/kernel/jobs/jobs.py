@@ -375,8 +375,10 @@ class Jobs(Mapping[str, Job]):
         if not job.id.startswith("run-") or runs is None or not (job.status == "input_required" or kept.is_lost):
             return job
         known = runs.job(job.id)
-        if known is None or (not kept.is_lost and known.status not in ("input_required", "running")):
+        if known is None:
             return job
+        if not kept.is_lost and known.status not in ("input_required", "running"):  # its result is stored in a moment
+            return replace(job, status="running", questions=())
         return replace(job, questions=known.questions, status=known.status, error=known.error)
 
 
