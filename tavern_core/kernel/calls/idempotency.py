@@ -211,12 +211,7 @@ class Idempotency:
     async def _found(
         self, plan: Plan, call: RunningCall, mode: Mode, own: Record, known: Record, digest: str
     ) -> Claim | ToolResult | None:
-        """`_written`, where the key stands already.
-
-        Args:
-            own: what this call would have written.
-            known: what stands there.
-        """
+        """`_written`, where `known` stands already in place of `own`."""
         name = own.key
         facts: Mapping[str, Any] = json.loads(known.data) if known.data else {}
         if facts.get("digest", digest) != digest:

@@ -264,9 +264,7 @@ class Jobs(Mapping[str, Job]):
                 raise UsageError(f"{id} waits for approval", hint="answer true or false")
             decide = self._approvals.approve if value else self._approvals.reject
             decide(name, by=context)
-            running = self._running.get(id)
-            if running is not None and running.task is not None and running.wake is not None:
-                running.task.get_loop().call_soon_threadsafe(running.wake.set)
+            self._running.wake(id)
             return True
         if kept is not None and not id.startswith("run-"):
             if (running := self._running.get(id)) is None or running.task is None:

@@ -118,6 +118,12 @@ class RunningJobs:
         """A job of this process that is not over; None: there is none of this id."""
         return self._running.get(id)
 
+    def wake(self, id: str) -> None:  # noqa: A002 - the job's
+        """The approval that a job of this process waits for is decided: look now."""
+        running = self._running.get(id)
+        if running is not None and running.task is not None and running.wake is not None:
+            running.task.get_loop().call_soon_threadsafe(running.wake.set)
+
     def inline(self, id: str) -> Future[ToolResult] | None:  # noqa: A002 - the job's
         """Done when a job of this process is; None: it is over already."""
         with self._lock:
