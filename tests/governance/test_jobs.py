@@ -1013,11 +1013,11 @@ def test_a_call_that_ends_with_the_time_of_the_one_around_it_has_timed_out() -> 
     host.tools.register(asks)
 
     async def often() -> list[str]:
-        context = CallContext(budget=Budget(timeout_ms=50))
-        return [(await host.invoke("app:asks", context=context)).error.kind for _ in range(10)]  # type: ignore[union-attr]
+        context = CallContext(budget=Budget(timeout_ms=200))  # a busy machine begins both within it
+        return [(await host.invoke("app:asks", context=context)).error.kind for _ in range(5)]  # type: ignore[union-attr]
 
-    assert asyncio.run(often()) == ["TIMEOUT"] * 10
-    assert [result.error.kind for result in inner] == ["TIMEOUT"] * 10  # whichever timer rings first
+    assert asyncio.run(often()) == ["TIMEOUT"] * 5
+    assert [result.error.kind for result in inner] == ["TIMEOUT"] * 5  # whichever timer rings first
 
 
 def test_a_cancellation_without_a_request_is_a_lost_connection() -> None:
