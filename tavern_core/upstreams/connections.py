@@ -43,8 +43,8 @@ from tavern_core.upstreams.upstream_plugin_candidates import Entry, ToolEntry
 T = TypeVar("T")
 MAX_SESSIONS: Final = 64
 """Connections of one upstream: one for each set of credentials."""
-MAX_ENDPOINTS: Final = 1_000
-"""Upstreams, and tools with an endpoint of their own, that are known at once; of more, the oldest that is not connected is forgotten."""
+MAX_UNUSED: Final = 64
+"""Connections to endpoints of tools that are kept while no call uses them; of more, those that were used longest ago are closed."""
 _TARGETS: Final = ("url", "command", "package", "folder")
 _METHODS: Final = ("list_tools", "invoke", "check", "close")
 """Those of `contract.adapters.Connection`."""
@@ -101,11 +101,11 @@ class Connections:
             session = sessions.setdefault(credential, opened)
         return session
 
-    def adopt(self, entry: ToolEntry) -> None:
-        """Get to know the endpoint of one tool; connections to where the tool led before are closed.
+    def check_endpoint(self, entry: ToolEntry) -> None:
+        """Return when the plugin of a tool may connect to its endpoint.
 
         Raises:
-            PolicyDenied: its plugin may not connect there (POLICY_DENIED).
+            PolicyDenied: it may not (POLICY_DENIED).
         """
         from tavern_core.contract.guards.addresses import read_url, target_flaw
 
@@ -119,23 +119,30 @@ class Connections:
                 missing=["network"],
                 side="plugin",
             )
+
+    def _know(self, entry: Entry) -> None:
+        """Get to know an endpoint that is called; connections to one that was another before, and to too many, are closed."""
         known = self._entries.get(entry.name)
-        if known is not None and known.fingerprint != entry.fingerprint:
-            self._forget(known)
-        elif known is None and len(self._entries) >= MAX_ENDPOINTS:
-            idle = (e for e in list(self._entries.values()) if isinstance(e, ToolEntry) and not self._is_open(e))
-            if (oldest := next(idle, None)) is not None:
-                self._forget(oldest)
+        if known is entry or not isinstance(entry, ToolEntry):
+            return
+        if known is None:
+            unused = sorted(
+                (since, name)
+                for name, sessions in self._sessions.items()
+                for session in sessions.values()
+                if isinstance(self._entries[name], ToolEntry) and (since := session.unused_since) is not None
+            )
+            for _, name in unused[: 1 - MAX_UNUSED]:
+                self._forget(name)
+        elif known.fingerprint != entry.fingerprint:
+            self._forget(entry.name)
         self._entries[entry.name] = entry
 
-    def _is_open(self, entry: Entry) -> bool:
-        return any(session.state in ("open", "connecting") for session in self._sessions.get(entry.name, {}).values())
-
-    def _forget(self, entry: Entry) -> None:
-        """Close the connections to the endpoint of a tool, which is none any more."""
+    def _forget(self, name: str) -> None:
+        """Close the connections to the endpoint of a tool."""
         for known in (self._entries, self._judged, self._fitting, self.secrets):
-            known.pop(entry.name, None)
-        if old := self._sessions.pop(entry.name, {}):
+            known.pop(name, None)
+        if old := self._sessions.pop(name, {}):
             asyncio.run_coroutine_threadsafe(_closed(list(old.values())), self._base.portal.loop())
 
     def state(self, entry: Entry) -> State:
@@ -162,7 +169,12 @@ class Connections:
         adapter = await self.adapter(entry)
         if getattr(adapter, "in_process", False):
             return await work(await self._local(entry, adapter, credential_of(entry, context)))
-        return await self.on_loop(self.session(entry, context).use(work))
+
+        async def used() -> T:  # on the host's loop, so that no one closes the session before it is used
+            self._know(entry)
+            return await self.session(entry, context).use(work)
+
+        return await self.on_loop(used())
 
     async def ask(
         self,

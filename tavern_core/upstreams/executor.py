@@ -34,7 +34,7 @@ class UpstreamExecutor:
     def bind(self, tool: ToolSpec, home: ToolHome, /) -> BoundTool:
         if tool.calls_endpoint:
             own = ToolEntry(tool)
-            self.connections.adopt(own)
+            self.connections.check_endpoint(own)
             return self._bound(own, own.tool, tool)
         if not {"upstream", "tool"} <= tool.implementation.keys():
             raise ToolFileInvalid(f"tool {tool.name} belongs to no upstream", hint="write an entry `upstreams:` for it")

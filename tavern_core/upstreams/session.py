@@ -152,6 +152,12 @@ class Session:
         """Whether it was opened, or tried to be."""
         return self.state != "idle" or self._used > 0
 
+    @property
+    def unused_since(self) -> float | None:
+        """When its last call ended; None: one is under way, or about to be."""
+        is_opening = self._opened is not None and not self._opened.done()
+        return None if self._tasks or is_opening else self._used
+
     async def _own(self, opened: asyncio.Future[Connection]) -> None:
         """The task that the connection belongs to."""
         self._end = end = asyncio.Event()

@@ -69,10 +69,7 @@ class N8n:
     targets: frozenset[Target] = frozenset({"url"})
 
     async def connect(self, upstream: Upstream) -> N8nConnection:
-        base = upstream.url.partition("/webhook/")[
-            0
-        ]  # that of a tool with an endpoint is the whole address of its webhook
-        return N8nConnection(upstream, await asyncio.to_thread(upstream.http, base))
+        return N8nConnection(upstream, await asyncio.to_thread(upstream.http))
 
 
 class N8nConnection:
