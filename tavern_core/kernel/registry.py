@@ -115,6 +115,8 @@ class Registry:
         known = self._known()
         if (entry := known.entries.get(written)) is not None:
             return entry
+        if (target := known.aliases.get(written)) is not None:  # names of an upstream may have blanks at their end
+            return known.entries[target]
         for spelling in spellings(written[:400]):
             if (entry := known.entries.get(spelling)) is not None:
                 return entry

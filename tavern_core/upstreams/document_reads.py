@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final, Literal
 
-from pydantic_core import to_json
-
-from tavern_core.errors import PolicyDenied, TavernError
+from tavern_core.errors import PolicyDenied, TavernError, UsageError
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.catalogue.profile_resolution import Inventories
 from tavern_core.kernel.catalogue.tool_spec_cache import ToolSpecs
@@ -56,15 +55,13 @@ class DocumentReads:
             name: the address of a resource, or the name of a prompt.
 
         Raises:
+            UsageError: no resource or prompt can have that name (USAGE).
             PolicyDenied: the caller may not, or `audit.required` is set and the log failed (POLICY_DENIED).
         """
         check_caller(context)
         caller, began = context or self.specs.default, time.monotonic()
         shown = self.specs.base.known_secrets.mask_text(str(name)[:_LONGEST_NAME])
         about = {
-            "upstream": entry.name,
-            "what": kind,
-            "name": shown,
             "principal": caller.principal,
             "requestId": caller.request_id,
             "taskId": caller.task_id,
@@ -72,16 +69,18 @@ class DocumentReads:
             "userId": caller.user_id,
             "profile": caller.profile,
         }
-        data = {key: value for key, value in about.items() if value}
+        read = {"upstream": entry.name, "what": kind, "name": shown}
+        data = {**read, **{key: value for key, value in about.items() if value}}
         try:
-            await self._admit(entry, str(name), caller, is_host=context is None)
+            _check_name(kind, name)
+            await self._admit(entry, name, caller, is_host=context is None)
             answer = await ask()
         except (TavernError, asyncio.CancelledError) as error:
             code = error.code if isinstance(error, TavernError) else "CANCELLED"
             text = shortened(error.message) if isinstance(error, TavernError) else "the caller stopped waiting"
             self._note(entry, {**data, "ok": False, "error": {"kind": code, "message": text}}, began)
             raise
-        written = to_json(answer, inf_nan_mode="strings", serialize_unknown=True)
+        written = json.dumps(answer, ensure_ascii=False, default=str).encode("utf-8", "surrogatepass")
         digest = f"sha256:{hashlib.sha256(written).hexdigest()}"
         if not self._note(entry, {**data, "ok": True, "bytes": len(written), "digest": digest}, began):
             raise PolicyDenied(
@@ -99,6 +98,8 @@ class DocumentReads:
         """Raises PolicyDenied: lists, profile or permissions do not let the caller read this (POLICY_DENIED)."""
         what, inventory = f"{entry.plugin}:{name}", None
         if caller.profile is not None:
+            if (find := self.specs.lifecycle.tables.engines.listed) is not None:
+                await find(entry.plugin)  # the profile may name tools of an upstream that was never listed
             try:
                 inventory = await self.inventories.resolved(caller.profile)
             except TavernError as error:
@@ -121,3 +122,12 @@ class DocumentReads:
         needs = entry.config.capabilities(entry.permissions)
         if (lacks := shortfall(entry.plugin, needs, rights, caller)) is not None:
             raise PolicyDenied(lacks.reason, hint=lacks.fix, missing=list(lacks.missing), side=lacks.side)
+
+
+def _check_name(kind: Kind, name: object) -> None:
+    """Raises UsageError: a server would read it as another one than lists do: as the same without the blanks, for example (USAGE)."""
+    if not isinstance(name, str) or not name or not name.isprintable() or name != name.strip():
+        what = "address of a resource" if kind == "resource" else "name of a prompt"
+        raise UsageError(
+            f"{name!r:.200} is not the {what}", hint="write text without control characters, and without blanks around it"
+        )

@@ -182,10 +182,10 @@ class Known:
         self.groups = groups
         self.host = host_keys(host)
         self.plugins = frozenset(plugin_key(plugin) for plugin in plugins)
-        self.aliases: dict[str, dict[str, str]] = {}
-        """Alias in lower case → alias as it is written → the real id: names of an upstream may differ in case alone."""
+        self.aliases: dict[str, dict[str, list[str]]] = {}
+        """Alias in lower case → alias as it is written → real ids: names of an upstream may differ in case, or in blanks around them, alone."""
         for alias, real in (aliases or {}).items():
-            self.aliases.setdefault(normalize_tool_name(alias), {})[alias.strip()] = real
+            self.aliases.setdefault(normalize_tool_name(alias), {}).setdefault(alias.strip(), []).append(real)
         self._by_fold: dict[str, list[str]] = {}
         for plugin in sorted(self.plugins):
             self._by_fold.setdefault(fold(plugin), []).append(plugin)
@@ -286,14 +286,16 @@ def is_all_plugins(entry: str) -> bool:
     return entry.strip().casefold() == ALL_PLUGINS
 
 
-def readings(entry: str, aliases: Mapping[str, Mapping[str, str]], *, wide: bool) -> list[str]:
+def readings(entry: str, aliases: Mapping[str, Mapping[str, Sequence[str]]], *, wide: bool) -> list[str]:
     """The names that `entry` may mean: its spellings, and the real id where it is an alias (`Known.aliases`).
 
-    Where aliases differ in case alone, a narrow reading takes the one that is written so.
+    Where an alias may be that of several tools, a narrow reading takes the only one whose alias is written so, or none.
     """
     literal, *ids = spellings(entry)
     found = [literal, *ids] if wide or not ids else ids
     for name in (literal, *ids):
         meant = aliases.get(name.lower(), {})
-        found += meant.values() if wide or len(meant) == 1 else filter(None, [meant.get(name)])
+        alike = [real for reals in meant.values() for real in reals]
+        same = meant.get(name, ())
+        found += alike if wide or len(alike) == 1 else same if len(same) == 1 else ()
     return found
