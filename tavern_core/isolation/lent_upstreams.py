@@ -35,6 +35,7 @@ class LentUpstreams:
         self._lent: dict[int, _Lent] = {}
         self._running: dict[tuple[int, int], asyncio.Task[Any]] = {}
         self._calls: dict[tuple[int, str], UpstreamCall] = {}
+        self._cancelled: dict[tuple[int, str], UpstreamCall] = {}
 
     @contextmanager
     def lending(self, number: int, call: UpstreamCall) -> Iterator[None]:
@@ -44,13 +45,12 @@ class LentUpstreams:
         try:
             yield
         except asyncio.CancelledError:
-            if len(self._calls) > _MOST_GIVEN_UP:
-                del self._calls[next(iter(self._calls))]
+            if len(self._cancelled) >= _MOST_GIVEN_UP:
+                del self._cancelled[next(iter(self._cancelled))]
+            self._cancelled[key] = call
             raise
-        except BaseException:
+        finally:
             self._calls.pop(key, None)
-            raise
-        self._calls.pop(key, None)
 
     def lend(self, upstream: Upstream) -> int:
         """Let a connection that is about to be opened use `upstream`; its number."""
@@ -63,7 +63,9 @@ class LentUpstreams:
         """The connection is closed: so is everything that it opened."""
         if (lent := self._lent.pop(number, None)) is None:
             return
-        self._calls = {key: call for key, call in self._calls.items() if key[0] != number}
+        for calls in (self._calls, self._cancelled):
+            for key in [key for key in calls if key[0] == number]:
+                del calls[key]
         running = [task for (of, _), task in self._running.items() if of == number]
         for task in running:
             task.cancel()
@@ -107,7 +109,8 @@ class LentUpstreams:
             self._running.pop((number, token), None)
 
     async def _about_call(self, number: int, wish: str, given: Sequence[Any]) -> bool | None:
-        if (call := self._calls.get((number, str(given[0])))) is None:
+        key = number, str(given[0])
+        if (call := self._calls.get(key) or self._cancelled.get(key)) is None:
             raise ToolFailed("the call has ended")
         if wish == "will_be_resumed":
             return call.will_be_resumed

@@ -324,6 +324,8 @@ async def answer(method: str, params: dict[str, Any], number: Any) -> Any:
         return {"resourceTemplates": [{"uriTemplate": "mini://{id}", "name": "any"}]}
     if method == "resources/read" and params["uri"] == "mini://note":
         return {"contents": [{"uri": "mini://note", "mimeType": "text/plain", "text": "a note"}]}
+    if method == "resources/read" and params["uri"] == "mini://half":
+        return {"contents": [{"uri": "mini://half", "text": "half \ud83d"}]}
     if method == "prompts/list":
         return {"prompts": [{"name": "greet", "arguments": [{"name": "who"}]}]}
     if method == "prompts/get":

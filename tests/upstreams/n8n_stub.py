@@ -52,6 +52,8 @@ class N8nStub:
         self.stops = False
         """Whether its API can stop an execution, as it does since 2026."""
         self.url = ""
+        self.most_open = 0
+        """How many connections there were at once, at most."""
 
     async def __aenter__(self) -> N8nStub:
         app = web.Application(client_max_size=1 << 26)
@@ -69,6 +71,7 @@ class N8nStub:
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         path = request.raw_path.partition("?")[0]
         self.asked.append(f"{request.method} {path}")
+        self.most_open = max(self.most_open, len(self._runner.server.connections) if self._runner.server else 0)
         self.headers.append({k.lower(): v for k, v in request.headers.items()})
         body = await request.read()
         self.bodies.append(json.loads(body) if body else dict(request.query))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from tavern_core import CallContext, Tavern
-from tavern_core.errors import TavernError
+from tavern_core.errors import TavernError, UsageError
 from tests.upstreams.mcp_hosts import host, program
 
 pytestmark = pytest.mark.slow
@@ -113,3 +114,45 @@ def test_what_the_server_refuses_is_in_the_log(tmp_path: Path) -> None:
             asyncio.run(tavern.upstreams.read_resource("mini", "mini://nowhere"))
         (event,) = events
         assert event.data["error"]["kind"] == refused.value.code and "digest" not in event.data
+
+
+def test_a_profile_may_name_a_tool_of_an_upstream_that_was_never_listed(tmp_path: Path) -> None:
+    profiles = tmp_path / "profiles"
+    profiles.mkdir()
+    for name, text in PROFILES.items():
+        (profiles / f"{name}.json").write_text(text)
+    with host(tmp_path / "home", {"profiles": [str(profiles)]}, mini=entry()) as tavern:
+        assert reads(tavern, caller(profile="other")) == [REFUSED, REFUSED]
+        assert reads(tavern, caller(profile="reader")) == [READ, READ]
+
+
+@pytest.mark.parametrize("written", [f" {NOTE}", f"{NOTE}\n", "mini://no\tte", f"{NOTE}\x00", "", 5])
+def test_a_name_that_a_server_may_read_as_another_is_refused(tmp_path: Path, written: Any) -> None:
+    with host(tmp_path / "home", {"tools": {"deny": [f"mini:{NOTE}"]}}, mini=entry()) as tavern:
+        events: list[Any] = []
+        tavern.events.subscribe(events.append, "UPSTREAM_READ")
+        for asked in (tavern.upstreams.read_resource, tavern.upstreams.get_prompt):
+            with pytest.raises(UsageError):
+                asyncio.run(asked("mini", written, context=caller()))
+        assert [(event.data["what"], event.data["name"], event.data["ok"]) for event in events] == [
+            ("resource", str(written), False), ("prompt", str(written), False),
+        ]  # fmt: skip
+
+
+def test_a_text_that_is_no_unicode_is_read_and_in_the_log(tmp_path: Path) -> None:
+    with host(tmp_path / "home", mini=entry()) as tavern:
+        events: list[Any] = []
+        tavern.events.subscribe(events.append, "UPSTREAM_READ")
+        answer = tavern.wait(tavern.upstreams.read_resource("mini", "mini://half"))
+        assert answer["contents"][0]["text"] == "half \ud83d"
+        (event,) = events
+        assert event.data["ok"] and event.data["bytes"] > 0
+
+
+@pytest.mark.parametrize("required", [True, False])
+def test_what_cannot_be_recorded_is_not_given_where_the_log_is_required(tmp_path: Path, required: bool) -> None:
+    with host(tmp_path / "home", {"audit": {"required": required}}, mini=entry()) as tavern:
+        assert reads(tavern, caller()) == [READ, READ]
+        shutil.rmtree(tmp_path / "home" / "audit")
+        (tmp_path / "home" / "audit").write_text("no folder")
+        assert reads(tavern, caller()) == ([REFUSED, REFUSED] if required else [READ, READ])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -500,6 +501,21 @@ def test_attachments_become_artifacts_of_the_caller_and_links(site: Path, tmp_pa
         assert too_many is not None and (too_many.kind, too_many.outcome) == ("OUTPUT_TOO_LARGE", "done")
         note = asyncio.run(host.invoke("box:said", {}, context=ann))
         assert (note.value, [block["type"] for block in note.content]) == ("a note", ["text", "resource_link"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["pipe", "device", "folder", "loop"])
+def test_an_attachment_that_is_no_file_costs_no_thread(site: Path, tmp_path: Path, what: str) -> None:
+    place = tmp_path / "thing"
+    if what == "pipe":
+        os.mkfifo(place)
+    elif what == "folder":
+        place.mkdir()
+    else:
+        place.symlink_to("/dev/zero" if what == "device" else place)
+    with opened_llm(tmp_path / "home") as host:
+        result = host.invoke_sync("box:drawn", {"path": str(place)})
+        assert result.ok and "is not a file" in result.content[2]["text"]
 
 
 @pytest.mark.slow

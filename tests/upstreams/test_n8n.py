@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from asyncio.subprocess import PIPE
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -132,20 +133,36 @@ async def test_names_that_differ_in_case_alone_are_two_tools(tmp_path: Path) -> 
             assert error is not None and (error.kind, error.details["nearest"]) == ("TOOL_NOT_FOUND", ids)
 
 
+@pytest.mark.parametrize("names", [ALIKE, ("Weekly Report", "Weekly Report "), ("Weekly Report ", "Weekly Report")])
+async def test_a_list_that_denies_takes_such_a_name_in_its_widest_meaning(tmp_path: Path, names: Sequence[str]) -> None:
+    assert await refused(tmp_path, {"deny": ["n8n:Weekly Report"]}, names) == [True, True]
+
+
 @pytest.mark.parametrize(
-    ("lists", "refused"),
-    [({"deny": ["n8n:Weekly Report"]}, [True, True]), ({"only": ["n8n:Weekly Report"]}, [False, True])],
+    ("names", "expected"),
+    [
+        (ALIKE, [False, True]),
+        (("Weekly Report", "Weekly Report "), [True, True]),
+        (("Weekly Report ", "x"), [False, True]),
+        (("weekly report", "x y"), [False, True]),
+    ],
 )
-async def test_a_list_that_denies_takes_such_a_name_in_its_widest_meaning(
-    tmp_path: Path, lists: dict[str, Any], refused: list[bool]
+async def test_a_list_that_allows_takes_it_in_its_only_meaning(
+    tmp_path: Path, names: Sequence[str], expected: list[bool]
 ) -> None:
+    assert await refused(tmp_path, {"only": ["n8n:Weekly Report"]}, names) == expected
+
+
+async def refused(tmp_path: Path, lists: dict[str, Any], names: Sequence[str]) -> list[bool]:
+    """Whether lists refuse a workflow of each of these names, which is called by its own name."""
     async with N8nStub() as n8n:
-        n8n.webhooks["POST x"] = answers({})
-        n8n.workflows = [workflow(name, webhook_node("x")) for name in ALIKE]
+        n8n.webhooks |= {f"POST {number}": answers({"number": number}) for number in range(len(names))}
+        n8n.workflows = [workflow(name, webhook_node(str(number))) for number, name in enumerate(names)]
         async with opened(tmp_path, {"n8n": {**entry(n8n), "settings": {"apiKey": KEY}}}, tools=lists) as host:
             await host.upstreams.refresh("n8n")
-            results = [await host.invoke(f"n8n:{name}", {}) for name in ALIKE]
-            assert [result.error is not None and result.error.kind == "POLICY_DENIED" for result in results] == refused
+            results = [await host.invoke(f"n8n:{name}", {}) for name in names]
+            assert all(result.error or result.value == {"number": number} for number, result in enumerate(results))
+            return [result.error is not None and result.error.kind == "POLICY_DENIED" for result in results]
 
 
 async def gone(request: web.Request) -> web.StreamResponse:

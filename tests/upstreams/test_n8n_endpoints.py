@@ -14,6 +14,7 @@ import pytest
 from tavern_core import CallContext, Plugin, Tavern, ToolSpec, factory, hookimpl
 from tavern_core.errors import NameConflict
 from tavern_core.model.rate_and_concurrency_limits import ToolLimits
+from tavern_core.upstreams.connections import MAX_UNUSED
 from tests.host.conftest import QUIET
 from tests.upstreams.n8n_stub import N8nStub, answers
 from tests.upstreams.opening import failure
@@ -273,6 +274,51 @@ async def test_a_factory_may_lead_each_caller_to_another_endpoint(tmp_path: Path
             callers = [CallContext(principal=name, permissions=frozenset({"network"})) for name in places] * 5
             results = await asyncio.gather(*(host.invoke("made:send", {}, context=caller) for caller in callers))
             assert [result.value for result in results] == [{"number": 0}, {"number": 1}] * 5
+
+
+async def test_a_thousand_endpoints_do_not_keep_a_thousand_connections(tmp_path: Path) -> None:
+    async with N8nStub() as n8n, Tavern.open(QUIET, home=tmp_path / "home") as host:
+        specs = [slack(f"{n8n.url}/webhook/{number}", name=f"app/send{number}") for number in range(200)]
+        host.tools.register(*specs)
+        n8n.webhooks = {f"POST {number}": answers({"ok": True, "ts": str(number)}) for number in range(200)}
+        for number in (*range(200), 0):
+            result = await host.invoke(f"app:send{number}", HELLO)
+            assert result.value == {"ok": True, "ts": str(number)}
+        assert n8n.most_open <= MAX_UNUSED + 4  # those that are being closed
+        await host.plugins.disable("app")  # looks at every connection
+        assert failure(await host.invoke("app:send0", HELLO))[0] == "TOOL_NOT_FOUND"
+
+
+@pytest.mark.parametrize(("granted", "kind"), [(True, None), (False, "POLICY_DENIED")])
+async def test_an_isolated_plugin_has_the_endpoints_that_were_granted_to_it(
+    tmp_path: Path, granted: bool, kind: str | None
+) -> None:
+    async with N8nStub() as n8n, N8nStub() as other:
+        n8n.webhooks["POST x"] = answers({"ok": True})
+        own = tmp_path / "plugins" / "far"
+        own.mkdir(parents=True)
+        asked = {"name": "network", "scope": [place(n8n if granted else other)]}
+        manifest = {"name": "far", "version": "1", "isolation": "process", "permissions": {"capabilities": [asked]}}
+        (own / "plugin.yaml").write_text(json.dumps(manifest))
+        spec = f"ToolSpec('send', kind='n8n', plugin='app', endpoint='{n8n.url}/webhook/x')"
+        (own / "__init__.py").write_text(
+            "from tavern_core import ToolSpec, hookimpl\n\n\n"
+            f"@hookimpl\ndef tavern_register_tools(ctx):\n    return [{spec}]\n"
+        )
+        config = {"plugins": {"entryPoints": False, "roots": [str(tmp_path / "plugins")]}}
+        async with Tavern.open(config, home=tmp_path / "home") as host:
+            await host.plugins.grant("far", all_requested=True)
+            result = await host.invoke("far:send", {})
+            assert (None if result.error is None else result.error.kind) == kind, result.error
+            assert len(n8n.asked) == granted
+
+
+@pytest.mark.parametrize("host_name", ["webhook", "xn--bcher-kva.example", "bücher.example"])
+async def test_a_host_may_have_any_name(tmp_path: Path, host_name: str) -> None:
+    async with Tavern.open(QUIET, home=tmp_path / "home") as host:
+        host.tools.register(slack(f"https://{host_name}:9/webhook/xxx"))
+        result = await host.invoke("workflow/send_slack_message", HELLO)
+        assert failure(result) == ("UPSTREAM_ERROR", "none", "unreachable")
 
 
 async def test_an_edited_tool_file_leads_to_its_new_endpoint(tmp_path: Path) -> None:

@@ -121,7 +121,10 @@ async def _with_attachments(answer: Any, tool: str, call: UpstreamCall) -> Any:
 def _block(attachment: Any, name: str, call: UpstreamCall) -> Mapping[str, Any]:
     """One attachment. One that cannot be read becomes a text that says so: the others are of use without it."""
     try:
-        if content := attachment.content or (Path(attachment.path) if attachment.path else None):
+        content = attachment.content or (Path(attachment.path) if attachment.path else None)
+        if isinstance(content, Path) and not content.is_file():  # a pipe or a device may have no end
+            raise FileNotFoundError(f"{content} is not a file")
+        if content:
             kind = attachment.resolve_type() or "application/octet-stream"
             return call.context.keep(content, kind, getattr(content, "name", name))
         if isinstance(url := attachment.url, str) and url.startswith(("http://", "https://")):  # nothing is fetched
