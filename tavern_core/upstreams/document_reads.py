@@ -129,5 +129,6 @@ def _check_name(kind: Kind, name: object) -> None:
     if not isinstance(name, str) or not name or not name.isprintable() or name != name.strip():
         what = "address of a resource" if kind == "resource" else "name of a prompt"
         raise UsageError(
-            f"{name!r:.200} is not the {what}", hint="write text without control characters, and without blanks around it"
+            f"{name!r:.200} is not the {what}",
+            hint="write text without control characters, and without blanks around it",
         )

@@ -139,6 +139,23 @@ async def test_a_list_that_denies_takes_such_a_name_in_its_widest_meaning(tmp_pa
 
 
 @pytest.mark.parametrize(
+    ("denied", "expected"),
+    [
+        ("n8n:发送*", [True, False]),
+        ("发送*", [True, False]),
+        ("发送报告 每周", [True, False]),
+        ("*:发送报告 每周", [True, False]),
+        ("n8n:weekly*", [False, True]),
+        ("n8n:发送", [False, False]),
+    ],
+)
+async def test_a_list_that_denies_compares_wildcards_and_local_names_with_such_a_name(
+    tmp_path: Path, denied: str, expected: list[bool]
+) -> None:
+    assert await refused(tmp_path, {"deny": [denied]}, ("发送报告 每周", "Weekly Report")) == expected
+
+
+@pytest.mark.parametrize(
     ("names", "expected"),
     [
         (ALIKE, [False, True]),

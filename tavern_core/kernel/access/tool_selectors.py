@@ -289,7 +289,8 @@ def is_all_plugins(entry: str) -> bool:
 def readings(entry: str, aliases: Mapping[str, Mapping[str, Sequence[str]]], *, wide: bool) -> list[str]:
     """The names that `entry` may mean: its spellings, and the real id where it is an alias (`Known.aliases`).
 
-    Where an alias may be that of several tools, a narrow reading takes the only one whose alias is written so, or none.
+    A wide reading takes all aliases that `entry` fits as if they were ids. A narrow one takes the only one, or where
+    there are several that differ in case or blanks alone, the only one that is written so.
     """
     literal, *ids = spellings(entry)
     found = [literal, *ids] if wide or not ids else ids
@@ -298,4 +299,8 @@ def readings(entry: str, aliases: Mapping[str, Mapping[str, Sequence[str]]], *, 
         alike = [real for reals in meant.values() for real in reals]
         same = meant.get(name, ())
         found += alike if wide or len(alike) == 1 else same if len(same) == 1 else ()
+    if wide and ("*" in literal or ":" not in literal):
+        pattern = literal.lower()
+        fitting = (a for a in aliases if matches(pattern, a if ":" in pattern else a.partition(":")[2]))
+        found += [real for alias in fitting for reals in aliases[alias].values() for real in reals]
     return found
