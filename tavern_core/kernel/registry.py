@@ -260,6 +260,8 @@ class Registry:
                         "CONFIG_INVALID", text, hint, Location(self._file, pointer=f"tools.aliases.{alias}"), "warning"
                     )
                 )
+                if meant is not None and alias not in entries and (alike := loose.get(fold(alias))):
+                    alike.add(meant)  # so that a new tool of a server does not get the calls of an alias
                 continue
             aliases[alias] = meant
             given.setdefault(meant, []).append(alias)

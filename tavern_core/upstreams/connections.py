@@ -128,8 +128,8 @@ class Connections:
         if known is None:
             unused = sorted(
                 (since, name)
-                for name, sessions in self._sessions.items()
-                for session in sessions.values()
+                for name, sessions in list(self._sessions.items())
+                for session in list(sessions.values())
                 if isinstance(self._entries[name], ToolEntry) and (since := session.unused_since) is not None
             )
             for _, name in unused[: 1 - MAX_UNUSED]:
@@ -406,7 +406,7 @@ class Connections:
     def _close_revoked(self) -> None:
         """Rights have changed: close the connections to upstreams that may no longer be used."""
         for name in {*self._sessions, *self._in_process}:
-            if self.missing(self._entries[name]):
+            if (entry := self._entries.get(name)) is not None and self.missing(entry):
                 asyncio.run_coroutine_threadsafe(self.close(name), self._base.portal.loop())
 
     async def _activate(self, entry: Entry) -> None:

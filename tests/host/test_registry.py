@@ -283,6 +283,14 @@ def test_an_alias_that_means_nothing_or_two_things_is_reported_and_not_used(
     assert host.tools["u:one"].id == "u:one"
 
 
+@pytest.mark.parametrize("alias", ["wipe", "wi-pe", "t.wi-pe"])
+def test_a_tool_does_not_get_the_calls_of_an_alias_that_is_its_name_too(opened: Opened, alias: str) -> None:
+    host = aliased(opened, {alias: "u:one"})
+    refused = host.invoke_sync(alias).error
+    assert refused is not None and refused.kind == "TOOL_NOT_FOUND"
+    assert refused.details["nearest"] == ["t:wipe", "u:one"]
+
+
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"a": "t:one", "b": "a"}, "write plugin:tool"),
     ({"b:c": "t:one", "a": "b:c"}, "'a' leads to 'b:c', which is an alias itself"),
