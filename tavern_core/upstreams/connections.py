@@ -121,29 +121,29 @@ class Connections:
             )
 
     def _know(self, entry: Entry) -> None:
-        """Get to know an endpoint that is called; connections to one that was another before, and to too many, are closed."""
-        known = self._entries.get(entry.name)
-        if known is entry or not isinstance(entry, ToolEntry):
-            return
-        if known is None:
-            unused = sorted(
-                (since, name)
-                for name, sessions in list(self._sessions.items())
-                for session in list(sessions.values())
-                if isinstance(self._entries[name], ToolEntry) and (since := session.unused_since) is not None
-            )
-            for _, name in unused[: 1 - MAX_UNUSED]:
-                self._forget(name)
-        elif known.fingerprint != entry.fingerprint:
-            self._forget(entry.name)
-        self._entries[entry.name] = entry
+        """Get to know an endpoint that is called. On the host's loop."""
+        if isinstance(entry, ToolEntry):
+            if entry.name not in self._entries:
+                self._close_unused()
+            self._entries[entry.name] = entry
 
-    def _forget(self, name: str) -> None:
-        """Close the connections to the endpoint of a tool."""
-        for known in (self._entries, self._judged, self._fitting, self.secrets):
-            known.pop(name, None)
-        if old := self._sessions.pop(name, {}):
-            asyncio.run_coroutine_threadsafe(_closed(list(old.values())), self._base.portal.loop())
+    def _close_unused(self) -> None:
+        """Close connections to endpoints that no call uses, but for `MAX_UNUSED`; what is known of these endpoints is forgotten."""
+        unused = sorted(
+            (since, name, key)
+            for name, sessions in list(self._sessions.items())
+            if isinstance(self._entries.get(name), ToolEntry)
+            for key, session in sessions.items()
+            if (since := session.unused_since) is not None
+        )
+        closed = []
+        for _, name, key in unused[:-MAX_UNUSED]:
+            closed.append(self._sessions[name].pop(key))
+            if not self._sessions[name]:
+                for known in (self._sessions, self._entries, self._judged, self._fitting, self.secrets):
+                    known.pop(name, None)
+        if closed:
+            asyncio.run_coroutine_threadsafe(_closed(closed), self._base.portal.loop())
 
     def state(self, entry: Entry) -> State:
         """That of the connection for calls of the host itself."""
@@ -456,6 +456,8 @@ class Connections:
 
 def credential_of(entry: Entry, context: CallContext | None) -> str:
     """The key of `credentials` that holds for a caller; empty: those of the entry itself."""
+    if isinstance(entry, ToolEntry):
+        return entry.fingerprint  # a factory may give each caller another header for its key
     known = entry.config.credentials
     if not known or context is None or context.principal == HOST_PRINCIPAL:
         return ""

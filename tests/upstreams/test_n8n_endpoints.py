@@ -276,6 +276,25 @@ async def test_a_factory_may_lead_each_caller_to_another_endpoint(tmp_path: Path
             assert [result.value for result in results] == [{"number": 0}, {"number": 1}] * 5
 
 
+async def test_a_factory_may_give_each_caller_another_header_for_its_key(tmp_path: Path) -> None:
+    async with N8nStub() as n8n:
+        n8n.webhooks["POST x"] = answers({"ok": True})
+
+        def made(context: CallContext) -> ToolSpec:
+            header = {"idempotencyHeader": f"X-{context.principal.removeprefix('user:')}"}
+            return ToolSpec("send", kind="n8n", endpoint=f"{n8n.url}/webhook/x", implementation=header)
+
+        plugin = Plugin([factory(made, names=["send"])], name="made")
+        async with Tavern.open(QUIET, plugins=[plugin], home=tmp_path / "home") as host:
+            names = [f"caller-{number}" for number in range(10)]
+            callers = [CallContext(principal=f"user:{name}", permissions=frozenset({"network"})) for name in names]
+            calls = (host.invoke("made:send", {}, context=one, idempotency_key=one.principal) for one in callers)
+            assert [result.value for result in await asyncio.gather(*calls)] == [{"ok": True}] * 10
+            assert sorted(name for headers in n8n.headers for name in headers if name.startswith("x-caller")) == [
+                f"x-{name}" for name in names
+            ]
+
+
 async def test_a_thousand_endpoints_do_not_keep_a_thousand_connections(tmp_path: Path) -> None:
     async with N8nStub() as n8n, Tavern.open(QUIET, home=tmp_path / "home") as host:
         specs = [slack(f"{n8n.url}/webhook/{number}", name=f"app/send{number}") for number in range(200)]
