@@ -90,9 +90,9 @@ _HARMLESS_NEXT: Final = words_of(
     """
     age alg algorithm attempts budget consent count counter counting counts created description domain enabled encoding endpoint
     expired expires expiry exists field fields file format hint host id ids index invalid issuer kind label length lifetime limit
-    limits location manager max method min missing mode name names needed offset optional path pattern placeholder policy port
-    position prefix present provider realm regex required rotation rule rules scheme scope scopes server set settings size status
-    store strength style suffix title ttl type types updated uri url usage used valid validity vault version
+    limits location manager max method methods min missing mode name names needed offset optional path pattern placeholder policy port
+    position prefix present provider realm regex required rotation rule rules scheme scope scopes server servers set settings size
+    status store strength style suffix supported title ttl type types updated uri url usage used valid validity vault version
     """
 )
 """A word after the name of a secret that makes it a property *of* the secret (`token_count`, `password_policy`)."""

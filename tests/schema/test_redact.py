@@ -460,6 +460,7 @@ HARMLESS_NAMES = """
     keynote keyword keyframe monkey turkey hockey hotkey primary_key foreign_key public_key partition_key sort_key
     cache_key idempotency_key key_name key_id access_key_id passenger passive passage passport passed passing bypass
     compass compassion test_pass passRate pass_count password_policy passwordPolicy secretary secretariat secret_name
+    bearer_methods_supported authorization_servers
     signal signature tokens tokenizer tokenizer_config tokenize max_tokens prompt_tokens completionTokens token_count
     token_limit next_page_token pageToken eos_token cookieUrl cooking session sessions assess assassin connection conn
     design credit credits 密码长度 密码策略

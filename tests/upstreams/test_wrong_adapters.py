@@ -401,6 +401,16 @@ def test_what_an_adapter_keeps_is_masked_in_progress_logs_and_questions(
     assert secret not in repr((said, asked)) + caplog.text
 
 
+def test_what_a_login_server_says_of_itself_is_not_masked(tmp_path: Path) -> None:
+    said = "send it as header, to https://login.example"
+    facts = {"bearer_methods_supported": ["header"], "authorization_servers": ["https://login.example"]}
+    system = System(answer=lambda called, arguments, call: said)
+    with opened(system, tmp_path) as host:
+        host.upstreams.connect_sync("toy")
+        system.upstreams[-1].save("own", json.dumps(facts))
+        assert host.invoke_sync("toy:echo", {"x": 1}).value == said
+
+
 def test_what_an_adapter_keeps_by_one_name_stays_masked_while_another_is_renewed(tmp_path: Path) -> None:
     system = System(answer=lambda called, arguments, call: "well: secret-of-the-client")
     with opened(system, tmp_path) as host:
