@@ -63,7 +63,8 @@ def _show(session: Session, shown: Review, status: PluginStatus) -> None:
         session.out.text(_where_it_runs(facts.requested))
     else:
         place = "its own process" if facts.tier == "process" else "the host's own process"
-        session.out.text(one_line(f"{facts.name} {facts.version}{reviewed}, for {place} (tier {facts.tier})"))
+        where = "the sandbox of scripts" if status.source in ("vcp", "skill") else f"{place} (tier {facts.tier})"
+        session.out.text(one_line(f"{facts.name} {facts.version}{reviewed}, for {where}"))
     if shown.decision.note:
         session.out.text(f"! {one_line(shown.decision.note)}")
     session.out.table(HEADINGS, request_rows(shown), empty=nothing_asked(status))

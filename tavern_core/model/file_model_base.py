@@ -15,6 +15,10 @@ class FilePart(BaseModel):
     )
 
 
-def refused(message: str, hint: str = "") -> PydanticCustomError:
-    """A validation error that carries its repair (`ctx["hint"]`)."""
-    return PydanticCustomError("refused", "{message}", {"message": message, "hint": hint})
+def refused(message: str, hint: str = "", key: str = "") -> PydanticCustomError:
+    """A validation error that carries its repair (`ctx["hint"]`).
+
+    Args:
+        key: the entry of the refused mapping that is at fault; empty: the whole value.
+    """
+    return PydanticCustomError("refused", "{message}", {"message": message, "hint": hint, "key": key})

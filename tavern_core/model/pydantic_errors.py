@@ -183,7 +183,8 @@ def _refusal(path: Path, details: ErrorDetails, value: Any, model: type[BaseMode
         hint = did_you_mean(str(value), expected)
         return PathProblem(path, f"{got(value)} is none of {', '.join(expected)}", hint, allowed=tuple(expected))
     if kind == "refused":  # one of the model's own validators, which says how to repair it
-        return PathProblem(path, str(context["message"]), str(context["hint"]))
+        at = (*path, context["key"]) if context.get("key") else path
+        return PathProblem(at, str(context["message"]), str(context["hint"]))
     if kind == "value_error":  # the same, without a repair
         return PathProblem(path, str(context["error"]), "")
     if kind == "string_pattern_mismatch" and context["pattern"] == KEBAB_CASE:

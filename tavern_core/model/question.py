@@ -10,6 +10,7 @@ from tavern_core.errors import UsageError
 from tavern_core.frozen_dataclass import dataclass
 
 QuestionKind = Literal["form", "completion", "roots"]
+_MESSAGE_HINT: Final = 'await ctx.complete("Hi"), or ctx.complete([{"role": "user", "content": "Hi"}])'
 QUESTION_KINDS: Final[tuple[QuestionKind, ...]] = get_args(QuestionKind)
 
 
@@ -41,16 +42,12 @@ class Question:
         """Ask the caller's language model; the answer is ``{"role", "content", "model", "stopReason"}``.
 
         Args:
-            messages: the user's text, or ``{"role": ..., "content": {"type": "text", "text": ...}}``, oldest first.
+            messages: the user's text, or ``{"role": "user", "content": text or content blocks}``, oldest first.
 
         Raises:
             UsageError: `messages` is neither (USAGE).
         """
-        if isinstance(messages, str):
-            messages = [{"role": "user", "content": {"type": "text", "text": messages}}]
-        if not isinstance(messages, list) or not all(isinstance(message, Mapping) for message in messages):
-            raise UsageError("a completion is asked with a text or a list of messages", hint='await ctx.complete("Hi")')
-        request: dict[str, Any] = {"messages": [dict(message) for message in messages], "maxTokens": max_tokens}
+        request: dict[str, Any] = {"messages": _messages(messages), "maxTokens": max_tokens}
         if system:
             request["systemPrompt"] = system
         return cls("completion", request=request)
@@ -76,7 +73,36 @@ class Question:
         prompt, schema, request = data.get("prompt", ""), data.get("schema", {}), data.get("request", {})
         if not (isinstance(prompt, str) and isinstance(schema, Mapping) and isinstance(request, Mapping)):
             raise UsageError("a question has a prompt, and a mapping as its schema or request")
+        if data["type"] == "completion":
+            request = {**request, "messages": _messages(request.get("messages"))}
         return cls(data["type"], prompt, dict(schema), dict(request))
+
+
+_ROLES: Final = ("user", "assistant")
+_BYTES: Final = ("data", "mimeType")
+_PARTS: Final[Mapping[str, tuple[str, ...]]] = {"text": ("text",), "image": _BYTES, "audio": _BYTES}
+
+
+def _messages(given: object) -> list[dict[str, Any]]:
+    """The messages of a completion, with content blocks in the place of texts."""
+    if isinstance(given, str):
+        given = [{"role": "user", "content": given}]
+    if not isinstance(given, list):
+        raise UsageError("a completion is asked with a text or a list of messages", hint=_MESSAGE_HINT)
+    return [_message(message, f"message {number}") for number, message in enumerate(given, 1)]
+
+
+def _message(given: object, place: str) -> dict[str, Any]:
+    if not isinstance(given, Mapping) or given.get("role") not in _ROLES:
+        raise UsageError(f"{place} of a completion has no role: one of {', '.join(_ROLES)}", hint=_MESSAGE_HINT)
+    content = given.get("content")
+    if isinstance(content, str):
+        content = {"type": "text", "text": content}
+    for block in content if isinstance(content, list) else [content]:
+        kind = block.get("type") if isinstance(block, Mapping) else None
+        if not isinstance(kind, str) or not all(isinstance(block.get(key), str) for key in _PARTS.get(kind, ())):
+            raise UsageError(f"the content of {place} of a completion is no text and no block", hint=_MESSAGE_HINT)
+    return {**given, "content": content}
 
 
 def prompt_and_schema(

@@ -311,6 +311,7 @@ def _own_namespaces(upstreams: dict[str, UpstreamConfig]) -> dict[str, UpstreamC
             raise refused(
                 f"{other} and {name} have the same namespace {entry.plugin_name(name)!r}",
                 f"give {name} another `namespace`",
+                name,
             )
     return upstreams
 

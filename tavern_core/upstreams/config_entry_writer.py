@@ -67,7 +67,7 @@ def entry_of_words(kind: str, words: Sequence[str], name: str = "") -> NewEntry:
     Raises:
         ConfigInvalid: it cannot be an entry (CONFIG_INVALID).
     """
-    if len(words) == 1 and words[0].startswith(("http://", "https://")):
+    if len(words) == 1 and "://" in words[0]:
         entry: dict[str, Any] = {"kind": kind, "url": words[0]}
     elif len(words) == 1 and kind in _OF_PACKAGES:
         entry = {"kind": kind, "package": words[0]}
@@ -135,8 +135,8 @@ def entries_of_json(
             found[new.name] = new
             taken[new.name] = new.entry
     if not found:
-        name, why = next(iter(left_out.items()))
-        raise ConfigInvalid(f"{file}: the server {name!r:.80} is not imported: {why}")
+        reasons = "; ".join(f"the server {name!r:.80} is not imported: {why}" for name, why in left_out.items())
+        raise ConfigInvalid(f"{file}: {reasons}")
     return list(found.values()), left_out
 
 
@@ -291,7 +291,7 @@ def _checked(new: NewEntry) -> NewEntry:
 
 def _name_of(words: Sequence[str]) -> str:
     """A name from what is started or reached."""
-    if words and words[0].startswith(("http://", "https://")):
+    if words and "://" in words[0]:
         host = words[0].split("/")[2].rpartition("@")[2].partition(":")[0]
         return _name(next((part for part in host.split(".") if part not in ("mcp", "www", "api")), host))
     chosen = [word for word in words if not word.startswith("-") and word not in INSTALLERS] or list(words[:1])
@@ -311,5 +311,6 @@ def _name(written: str) -> str:
     if is_reserved(name):
         raise ConfigInvalid(f"{name!r} is a name of the host itself", hint="give another with --name")
     if not is_plugin_name(name):
-        raise ConfigInvalid(f"no name can be made of {written!r:.80}", hint="give one with --name")
+        hint = "give one with --name: letters a-z, digits and single hyphens, and first a letter"
+        raise ConfigInvalid(f"no name can be made of {written!r:.80}", hint=hint)
     return name

@@ -75,7 +75,7 @@ class Quarantine:
         """Take definitions as reviewed, as they are now.
 
         Args:
-            tools: names; None: all, and those that are gone are forgotten.
+            tools: names; None: all. Those that are gone are forgotten.
 
         Raises:
             PluginNotFound: there is no grant for the upstream yet (PLUGIN_NOT_FOUND).
@@ -84,14 +84,15 @@ class Quarantine:
         if record is None and not entry.config.requested().capabilities:
             return  # it needs no grant, so no one reviews it
         hashes = entry.hashes()
-        chosen = (
-            hashes if tools is None else {**(self._reviewed(entry) or {}), **{name: hashes[name] for name in tools}}
-        )
+        chosen = hashes
+        if tools is not None:
+            kept_so = {name: known for name, known in (self._reviewed(entry) or {}).items() if name not in tools}
+            chosen = {**kept_so, **{name: hashes[name] for name in tools if name in hashes}}
         locked = lock_form(chosen)
         gone = dict.fromkeys(record.tools.keys() - locked.keys(), "") if record is not None else {}
         self._grants.accept_tools(entry.plugin, {**gone, **locked})
         known, there = entry.definitions, entry.tools()
-        now = {name: definition(there[name]) for name in (hashes if tools is None else tools)}
+        now = {name: definition(there[name]) for name in (hashes if tools is None else tools) if name in there}
         kept = {name: old for name, old in {**self.reviewed(entry), **now}.items() if name in chosen}
         listed = self._catalogue.listed(entry.name)
         if listed is not None:

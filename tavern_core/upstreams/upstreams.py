@@ -152,7 +152,7 @@ class Upstreams(Mapping[str, UpstreamStatus]):
         """Take the definitions of an upstream's tools as reviewed, as they are now.
 
         Args:
-            tools: names as the upstream spells them, or ids; none: all, and those that are gone are forgotten.
+            tools: names as the upstream spells them, or ids; none: all. Those that are gone are forgotten.
 
         Raises:
             UpstreamNotFound: there is no such upstream (UPSTREAM_NOT_FOUND).
@@ -160,7 +160,7 @@ class Upstreams(Mapping[str, UpstreamStatus]):
             PluginNotFound: there is no grant for the upstream yet (PLUGIN_NOT_FOUND).
         """
         entry = self._entry(name)
-        known = entry.tools()
+        known = {*entry.tools(), *self._quarantine.differences(entry)}
         spelt = {f"{entry.plugin}:{local_name(tool)}": tool for tool in known}
         chosen = [spelt.get(tool, tool) for tool in tools]
         for tool in chosen:
@@ -191,9 +191,11 @@ class Upstreams(Mapping[str, UpstreamStatus]):
                 upstream; its credentials are used. None: the host itself.
 
         Raises:
-            PolicyDenied: the caller may not (POLICY_DENIED); else as `resources`.
+            PolicyDenied: the caller may not (POLICY_DENIED).
+            UsageError: an argument is not of its type (USAGE); else as `resources`.
         """
         entry = self._entry(name)
+        _must_be_text("read_resource takes the address of a resource", uri)
 
         def ask() -> Awaitable[Mapping[str, Any]]:
             return self._ask(entry, lambda one: _documents(name, one).read_resource(uri), context)
@@ -213,7 +215,11 @@ class Upstreams(Mapping[str, UpstreamStatus]):
         context: CallContext | None = None,
     ) -> Mapping[str, Any]:
         """One of them, filled in. Args and raises as `read_resource`."""
-        entry, given = self._entry(name), arguments or {}
+        entry, given = self._entry(name), {} if arguments is None else arguments
+        _must_be_text("get_prompt takes the name of a prompt", prompt)
+        if not isinstance(given, Mapping):
+            raise UsageError(f"the arguments of a prompt are a mapping of texts, got {type(given).__name__}")
+        _must_be_text("the arguments of a prompt are a mapping of texts", *given, *given.values())
 
         def ask() -> Awaitable[Mapping[str, Any]]:
             return self._ask(entry, lambda one: _documents(name, one).get_prompt(prompt, given), context)
@@ -286,6 +292,12 @@ class Upstreams(Mapping[str, UpstreamStatus]):
             known.description,
             known.version,
         )
+
+
+def _must_be_text(rule: str, *given: object) -> None:
+    for each in given:
+        if not isinstance(each, str):
+            raise UsageError(f"{rule}, got {type(each).__name__}")
 
 
 def _documents(name: str, connection: Connection) -> Documents:

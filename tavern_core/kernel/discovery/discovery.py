@@ -142,7 +142,8 @@ def choose(found: Iterable[FoundPlugin]) -> tuple[tuple[FoundPlugin, ...], tuple
                 message = (
                     f"{plugin.name!r} ({plugin.origin}) reads like {winner.name!r} ({winner.origin}), which is used"
                 )
-            hint = "remove one of them, or rename it in its plugin.yaml"
+            manifest = "plugin-manifest.json" if plugin.source == "vcp" else "plugin.yaml"
+            hint = f"remove one of them, or rename it in its {manifest}"
             if plugin.source == winner.source == "skill":
                 message = f"two skills have one name: {winner.origin} is used, {plugin.origin} is not"
                 hint = "a project's skill goes before a user's; remove one of them, or rename it"
@@ -161,6 +162,7 @@ def _rank(plugin: FoundPlugin) -> tuple[Any, ...]:
         root,
         "" if found is None else found.key,
         value,
+        source == "skill" and folder.rpartition("/")[2] != plugin.facts.display_name,
         folder,
         name,
     )

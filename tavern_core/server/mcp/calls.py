@@ -34,6 +34,8 @@ Shape = Callable[[ToolResult], dict[str, Any]]
 MISSING_CAPABILITY: Final = -32021
 KEY: Final = "tavern/idempotencyKey"
 """In `_meta` of a call: its idempotency key."""
+_OF_CALL_TOOL: Final = {"tool", "arguments"}
+_HOW_TO_CALL: Final = f"{CALL_TOOL} takes `tool`, the id of a tool, and `arguments`, an object; nothing else"
 _APPROVAL: Final = "approval"
 _LEVELS: Final = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 
@@ -55,7 +57,9 @@ class Calls:
         listing = await self._listings.of(holder)
         name, arguments = params.name, params.arguments or {}
         if name == CALL_TOOL and listing.profile is not None and listing.profile.listing == "search":
-            name, arguments = str(arguments.get("tool", "")), arguments.get("arguments") or {}
+            name, arguments, rest = arguments.get("tool"), arguments.get("arguments") or {}, {*arguments} - _OF_CALL_TOOL
+            if rest or not isinstance(name, str) or not isinstance(arguments, Mapping):
+                return error_result(_HOW_TO_CALL)
         tool = listing.tool_id(name)
         if tool is None:
             text = f"there is no tool {name!r:.200}"

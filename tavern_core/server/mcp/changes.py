@@ -26,6 +26,7 @@ from mcp_types import INVALID_REQUEST, EmptyResult, NotificationParams, Subscrib
 
 from tavern_core.errors import TavernError
 from tavern_core.model.event import RESOURCE_CHANGED, Event
+from tavern_core.server.mcp.content import in_ascii
 
 if TYPE_CHECKING:
     from tavern_core.host import Tavern
@@ -170,7 +171,7 @@ class Changes:
                 self._has_changed = False
                 before, self._seen = self._seen, await asyncio.to_thread(self._look)
                 await self._send(*(old != new for old, new in zip(before, self._seen, strict=True)))
-            for uri in updated:
+            for uri in dict.fromkeys(each for uri in updated for each in (uri, in_ascii(uri))):  # as a client may write it
                 for client in self._clients.values():
                     if uri in client.watched:
                         client.notify(uri)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
+from urllib.parse import quote
 
 from tavern_core.model.result import ToolError, ToolResult
 
@@ -18,6 +20,7 @@ _BLOCKS: Final[Mapping[str, tuple[str, ...]]] = {
 """Type of a block → what it must have."""
 _KINDS: Final[Mapping[str, type]] = {"resource": Mapping}
 """Of what must be no text."""
+_NOT_ASCII: Final = re.compile(r"[^\x00-\x7f]+")
 CALL_ID: Final = "tavern/callId"
 ERROR: Final = "tavern/error"
 
@@ -52,6 +55,11 @@ def error_text(error: ToolError) -> str:
 def error_result(text: str) -> dict[str, Any]:
     """A failed call that never reached the pipeline."""
     return complete(content=[_text(text)], isError=True)
+
+
+def in_ascii(uri: str) -> str:
+    """An address, or a template of one, with every sign beyond ASCII percent-encoded, so that both ways to write it are equal."""
+    return _NOT_ASCII.sub(lambda found: quote(found[0], errors="replace"), uri)
 
 
 def complete(**members: Any) -> dict[str, Any]:

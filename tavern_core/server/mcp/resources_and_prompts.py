@@ -42,7 +42,7 @@ from tavern_core.model.skill import RUN
 from tavern_core.model.tool import ToolSpec
 from tavern_core.server.mcp.calls import Calls, is_modern
 from tavern_core.server.mcp.changes import MOST_WATCHED, Changes
-from tavern_core.server.mcp.content import complete, error_text, prompt_messages, resource_contents
+from tavern_core.server.mcp.content import complete, error_text, in_ascii, prompt_messages, resource_contents
 from tavern_core.server.mcp.listing import Listing, Listings, cursor_of, page_number
 from tavern_core.server.mcp.request_state import holder_of
 
@@ -308,9 +308,9 @@ def skill_text(result: ToolResult) -> ToolResult:
 def _arguments(resource: Resource, uri: str) -> dict[str, Any] | None:
     """The arguments that an address means; None: it is not this resource's."""
     if not resource.is_template:
-        return {} if resource.uri == uri else None
+        return {} if in_ascii(resource.uri) == in_ascii(uri) else None
     try:
-        return UriTemplate.parse(resource.uri).match(uri)
+        return UriTemplate.parse(in_ascii(resource.uri)).match(in_ascii(uri))
     except InvalidUriTemplate:
         return None
 
