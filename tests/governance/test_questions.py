@@ -251,9 +251,31 @@ def test_an_answer_fits_its_question_or_is_none(question: Question, answer: Any,
     assert (misfit(question, answer) == "") is fits
 
 
-def test_a_completion_is_asked_with_messages() -> None:
-    with pytest.raises(UsageError, match="a text or a list of messages"):
-        Question.completion([1])  # type: ignore[list-item]
+HI = {"type": "text", "text": "Hi"}
+MESSAGES: dict[str, tuple[Any, Any]] = {
+    "a text": ("Hi", HI),
+    "a message with a text": ([{"role": "user", "content": "Hi"}], HI),
+    "a message with a block": ([{"role": "user", "content": HI}], HI),
+    "a message with several": ([{"role": "user", "content": [HI, HI]}], [HI, HI]),
+    "a number": (1, "a text or a list of messages"),
+    "a number in the list": ([1], "message 1 of a completion has no role"),
+    "another role": ([{"role": "user", "content": "Hi"}, {"role": "system", "content": "x"}], "message 2 .* no role"),
+    "no content": ([{"role": "user"}], "no text and no block"),
+    "a text block without a text": ([{"role": "user", "content": {"type": "text"}}], "no text and no block"),
+    "an image without a type": ([{"role": "user", "content": [{"type": "image", "data": ""}]}], "no text and no block"),
+}
+
+
+@pytest.mark.parametrize("case", MESSAGES)
+def test_a_completion_is_asked_with_messages(case: str) -> None:
+    given, expected = MESSAGES[case]
+    if not isinstance(expected, str):
+        assert Question.completion(given).request["messages"] == [{"role": "user", "content": expected}]
+        return
+    with pytest.raises(UsageError, match=expected):
+        Question.completion(given)
+    with pytest.raises(UsageError, match=expected):
+        Question.from_json({"type": "completion", "request": {"messages": given}})
 
 
 def test_an_answer_to_a_question_approves_no_call_whatever_its_name(tmp_path: Path) -> None:

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 from mcp import Client, StdioServerParameters
 from mcp.client import InputRequiredRoundsExceededError
-from mcp.shared.exceptions import MCPError
+from mcp.shared.exceptions import MCPDeprecationWarning, MCPError
 from mcp_types import ElicitResult
 
-from tavern_core import Plugin, Prompt, Tavern, hookimpl, tool
+from tavern_core import Plugin, Prompt, Resource, Tavern, hookimpl, tool
 from tests import programs
 from tests.mcp_server.shop import ERAS, answer, client, open_shop, post
 
@@ -433,6 +433,76 @@ def test_thousands_of_tools_come_in_pages_or_as_a_search(tmp_path: Path, era: st
                 assert text(await session.call_tool("call_tool", {"tool": "many:t-77", "arguments": {}})) == "1"
 
         asyncio.run(main())
+
+
+WRONG_CALLS: list[dict[str, Any]] = [
+    {},
+    {"name": "shop:order"},
+    {"tool": 5},
+    {"tool": "shop:order", "arguments": "x"},
+    {"tool": "shop:order", "item": "tea"},
+]
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_a_call_by_call_tool_that_is_wrong_says_how_to_call(tmp_path: Path, era: str) -> None:
+    (tmp_path / "search.json").write_text(json.dumps({"tool_ids_inventory": ["shop:order"], "listing": "search"}))
+    with open_shop(tmp_path, {"profiles": [str(tmp_path)]}) as (url, tavern, _):
+        token = tavern.tokens.create("agent:search", profile="search")[1]
+
+        async def main() -> None:
+            async with client(url, token, era) as session:
+                for wrong in WRONG_CALLS:
+                    answered = await session.call_tool("call_tool", wrong)
+                    assert answered.is_error and "takes `tool`" in text(answered), wrong
+
+        asyncio.run(main())
+
+
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("written", ["book://图书/1", "book://%E5%9B%BE%E4%B9%A6/1"])
+def test_an_address_beyond_ascii_is_read_and_watched_in_both_spellings(tmp_path: Path, era: str, written: str) -> None:
+    class Books:
+        @tool(read_only=True)
+        def page(self, number: str) -> str:
+            """A page."""
+            return f"page {number}"
+
+        @hookimpl
+        def tavern_register_tools(self, ctx: Any) -> list[Any]:
+            self.ctx = ctx
+            return [self.page]
+
+        @hookimpl
+        def tavern_register_resources(self) -> list[Resource]:
+            return [Resource("books", "book://图书/{number}", "page")]
+
+    books = Books()
+    with open_shop(tmp_path, None, None, Plugin(books, name="books")) as (url, tavern, _):
+        token = tavern.tokens.create("agent:reader")[1]
+
+        def change() -> None:
+            books.ctx.service("resourceManager").changed("book://图书/1")
+
+        async def main() -> str:
+            received: asyncio.Queue[str] = asyncio.Queue()
+
+            async def heard(message: Any) -> None:
+                if getattr(message, "method", "") == "notifications/resources/updated":
+                    received.put_nowait(message.params.uri)
+
+            async with client(url, token, era, message_handler=heard) as session:
+                assert (await session.read_resource(written)).contents[0].text == "page 1"
+                if era == "legacy":
+                    with pytest.warns(MCPDeprecationWarning):
+                        await session.subscribe_resource(written)
+                    await asyncio.to_thread(change)
+                    return await asyncio.wait_for(received.get(), 10)
+                async with session.listen(resource_subscriptions=[written]) as stream:
+                    await asyncio.to_thread(change)
+                    return str((await asyncio.wait_for(anext(stream), 10)).uri)
+
+        assert asyncio.run(main()) == written
 
 
 @pytest.mark.parametrize("era", ERAS)

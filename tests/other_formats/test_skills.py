@@ -249,6 +249,13 @@ def test_the_project_goes_before_the_user_and_both_before_plugins(project: Proje
     assert any("'skill:two' of office" in m and "skill-two keeps it" in m for m in reported)
 
 
+def test_a_folder_of_the_name_of_its_skill_goes_before_others_of_its_root(project: Project) -> None:
+    project.skill("skills/a-copy", "the copy", name="one")
+    project.skill("skills/one", "the skill itself")
+    with project.host() as tavern:
+        assert "the skill itself" in tavern.skills.get("one").instructions
+
+
 def test_a_skill_that_cannot_be_used_hides_no_other(project: Project) -> None:
     project.write("skills/one/SKILL.md", "---\nname: one\n---\nNothing describes it.")
     project.skill("mine/one", "The good one.")

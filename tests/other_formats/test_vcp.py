@@ -11,6 +11,7 @@ import pytest
 from tavern_core import CallContext, Tavern
 from tavern_core.model.result import ToolResult
 from tavern_core.tam import parse
+from tests import programs
 
 from .workbench import NEEDS_NODE, Project, block
 
@@ -306,6 +307,17 @@ def test_it_is_reviewed_and_bound_to_its_files_like_a_plugin(project: Project) -
 
 
 @pytest.mark.slow
+def test_two_folders_of_one_name_and_a_review_say_what_holds_for_such_plugins(project: Project) -> None:
+    project.vcp("Same", folder="Same1")
+    project.vcp("Same", folder="Same2")
+    project.write("tavern.yaml", "plugins: {vcp: [vcp]}\n")
+    with project.host() as host:
+        (conflict,) = (found for found in host.diagnostics if found.code == "NAME_CONFLICT")
+    assert "plugin-manifest.json" in conflict.hint
+    reviewed = programs.tavern("plugins", "review", "same", cwd=project.root, home=project.root / "home")
+    assert reviewed.stdout.splitlines()[0] == "same 1.0.0, for the sandbox of scripts"
+
+
 def test_listing_runs_and_imports_nothing(project: Project) -> None:
     folder = project.vcp("Weather")
     trap = f"open({str(project.root / 'ran')!r}, 'w')"

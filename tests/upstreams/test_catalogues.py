@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from tavern_core import CallContext, Tavern
 from tavern_core.contract.adapters import Connection, Listing, Upstream, UpstreamTool
-from tavern_core.errors import ConnectionLost
+from tavern_core.errors import ConnectionLost, UsageError
 from tavern_core.model.naming_rules import is_local_name
 from tavern_core.upstreams import listing_refresh
 from tavern_core.upstreams.tool_specs import local_name
@@ -327,6 +327,24 @@ def test_a_tool_of_a_pinned_upstream_that_is_not_as_reviewed_is_in_quarantine_un
         host.upstreams.accept("toy")
         assert host.invoke_sync(tool, {"x": 1}).ok
         assert not host.upstreams.differences("toy")
+
+
+@pytest.mark.parametrize("named", ["gone", "toy:gone"])
+def test_the_removal_of_a_tool_is_accepted_without_what_is_in_quarantine(named: str, tmp_path: Path) -> None:
+    system = System((ECHO, replace(ECHO, name="gone")))
+    with opened(system, tmp_path, pin=True) as host:
+        host.upstreams.connect_sync("toy")
+        system.tools = (ECHO, replace(ECHO, name="more", description="Another."))
+        host.upstreams.refresh_sync("toy")
+        assert {*host.upstreams.differences("toy")} == {"gone", "more"}
+        host.upstreams.accept("toy", [named])
+        assert {*host.upstreams.differences("toy")} == {"more"}
+        assert host.upstreams["toy"].quarantined == ("toy:more",) and host.invoke_sync("toy:echo", {"x": 1}).ok
+        system.tools = (ECHO, replace(ECHO, name="gone"))
+        host.upstreams.refresh_sync("toy")
+        assert host.upstreams["toy"].quarantined == ("toy:gone",), "it comes back as a new one"
+        with pytest.raises(UsageError, match="no tool 'never'"):
+            host.upstreams.accept("toy", ["never"])
 
 
 @pytest.mark.parametrize(("stated", "version"), [("1.2.3", "1.2.3"), ("v2 (beta)", "0"), ("", "0")])

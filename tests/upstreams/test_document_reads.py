@@ -106,6 +106,24 @@ def test_the_log_says_who_read_what_and_not_what_it_holds(tmp_path: Path) -> Non
     assert "a note" not in text and "Greet Ada" not in text
 
 
+WRONG: dict[str, tuple[Any, ...]] = {
+    "an address that is no text": (5,),
+    "a prompt that is no text": (5, {}),
+    "arguments that are no mapping": ("greet", 5),
+    "an argument that is no text": ("greet", {"who": 1}),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_is_not_of_its_type_is_refused_before_the_server_is_asked(case: str, tmp_path: Path) -> None:
+    given = WRONG[case]
+    with host(tmp_path / "home", mini=entry()) as tavern:
+        ask = tavern.upstreams.get_prompt if len(given) > 1 else tavern.upstreams.read_resource
+        with pytest.raises(UsageError):
+            asyncio.run(ask("mini", *given))
+        assert tavern.upstreams["mini"].asked_at is None
+
+
 def test_what_the_server_refuses_is_in_the_log(tmp_path: Path) -> None:
     with host(tmp_path / "home", mini=entry()) as tavern:
         events: list[Any] = []

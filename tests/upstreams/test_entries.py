@@ -80,6 +80,15 @@ def test_no_two_upstreams_have_the_same_ids_and_so_the_same_grants(case: str, tm
         Tavern.open({"upstreams": {"first": first, "second": second}}, home=tmp_path)
 
 
+def test_a_shared_namespace_is_reported_at_the_second_of_its_entries(tmp_path: Path) -> None:
+    file = tmp_path / "tavern.yaml"
+    entry = "{kind: toy, url: http://a.example, namespace: same}"
+    file.write_text(f"upstreams:\n  other: {{kind: toy, url: http://a.example}}\n  first: {entry}\n  second: {entry}\n")
+    with pytest.raises(ConfigInvalid, match="same namespace") as error:
+        Tavern.open(file, home=tmp_path / "home")
+    assert [found.where.line for found in error.value.findings if found.where is not None] == [4]
+
+
 def test_a_further_origin_is_not_connected_to_before_it_was_granted(tmp_path: Path) -> None:
     with opened(System(), tmp_path):
         pass

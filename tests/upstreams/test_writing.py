@@ -30,6 +30,10 @@ COMMANDS: dict[str, tuple[list[str], str, dict[str, Any]]] = {
     "a file": (["python", "tools/my_server.py"], "my", {"command": ["python", "tools/my_server.py"]}),
     "an address": (["https://mcp.linear.app/mcp"], "linear", {"url": "https://mcp.linear.app/mcp"}),
 }
+NO_ENTRIES: dict[str, tuple[list[str], str, str]] = {
+    "another scheme": (["ftp://a.example/mcp"], "", "is not an address of an upstream"),
+    "a name in another script": (["a"], "名 字", "letters a-z, digits and single hyphens"),
+}
 PACKAGES = {"langchain": "langchain-tavily", "llm": "llm-tools-simpleeval"}
 
 
@@ -39,6 +43,20 @@ def test_an_entry_is_made_of_a_command_or_an_address(case: str) -> None:
     new = entry_of_words("mcp", words)
     assert (new.name, new.entry) == (name, {"kind": "mcp", **entry})
     assert bool(new.notes) == ("trusted" in entry)
+
+
+@pytest.mark.parametrize("case", NO_ENTRIES)
+def test_what_cannot_be_an_entry_says_why(case: str) -> None:
+    words, name, why = NO_ENTRIES[case]
+    with pytest.raises(ConfigInvalid) as error:
+        entry_of_words("mcp", words, name)
+    assert why in f"{error.value.message} {error.value.hint}"
+
+
+def test_each_server_of_a_file_without_a_usable_one_is_named() -> None:
+    with pytest.raises(ConfigInvalid, match="'a' is not imported: it is not an object") as error:
+        entries_of_json('{"mcpServers": {"a": 1, "b": {"args": []}}}', "servers.json")
+    assert "'b' is not imported: it has neither" in error.value.message
 
 
 @pytest.mark.parametrize("kind", PACKAGES)
