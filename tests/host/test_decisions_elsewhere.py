@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from tavern_core import Tavern
+from tavern_core import PluginError, Tavern
 from tavern_core.model.event import PLUGIN_STATE
+from tavern_core.model.plugin_status import PluginStatus
 from tests import programs
 
 pytestmark = pytest.mark.slow
@@ -33,6 +36,41 @@ def tavern_register_tools():
     return [look]
 """
 
+WAITS = """
+import time
+from pathlib import Path
+
+def wait():
+    Path(FOLDER, "waits").touch()
+    while not Path(FOLDER, "goes on").exists():
+        time.sleep(0.01)
+"""
+SLOW_START = """
+@hookimpl
+def tavern_start(ctx):
+    wait()
+"""
+SLOW_TOOL = """
+@tool(capabilities={"read:fs"})
+def look() -> str:
+    wait()
+    return "seen"
+"""
+HOOK = """
+from tavern_core import hookimpl
+
+@hookimpl
+def tavern_transform_result(call, result):
+    return result.replace(value="changed")
+"""
+NEEDY = """
+from tavern_core import hookimpl, tool
+
+@hookimpl
+def tavern_start(ctx):
+    ctx.secret("pin")
+"""
+
 
 class Home:
     """A folder with the plugin, and what people type there."""
@@ -45,13 +83,18 @@ class Home:
         (plugin / "__init__.py").write_text(CODE, encoding="utf-8")
         (folder / "tavern.yaml").write_text("isolation: {level: none}\n", encoding="utf-8")
 
-    def add(self, name: str) -> None:
-        """A plugin without tools that asks for `network`."""
+    def add(self, name: str, code: str = "", permissions: str = "capabilities: [{name: network}]") -> None:
+        """A plugin that asks for `permissions`."""
         plugin = self.folder / "plugins" / name
         plugin.mkdir()
-        manifest = f'name: {name}\nversion: "1"\npermissions: {{capabilities: [{{name: network}}]}}\n'
+        manifest = f'name: {name}\nversion: "1"\npermissions: {{{permissions}}}\n'
         (plugin / "plugin.yaml").write_text(manifest, encoding="utf-8")
-        (plugin / "__init__.py").write_text("", encoding="utf-8")
+        (plugin / "__init__.py").write_text(code, encoding="utf-8")
+
+    def write(self, addition: str) -> None:
+        """Add to the code of the plugin."""
+        code = CODE + f"FOLDER = {str(self.folder)!r}\n" + WAITS + addition
+        (self.folder / "plugins" / "pen" / "__init__.py").write_text(code, encoding="utf-8")
 
     def types(self, *words: str) -> None:
         done = programs.tavern("plugins", *words, cwd=self.folder, home=self.folder / "home")
@@ -73,6 +116,17 @@ def until(holds: Callable[[], bool]) -> None:
     while not holds():
         assert time.monotonic() < end
         time.sleep(0.01)
+
+
+@contextmanager
+def beside(work: Callable[[], object]) -> Iterator[None]:
+    """Do something in another thread meanwhile."""
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
 
 
 def looked(host: Tavern) -> str:
@@ -137,3 +191,82 @@ def test_a_decision_restarts_only_the_plugin_that_it_is_about(home: Home) -> Non
         until(lambda: host.plugins["ink"].state == "disabled")
         assert looked(host) == "POLICY_DENIED"
         assert [change for change in changes if change.startswith("pen ")] == ["pen stopped", "pen active"]
+
+
+@pytest.mark.parametrize(
+    ("lose", "is_seen", "kind"),
+    [
+        (("disable", "pen"), lambda pen: pen.state == "disabled", "TOOL_NOT_FOUND"),
+        (("revoke", "pen", "read:fs"), lambda pen: pen.granted == frozenset(), "POLICY_DENIED"),
+    ],
+)
+def test_what_is_decided_while_a_plugin_is_being_activated_takes_effect(
+    home: Home, lose: tuple[str, ...], is_seen: Callable[[PluginStatus], bool], kind: str
+) -> None:
+    home.write(SLOW_START)
+    with home.open() as host, beside(lambda: looked(host)):
+        until((home.folder / "waits").exists)
+        home.types(*lose)
+        until(lambda: is_seen(host.plugins["pen"]))
+        (home.folder / "goes on").touch()
+        until(lambda: looked(host) == kind)
+        until(lambda: not host.plugins["pen"].provides.get("hooks") and looked(host) == kind)
+
+
+def test_a_hook_that_is_revoked_while_its_plugin_is_being_activated_is_not_called(home: Home) -> None:
+    home.write("")
+    waits = WAITS.replace("FOLDER", repr(str(home.folder)))
+    home.add("ink", HOOK + waits + SLOW_START, "hooks: [hook:server:tool:transform-result]")
+    with home.open() as host:
+        home.types("grant", "ink", "hook:*")
+        until((home.folder / "waits").exists)
+        home.types("revoke", "ink", "hook:*")
+        until(lambda: host.plugins["ink"].granted == frozenset())
+        (home.folder / "goes on").touch()
+        until(lambda: looked(host) == "seen")
+
+
+def test_no_plugin_waits_for_the_running_calls_of_another_before_it_loses_its_rights(home: Home) -> None:
+    home.write(SLOW_TOOL)
+    home.add("ink", HOOK, "hooks: [hook:server:tool:transform-result]")
+    home.types("grant", "ink", "hook:*")
+    (home.folder / "tavern.yaml").write_text("isolation: {level: none}\nlimits: {drainMs: 600000}\n", encoding="utf-8")
+    with home.open() as host:
+        assert host.plugins["ink"].state == "active"
+        with beside(lambda: looked(host)):
+            until((home.folder / "waits").exists)
+            home.types("disable", "pen")
+            until(lambda: host.plugins["pen"].state != "active")
+            home.types("revoke", "ink", "hook:*")
+            until(lambda: "hooks" not in host.plugins["ink"].provides)
+            (home.folder / "goes on").touch()
+        until(lambda: host.plugins["pen"].state == "disabled")
+
+
+@pytest.mark.parametrize("end", ["asyncio.CancelledError", "SystemExit"])
+def test_a_plugin_whose_end_fails_does_not_keep_later_decisions_from_taking_effect(home: Home, end: str) -> None:
+    home.write(f"import asyncio\n@hookimpl\ndef tavern_stop():\n    raise {end}\n")
+    with home.open() as host:
+        for _ in range(2):
+            until(lambda: looked(host) == "seen")
+            home.types("revoke", "pen")
+            until(lambda: looked(host) == "POLICY_DENIED")
+            home.types("grant", "pen", "read:fs")
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_a_plugin_that_failed_for_want_of_a_right_that_another_process_grants_is_tried_again(
+    home: Home, monkeypatch: pytest.MonkeyPatch, is_refused: bool
+) -> None:
+    monkeypatch.setenv("PIN", "1234-5678")
+    home.add("ink", NEEDY, 'capabilities: ["secrets:pin"]')
+    (home.folder / "tavern.yaml").write_text("isolation: {level: none}\nsecrets: {pin: {$env: PIN}}\n", encoding="utf-8")
+    if is_refused:
+        home.types("grant", "ink", "secrets:pin")
+        home.types("revoke", "ink", "secrets:pin")
+    with home.open() as host:
+        with pytest.raises(PluginError):
+            host.plugins.activate_sync("ink")
+        home.types("grant", "ink", "secrets:pin")
+        until(lambda: host.plugins["ink"].state != "failed")
+        assert host.plugins.activate_sync("ink").state == "active"

@@ -84,10 +84,10 @@ class Portal:
         """
         try:
             loop = self._ready()
-        except UsageError:
+            future = asyncio.run_coroutine_threadsafe(coroutine, loop)
+        except (UsageError, RuntimeError):  # it is closed, or no thread can be started
             coroutine.close()
             raise
-        future = asyncio.run_coroutine_threadsafe(coroutine, loop)
         self._begun.add(future)
         future.add_done_callback(self._begun.discard)
         if loop.is_closed():  # meanwhile

@@ -6,21 +6,22 @@ loses them here a moment later.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Final
 
-from tavern_core.errors import TavernError
+from tavern_core.errors import UsageError
 from tavern_core.kernel.execution.portal import Portal
 
 _LOG: Final = logging.getLogger("tavern.plugins")
 _LOOK_S: Final = 0.5
 _CLOSE_S: Final = 1.0
 Files = tuple[Path, ...]
-Stamps = tuple[tuple[int, int, int] | None, ...]
+Stamps = tuple[tuple[int, ...] | None, ...]
 
 
 class DecisionWatch:
@@ -39,7 +40,8 @@ class DecisionWatch:
         self._seen = seen
         self._portal = portal
         self._apply = apply
-        self._applying: Future[bool] | None = None
+        self._applying: list[Future[bool]] = []
+        """Begun and not yet looked at; several where a plugin that is stopped waits for its calls."""
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="tavern-decisions", daemon=True)
 
@@ -52,29 +54,29 @@ class DecisionWatch:
         self._closing.set()
         if self._thread.is_alive():
             self._thread.join(_CLOSE_S)
-        if self._applying is not None:
-            self._applying.cancel()
+        for applying in self._applying:
+            applying.cancel()
 
     def _watch(self) -> None:
         while not self._closing.wait(_LOOK_S):
             try:
                 self._look()
-            except (TavernError, CancelledError, RuntimeError):
+            except UsageError:
                 return  # the host is closed
+            except RuntimeError:  # it is being closed, or no thread can be started now
+                self._seen = ()
 
     def _look(self) -> None:
-        if self._applying is not None:
-            if not self._applying.done():
-                return
-            error = self._applying.exception()
+        for done in [applying for applying in self._applying if applying.done()]:
+            self._applying.remove(done)
+            error = asyncio.CancelledError() if done.cancelled() else done.exception()
             if error is not None:
                 _LOG.error("decisions about plugins could not be applied", exc_info=error)
-            if error is not None or not self._applying.result():
+            if error is not None or not done.result():
                 self._seen = ()
-            self._applying = None
         if (found := stamps_of(self._files)) != self._seen:
+            self._applying.append(self._portal.begin(self._apply()))
             self._seen = found
-            self._applying = self._portal.begin(self._apply())
 
 
 def stamps_of(files: Files) -> Stamps:
@@ -82,9 +84,9 @@ def stamps_of(files: Files) -> Stamps:
     return tuple(map(_stamp, files))
 
 
-def _stamp(file: Path) -> tuple[int, int, int] | None:
+def _stamp(file: Path) -> tuple[int, ...] | None:
     try:
         status = file.stat()
     except OSError:
         return None
-    return status.st_mtime_ns, status.st_size, status.st_ino
+    return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino

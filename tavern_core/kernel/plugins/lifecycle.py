@@ -245,6 +245,7 @@ class Lifecycle:
                 await self._look_at(record)
                 with self._listing:
                     record.claimed = True
+                begun = record.standing  # what is decided from now on takes effect when it is active
                 await activation.activate(record, self.tables, self._imports)
         except PluginError as error:
             error.message = redact_sentence(
@@ -263,7 +264,7 @@ class Lifecycle:
             raise
         self._order.append(name)
         record.paused = False
-        record.became(_standing_of(record), active=True)
+        record.became(_standing_of(record, begun), active=True)
         await self.announce(record)
         return record
 
@@ -401,15 +402,15 @@ class Lifecycle:
         await self._events.emit(PLUGIN_STATE, {"state": record.state, "reason": record.reason}, record.name)
 
 
-def _standing_of(record: Record) -> Standing:
-    undecided, candidate = record.standing.undecided, record.candidate
+def _standing_of(record: Record, begun: Standing) -> Standing:
+    undecided, candidate = begun.undecided, record.candidate
     missing = (
         frozenset()
         if candidate.implicit
-        else candidate.requested - record.granted | ({TIER.id} if record.standing.kept_apart else frozenset())
+        else candidate.requested - begun.granted | ({TIER.id} if begun.kept_apart else frozenset())
     )
     return replace(
-        record.standing,
+        begun,
         state="pending_consent" if undecided else "active",
         reason=undecided_reason(record.name, undecided) if undecided else missing_reason(record.name, missing),
         code="",

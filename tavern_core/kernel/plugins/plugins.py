@@ -106,20 +106,26 @@ class Plugins(Mapping[str, PluginStatus]):
 
     async def catch_up(self) -> bool:
         """Let decisions take effect that other processes have written; False: a plugin is being changed, so try again."""
-        off, is_done = self._states.disabled(), True
-        for name, record in list(self._lifecycle.records.items()):
-            if record.candidate.fixed_id:
-                continue
-            if name in off and record.active:
-                record.paused = False
-                await self._lifecycle.deactivate(name)
-                await self._settle()
-                await self._lifecycle.announce(record)
-            else:
-                is_done &= await self._reconciler.decided_elsewhere(record)
+        self._reconciler.judge_again()  # first: what is activated from now on has the rights of now
+        off = self._states.disabled()
+        records = [record for record in self._lifecycle.records.values() if not record.candidate.fixed_id]
+        # At once: none waits for the running calls of another.
+        are_done = await asyncio.gather(*(self._caught_up(record, is_off=record.name in off) for record in records))
         await self._settle()
         await self._lifecycle.resume(self._reconciler.starts_with_host)
-        return is_done
+        return all(are_done)
+
+    async def _caught_up(self, record: Record, *, is_off: bool) -> bool:
+        if self._lifecycle.is_changing(record.name):
+            return False
+        if not (is_off and record.active):
+            await self._reconciler.decided_elsewhere(record)
+            return True
+        record.paused = False
+        await self._lifecycle.deactivate(record.name)
+        await self._settle()
+        await self._lifecycle.announce(record)
+        return True
 
     async def enable(self, name: str) -> PluginStatus:
         """Let a disabled or failed plugin be used again: now, if it is one that starts with the host, else on first use.

@@ -62,14 +62,18 @@ class Reconciler:
 
         await self._lifecycle.renew(record.name, change, wanted=self.starts_with_host)
 
-    async def decided_elsewhere(self, record: Record) -> bool:
-        """Apply what another process has written about the rights of a plugin; False: the plugin is being changed."""
+    def judge_again(self) -> None:
+        """`judge`, after another process has decided: what failed for want of rights may have them now."""
+        for record in self._lifecycle.records.values():
+            if record.broken is not None and self._roster.has_other_rights(record):
+                record.broken = None
+        self.judge()
+
+    async def decided_elsewhere(self, record: Record) -> None:
+        """Apply what another process has written about the rights of a plugin."""
         if record.active and self._roster.has_other_rights(record):
-            if self._lifecycle.is_changing(record.name):
-                return False
             with suppress(PluginError):
                 await self.decided(record)
-        return True
 
     def forget_failures(self, name: str) -> None:
         """The operator enabled or reloaded a plugin: what was held against its code is forgotten."""

@@ -220,6 +220,8 @@ class Record:
             (*self.candidate.findings, *(f for f in error.findings if f not in self.candidate.findings)),
             error,
             error.hint,
+            self.standing.scopes,
+            kept_apart=self.standing.kept_apart,
         )
 
     def looked_at(self) -> DeclaredTools:
