@@ -206,6 +206,20 @@ def test_the_first_of_several_answers_from_other_processes_counts(tmp_path: Path
     run(tmp_path, work)
 
 
+def test_of_answers_that_other_processes_give_at_once_one_counts(tmp_path: Path) -> None:
+    async def work(tavern: Tavern, shop: Shop) -> None:
+        job = await asked(tavern, "shop:order")
+        given = [{"count": count} for count in range(4, 12)]
+        async with Tavern.open({}, home=tmp_path) as other:
+            taken = await asyncio.gather(*(asyncio.to_thread(other.jobs.answer, job.id, answer) for answer in given))
+        await wait_over(tavern, job.id)
+        assert [answer for answer, is_taken in zip(given, taken, strict=True) if is_taken] == [
+            tavern.jobs.result(job.id).value[1]
+        ]
+
+    run(tmp_path, work)
+
+
 def test_a_job_that_asks_can_be_cancelled_and_is_its_caller_s(tmp_path: Path) -> None:
     ann, bob = CallContext(principal="user:ann"), CallContext(principal="user:bob")
 

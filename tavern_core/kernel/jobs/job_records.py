@@ -104,12 +104,13 @@ class JobRecords:
 
     def leave_answer(self, id: str, question: str, value: Any) -> bool:  # noqa: A002 - the job's
         """Leave the answer to a question for whichever process runs the job; False: another answer came first."""
-        now, key = time.time(), f"{id}\x1f{question}"
-        if self.answer_left(id, question):
-            return False
-        self.records.remove(ANSWER, key)  # what is corrupt there
+        now = time.time()
         text = to_json({"value": value}).decode()
-        return self.records.add(Record(ANSWER, key, "", "given", text, now, now + self._seconds)) is None
+        own = Record(ANSWER, f"{id}\x1f{question}", "", "given", text, now, now + self._seconds)
+        if (known := self.records.add(own)) is None:
+            return True
+        is_corrupt = not self.answer_left(id, question)
+        return is_corrupt and self.records.replace(replace(own, version=known.version))
 
     def answer_left(self, id: str, question: str) -> builtins.list[Any]:  # noqa: A002 - the job's
         """The answer that was left to a question; none or one."""

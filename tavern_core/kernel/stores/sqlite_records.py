@@ -54,7 +54,7 @@ WHERE records.expires > 0 AND records.expires <= excluded.created
 _OF_KIND: Final = "kind = ? AND kind != 'answer'"
 """Without the second half SQLite does not use the index."""
 _ANSWERS: Final = "kind = ?"
-"""Answers have no index, which each keyed call would have to keep: they are listed once per process, by reading all."""
+"""Answers have no index, which each keyed call would have to keep: they are listed every ten minutes, by reading all."""
 _LONGEST_PERIOD_S: Final = 7 * 86_400.0
 """Of a rate that another process may count here; this one knows its own."""
 _FORGET_USES: Final = (
