@@ -260,7 +260,9 @@ def test_a_plugin_that_failed_for_want_of_a_right_that_another_process_grants_is
 ) -> None:
     monkeypatch.setenv("PIN", "1234-5678")
     home.add("ink", NEEDY, 'capabilities: ["secrets:pin"]')
-    (home.folder / "tavern.yaml").write_text("isolation: {level: none}\nsecrets: {pin: {$env: PIN}}\n", encoding="utf-8")
+    (home.folder / "tavern.yaml").write_text(
+        "isolation: {level: none}\nsecrets: {pin: {$env: PIN}}\n", encoding="utf-8"
+    )
     if is_refused:
         home.types("grant", "ink", "secrets:pin")
         home.types("revoke", "ink", "secrets:pin")
