@@ -55,6 +55,8 @@ CAPABILITIES: Final[Mapping[str, Capability]] = {
 ENV_PREFIX: Final = environment_variables.PERMISSION
 SECRET_PREFIX: Final = "secrets:"
 DANGER_PREFIX: Final = "danger:"
+DESTRUCTIVE: Final = "danger:destructive"
+"""What a tool needs whose effect cannot be undone."""
 _NAMESPACED: Final = re.compile(r"[a-z0-9][a-z0-9.-]*/[a-z][a-z0-9-]*(:[A-Za-z0-9_.-]+)?\Z")
 _SECRET: Final = re.compile(r"secrets:[A-Za-z0-9_.-]{1,64}\Z")
 _DANGER: Final = re.compile(r"danger:[a-z][a-z0-9-]*\Z")

@@ -294,9 +294,7 @@ class ManifestCheck:
             yield from self._not_returned({*returned})
 
     def _not_returned(self, returned: set[str]) -> Iterator[Finding]:
-        code = [s.name for s in self._tools.of_code]
-        own = [s.name for s in self._tools.drafts if s.kind == "python" and not s.implementation.get("handler")]
-        for name in (*own, *code):
+        for name in (spec.name for spec in self._tools.of_code):
             if name not in returned:
                 local = name.partition(":")[2]
                 message = f"plugin.yaml declares the tool {local!r}, but tavern_register_tools does not return it"

@@ -16,7 +16,7 @@ from typing import Any, Final
 from tavern_core.contract.adapters import Listing, UpstreamTool
 from tavern_core.errors import UpstreamError
 from tavern_core.kernel.plugins.tool_spec_validation import VERSION
-from tavern_core.model.capability import is_dangerous
+from tavern_core.model.capability import DESTRUCTIVE, is_dangerous
 from tavern_core.model.naming_rules import is_local_name
 from tavern_core.model.nearest import fold
 from tavern_core.model.rate_and_concurrency_limits import NO_LIMITS, ToolLimits
@@ -286,7 +286,7 @@ def _rights(tool: UpstreamTool, override: ToolOverride, needs: frozenset[str]) -
     destructive = _first(override.destructive, bool(tool.destructive) or any(map(is_dangerous, needs)))
     capabilities = needs if override.capabilities is None else frozenset(override.capabilities)
     if destructive and (override.capabilities is None or override.destructive):
-        capabilities |= {"danger:destructive"}
+        capabilities |= {DESTRUCTIVE}
     return capabilities, destructive
 
 

@@ -341,7 +341,7 @@ FAMILIES: Final = (
     (
         "Capabilities",
         "permissions.capabilities",
-        "What the tools of the plugin may do outside of the host. `@tool(destructive=True)` adds `danger:destructive`.",
+        "What the tools of the plugin may do outside of the host. What is `destructive` needs `danger:destructive`, too.",
     ),
 )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from tavern_core import Plugin, Tavern, tool
 from tavern_core.errors import ToolNotFound
 
 from .conftest import Opened, tools
-from .workshop import HELLO, TOOL, Workshop, ids, reported
+from .workshop import HELLO, TOOL, Workshop, codes, ids, reported
 
 NOTHING: dict[str, Any] = {"type": "object", "properties": {}}
 
@@ -363,7 +364,7 @@ def tavern_register_tools():
     return [factory(lambda ctx: Tool("hello", lambda name="World": "hello " + name), names=["hello"])]
 """
 CAUTIONS = """
-permissions: {capabilities: [network]}
+permissions: {capabilities: [network, 'danger:destructive']}
 tools:
   - id: hello
     implementation: {type: python}
@@ -382,7 +383,7 @@ def test_cautions_of_a_declaration_hold_for_what_the_code_returns(
     assert host.invoke_sync("p:hello").error.kind == "POLICY_DENIED"  # type: ignore[union-attr]
     spec = host.tools["p:hello"]
     assert (spec.optional, spec.requires_approval, spec.destructive, spec.untrusted) == (True, True, True, True)
-    assert spec.capabilities == {"network"}
+    assert spec.capabilities == {"network", "danger:destructive"}
 
 
 @pytest.mark.parametrize(
@@ -401,6 +402,134 @@ def test_code_cannot_put_a_function_in_the_place_of_a_tool_of_another_kind(
     assert error is not None
     assert reason in error.message
     assert error.fix == "rename one of them, or declare it with implementation: {type: python}"
+
+
+def test_code_cannot_name_another_program_for_a_declared_script(workshop: Workshop) -> None:
+    script = "implementation: {{type: script, command: 'python {}'}}, parameters: {}"
+    code = "@hookimpl\ndef tavern_register_tools(): return [{{'id': 'hello', 'description': 'x', {}}}]"
+    returned = "'parameters': {'type': 'object'}, 'implementation': {'type': 'script', 'command': 'python b.py'}"
+    workshop.folder("p", code.format(returned), f"tools: [{{id: hello, {script.format('a.py', NOTHING)}}}]")
+    error = workshop.open().invoke_sync("p:hello").error
+    assert error is not None
+    assert "declares the tool 'p:hello' as a script, and the code of the plugin returns another" in error.message
+
+
+WRONG = {
+    "schema": "parameters: {type: objekt}, securityContext: {requiresApproval: true}",
+    "capability": "securityContext: {capabilities: [netwrok], requiresApproval: true}",
+}
+OPEN_FACTORY = FACTORY.replace(', names=["hello"]', "")
+
+
+@pytest.mark.parametrize("beside", ["", "  - {id: bye, implementation: {type: node, nodeType: 'core:Case'}}\n"])
+@pytest.mark.parametrize("code", [TOOL, FACTORY, OPEN_FACTORY], ids=["tool", "factory", "factory without names"])
+@pytest.mark.parametrize("wrong", WRONG)
+def test_code_does_not_offer_a_tool_whose_declaration_is_wrong(
+    workshop: Workshop, wrong: str, code: str, beside: str
+) -> None:
+    one = f"  - {{id: hello, implementation: {{type: python}}, {WRONG[wrong]}}}\n"
+    workshop.folder("p", code, f"start: true\ntools:\n{one}{beside}")
+    host = workshop.open()
+    assert host.plugins["p"].state == "active"
+    assert "p:hello" not in ids(host)
+    error = host.invoke_sync("p:hello").error
+    assert error is not None
+    assert "its declaration in plugin p is wrong" in error.message
+    assert not beside or host.tools["p:bye"].kind == "node"
+
+
+def test_undeclared_tools_are_ignored_also_beside_a_wrong_declaration(workshop: Workshop) -> None:
+    code = TOOL.replace("[hello]", "[hello, Tool('other', lambda: 1)]")
+    workshop.folder("p", code, f"tools: [{{id: hello, implementation: {{type: python}}, {WRONG['schema']}}}]")
+    host = workshop.open()
+    assert ids(host) == []
+    assert "TOOL_UNDECLARED" in codes(host, "p")
+
+
+def test_a_second_declaration_of_a_tool_does_not_take_the_first_away(workshop: Workshop) -> None:
+    one = '{"id": "hello", "implementation": {"type": "python"}}'
+    workshop.folder("p", TOOL, "tools: {entry: .}", **{"a.tool.json": one, "b.tool.json": one})
+    host = workshop.open()
+    assert host.invoke_sync("p:hello").ok
+    assert "a.tool.json and again in b.tool.json" in reported(host, "TOOL_FILE_INVALID")
+
+
+@pytest.mark.parametrize("parameters", ["", PARAMETERS], ids=["no parameters", "parameters"])
+def test_the_cautions_of_a_handler_hold_beside_its_declaration(workshop: Workshop, parameters: str) -> None:
+    code = """
+        from tavern_core import tool
+
+        @tool(optional=True, requires_approval=True, destructive=True, untrusted=True, capabilities=["network"])
+        def hello(name="World"): return "hello " + name
+    """
+    one = "tools:\n  - id: hello\n    implementation: {type: python, handler: 'work:hello'}\n"
+    workshop.folder("p", "", one + parameters, **{"work.py": dedent(code)})
+    host = workshop.open()
+    assert host.invoke_sync("p:hello").error.kind == "POLICY_DENIED"  # type: ignore[union-attr]
+    spec = host.tools["p:hello"]
+    assert (spec.optional, spec.requires_approval, spec.destructive, spec.untrusted) == (True, True, True, True)
+    assert spec.capabilities == {"network", "danger:destructive"}
+
+
+@pytest.mark.parametrize(
+    ("code", "is_ok"),
+    [("def hello(: pass", False), ("raise SystemExit(3)", False), ("", False), ("hello = 3", False), ("def hello(*name): return name", False),
+     ("def hello(name): return name", True)],
+)  # fmt: skip
+def test_a_handler_without_cautions_is_the_tool_that_was_declared(workshop: Workshop, code: str, is_ok: bool) -> None:
+    one = "tools:\n  - id: hello\n    implementation: {type: python, handler: 'work:hello'}\n"
+    workshop.folder("p", "", one + PARAMETERS, **{"work.py": code})
+    host = workshop.open()
+    assert host.invoke_sync("p:hello").ok is is_ok
+    assert host.plugins["p"].state == "active"
+    assert host.tools["p:hello"].input_schema["properties"] == {"name": {"type": "string", "default": "Ann"}}
+
+
+DESTROYS = "securityContext: {destructive: true}"
+
+
+@pytest.mark.parametrize(
+    "implementation",
+    ["{type: python}", "{type: python, handler: 'work:hello'}", "{type: script, command: 'python a.py'}"],
+)
+def test_what_is_declared_destructive_is_refused_unless_it_is_granted(workshop: Workshop, implementation: str) -> None:
+    one = f"{{id: hello, {DESTROYS}, parameters: {NOTHING}, implementation: {implementation}}}"
+    code = TOOL if implementation == "{type: python}" else ""
+    workshop.folder("p", code, f"tools: [{one}]", **{"a.py": "print(1)", "work.py": "def hello(): return 1"})
+    error = workshop.open().invoke_sync("p:hello").error
+    assert error is not None
+    assert "plugin p was not granted danger:destructive" in error.message
+
+
+MARKED = [
+    ("{type: string, format: password}", "str", {"type": "string", "format": "password"}),
+    ("{type: string, writeOnly: true}", "str", {"type": "string", "writeOnly": True}),
+    ("{type: string, x-tavern: {secret: true}}", "str", {"type": "string", "x-tavern": {"secret": True}}),
+    ("{type: string, format: password}", "date", {"type": "string", "format": "date", "writeOnly": True}),
+    ("{type: string, x-tavern: {guard: url}}", "str", {"type": "string", "x-tavern": {"guard": "url"}}),
+    ("{type: string, x-tavern: {guard: path, root: data}}", "Annotated[str, Guard.path(root='project', mode='read')]",
+     {"type": "string", "x-tavern": {"guard": "path", "root": "data", "mode": "read"}}),
+    ("{type: string, maxLength: 3}", "str", {"type": "string"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("declared", "annotation", "together"), MARKED)
+def test_declared_marks_of_a_parameter_hold_for_the_function(
+    workshop: Workshop, declared: str, annotation: str, together: dict[str, Any]
+) -> None:
+    code = f"""
+        from datetime import date
+        from typing import Annotated
+        @tool
+        def hello(name: {annotation}) -> int: return 1
+        @hookimpl
+        def tavern_register_tools(): return [hello]
+    """
+    parameters = f"{{type: object, properties: {{name: {declared}, other: {{format: password}}}}}}"
+    workshop.folder("p", code, f"tools: [{{id: hello, implementation: {{type: python}}, parameters: {parameters}}}]")
+    host = workshop.open()
+    host.plugins.activate_sync("p")
+    assert host.tools["p:hello"].input_schema["properties"] == {"name": together}
 
 
 def test_a_declared_function_that_the_code_does_not_return_fails_the_plugin(workshop: Workshop) -> None:

@@ -242,7 +242,7 @@ class ToolSpecs:
                 made = await self._calls.work(f"a factory of {record.name}", factory.make, context, mode=mode)
                 specs = [] if made is None else specs_of(Offer(made, factory.name, optional=factory.optional), owner)
                 for spec in specs:
-                    if spec.id not in known and (not candidate.tool_ids or spec.id in candidate.tool_ids):
+                    if spec.id not in known and record.may_offer(spec.id):
                         entry = Entry(spec.id, record.name, spec, factory, spec.optional)
                         found.setdefault(spec.id, await self.decorated(spec, entry, mode))
             except Exception as error:  # noqa: BLE001 - any error of a plugin affects only its own tools

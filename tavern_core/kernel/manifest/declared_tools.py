@@ -41,8 +41,9 @@ class DeclaredTools:
 
     @property
     def of_code(self) -> tuple[ToolSpec, ...]:
-        """The tools in `specs` that the plugin's code has to return: of kind `python`, without a `handler`."""
-        return tuple(s for s in self.specs if s.kind == "python" and not s.implementation.get("handler"))
+        """The tools that the plugin's code has to return: of kind `python`, without a `handler`."""
+        both = (*self.drafts, *self.specs)
+        return tuple(s for s in both if s.kind == "python" and not s.implementation.get("handler"))
 
     @property
     def unknown(self) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from tavern_core.kernel.manifest.tool_ids import IdRefusal, canonical_id
 from tavern_core.kernel.settings.setting_value_validation import setting_problems
 from tavern_core.kernel.text.document_limits import MOST_FINDINGS
 from tavern_core.kernel.text.json_document import JsonDocument, read_json
-from tavern_core.model.capability import is_capability, known_capability
+from tavern_core.model.capability import DESTRUCTIVE, is_capability, known_capability
 from tavern_core.model.environment_variables import PERMISSION, is_name
 from tavern_core.model.manifest import Manifest
 from tavern_core.model.nearest import did_you_mean, known_instead
@@ -172,7 +172,7 @@ class _Making:
         return given
 
     def capabilities(self) -> frozenset[str]:
-        """What the tool needs, from both spellings; each must be requested in the manifest."""
+        """What the tool needs, from both spellings; each must be requested in the manifest. What destroys needs one more."""
         asked = {request.name for request in self.manifest.permissions.capabilities}
         spellings: list[tuple[Path, tuple[str, ...]]] = [
             (("capabilities",), self.definition.capabilities),
@@ -191,7 +191,16 @@ class _Making:
                         (*path, index), message, f"add `- {name}` under permissions.capabilities in plugin.yaml"
                     )
                 found.add(name)
+        if self.definition.security_context.destructive and DESTRUCTIVE not in found:
+            found.add(DESTRUCTIVE)
+            self.expect(DESTRUCTIVE, ("securityContext", "destructive"))
         return frozenset(found)
+
+    def expect(self, name: str, path: Path) -> None:
+        """Warn of a need that plugin.yaml does not request: every call will be refused."""
+        if all(request.name != name for request in self.manifest.permissions.capabilities):
+            message = f"the tool needs {name!r}, which plugin.yaml does not request"
+            self.report(path, message, f"add `- {name}` under permissions.capabilities in plugin.yaml", "warning")
 
     def schema(self, key: str, written: Any) -> Any:
         """A checked copy of one of the schemas; None if there is none."""
@@ -230,12 +239,9 @@ class _Making:
         for key, message, hint in check(implementation):
             path = ("handler",) if key == "handler" and self.definition.handler else ("implementation", key)
             self.refuse(path, message, hint)
-        asked = {request.name for request in self.manifest.permissions.capabilities}
         for index, name in enumerate(implementation.env):
-            if is_name(name) and not withheld(name) and PERMISSION + name not in asked:
-                message = f"the tool needs {PERMISSION + name!r}, which plugin.yaml does not request"
-                hint = f"add `- {PERMISSION + name}` under permissions.capabilities in plugin.yaml"
-                self.report(("implementation", "env", index), message, hint, "warning")
+            if is_name(name) and not withheld(name):
+                self.expect(PERMISSION + name, ("implementation", "env", index))
         if implementation.type == "script" and (signs := shell_signs(implementation.command)):
             message = f"no shell runs the command: {' '.join(signs)} and what follows are arguments of the script"
             hint = "do this within the script; if they are meant as arguments, write the command as a list of words"

@@ -44,6 +44,7 @@ from tavern_core.kernel.plugins.tool_spec_reading import (
     of_handler,
     refuse_twins,
     spec_from_mapping,
+    with_cautions,
 )
 from tavern_core.kernel.registry import Entry as ToolEntry
 from tavern_core.kernel.settings.secret_masking import MaskingFilter
@@ -303,7 +304,7 @@ def _owner(record: Record, kinds: Collection[str]) -> Owner:
 async def _handled(
     record: Record, drafts: Sequence[ToolSpec], described: list[Described], owner: Owner, tables: Tables
 ) -> list[Described]:
-    """The tools that name a handler and no parameters; imported in a thread, like the plugin itself."""
+    """The tools that name a handler: what its signature and its mark say; imported in a thread, like the plugin itself."""
     offered = {name for item in described for name in ([item.spec.name] if item.spec else item.names)}
     found: list[Described] = []
     for draft in drafts:
@@ -311,6 +312,15 @@ async def _handled(
         if handler and draft.name not in offered:
             thing = await _aside(record, tables, load_handler, record, handler)
             found.append(Described(of_handler(thing, draft, owner)))
+    for spec in record.looked_at().specs:
+        handler = spec.implementation.get("handler")
+        if handler and spec.kind == "python" and spec.name not in offered:
+            seconds = tables.base.config.limits.import_timeout_ms / 1000
+            try:
+                thing = await _aside(record, tables, load_handler, record, handler, seconds=seconds)
+                found.append(Described(with_cautions(spec, of_handler(thing, spec, owner))))
+            except Exception:  # noqa: BLE001, S112 - of code that cannot be read nothing holds; a call reports what is wrong
+                continue
     return found
 
 
@@ -321,7 +331,8 @@ async def _named_factories(record: Record, described: list[Described], owner: Ow
     for number, item in enumerate(described):
         if item.factory is not None and not item.names:
             made[number] = await _probe(record, item.factory, owner, tables)
-    named_now, unnamed = assign_names(described, made, record.candidate.tool_ids)
+    declared = (spec.name for spec in record.looked_at().of_code)
+    named_now, unnamed = assign_names(described, made, declared)
     if unnamed:
         tables.diagnostics.add(
             "FACTORY_NAMES",

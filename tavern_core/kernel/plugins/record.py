@@ -16,6 +16,8 @@ from tavern_core.kernel.manifest.declared_tools import DeclaredTools
 from tavern_core.kernel.plugins.candidate import OVERRIDE, Candidate
 from tavern_core.kernel.plugins.plugin_facilities import GrantedFacilities
 from tavern_core.kernel.signal import Signal
+from tavern_core.model.naming_rules import split_id
+from tavern_core.model.nearest import fold
 from tavern_core.model.plugin_status import PluginState, PluginStatus
 from tavern_core.model.tool import ToolSpec
 
@@ -231,6 +233,17 @@ class Record:
         self.drafts = {spec.name: spec for spec in (*declared.of_code, *declared.drafts)}
         return declared
 
+    @property
+    def left_out(self) -> frozenset[str]:
+        """Folded local names of the tools whose declarations are wrong: what the code offers under these names is none."""
+        wrong = (str(f.details.get("tool", "")) for f in self.tool_findings if f.severity == "error")
+        return frozenset(map(_folded_local, filter(None, wrong))) - set(map(_folded_local, self.candidate.tool_ids))
+
+    def may_offer(self, tool_id: str) -> bool:
+        """Whether the code may offer a tool: it is soundly declared, or nothing is declared."""
+        declared = self.candidate.tool_ids
+        return tool_id in declared if declared else not self.left_out
+
     def is_intact(self) -> bool:
         """False when it is used for the trust in its files, and these have changed since it became active."""
         return self.trusted_files is None or self.candidate.fingerprint() == self.trusted_files
@@ -344,3 +357,7 @@ def _provided(record: Record) -> Mapping[str, tuple[str, ...]]:
     if record.candidate.tool_ids and "tools" not in provides:
         provides["tools"] = record.candidate.tool_ids
     return provides
+
+
+def _folded_local(tool_id: str) -> str:
+    return fold(split_id(tool_id)[1])

@@ -12,6 +12,7 @@ from tavern_core.kernel.plugins.record import Record
 from tavern_core.kernel.plugins.tool_spec_reading import Described, completed
 from tavern_core.kernel.registry import Entry
 from tavern_core.model.naming_rules import is_reserved_namespace, split_id
+from tavern_core.model.nearest import fold
 from tavern_core.model.tool import ToolSpec
 
 
@@ -57,8 +58,10 @@ def offered_entries(record: Record, described: Iterable[Described], diagnostics:
         if spec.name not in record.drafts
     }
     for entry in (e for item in described for e in _entries_of(item, record)):
-        if declared and entry.id not in declared:
-            local = split_id(entry.id)[1]
+        local = split_id(entry.id)[1]
+        if fold(local) in record.left_out:
+            continue  # what is wrong with its declaration was reported
+        if not record.may_offer(entry.id):
             diagnostics.add(
                 "TOOL_UNDECLARED",
                 f"{entry.id} is not declared in plugin.yaml and was left out",
@@ -79,7 +82,8 @@ def offered_entries(record: Record, described: Iterable[Described], diagnostics:
 
 def _refuse_other_kind(declared: ToolSpec, entry: Entry) -> None:
     """What a reviewer reads as a script, service, node or workflow must not become something else."""
-    if declared.kind == "python" or (entry.spec is not None and entry.spec.kind == declared.kind):
+    said = declared.kind, declared.implementation
+    if declared.kind == "python" or (entry.spec is not None and (entry.spec.kind, entry.spec.implementation) == said):
         return
     raise ActivationFailed(
         f"{declared.source} declares the tool {declared.id!r} as a {declared.kind}, and the code of the plugin returns "
@@ -91,7 +95,7 @@ def _refuse_other_kind(declared: ToolSpec, entry: Entry) -> None:
 def _refuse_missing(
     plugin: str, declared: Iterable[str], entries: Mapping[str, Entry], findings: Iterable[Finding]
 ) -> None:
-    broken = {finding.details.get("tool") for finding in findings}
+    broken = {finding.details.get("tool") for finding in findings if finding.severity == "error"}
     missing = [tool_id for tool_id in declared if tool_id not in entries and tool_id not in broken]
     if missing:
         raise ActivationFailed(

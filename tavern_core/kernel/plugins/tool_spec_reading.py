@@ -21,10 +21,13 @@ from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.plugins.remote_plugin_interface import DescribesItself
 from tavern_core.kernel.plugins.tool_spec_validation import refuse_unsound
 from tavern_core.model.call import CallContext, ToolCall
+from tavern_core.model.capability import DESTRUCTIVE
 from tavern_core.model.naming_rules import RESERVED_NAMESPACES, camel, is_local_name, split_id
 from tavern_core.model.nearest import fold
 from tavern_core.model.safe_printing import printed
+from tavern_core.model.parameter_guard_marks import MARK
 from tavern_core.model.tool import ToolSpec
+from tavern_core.schema.secret_names import is_secret_schema
 
 if TYPE_CHECKING:
     from tavern_core.model.manifest import Manifest
@@ -116,7 +119,7 @@ def specs_of(item: Any, owner: Owner, *, drafts: bool = False) -> list[ToolSpec]
     specs = [spec for thing in things for spec in _tools_in(thing, owner, name)]
     for spec in specs:
         refuse_unsound(spec, kinds=owner.kinds)
-    specs = [replace(s, capabilities=s.capabilities | {"danger:destructive"}) if s.destructive else s for s in specs]
+    specs = [replace(s, capabilities=s.capabilities | {DESTRUCTIVE}) if s.destructive else s for s in specs]
     if not drafts and (bare := next((spec for spec in specs if spec.impl is DRAFT), None)) is not None:
         raise ToolFileInvalid(f"{bare.name} has no parameters", hint="add parameters: they cannot be derived here")
     if name is not None:
@@ -171,27 +174,51 @@ def completed(draft: ToolSpec, coded: ToolSpec, plugin_version: str) -> ToolSpec
         plugin_version: what `coded` has for its version where the code says none.
     """
     return replace(
-        coded,
+        with_cautions(coded, draft),
         description=coded.description or draft.description,
         version=draft.version if coded.version in ("", "0", plugin_version) else coded.version,
         tags=tuple(dict.fromkeys([*draft.tags, *coded.tags])),
+        input_schema=_with_marks(coded.input_schema, draft.input_schema),
         output_schema=draft.output_schema if coded.output_schema is None else coded.output_schema,
-        capabilities=draft.capabilities | coded.capabilities,
         display_name=coded.display_name or draft.display_name,
-        optional=draft.optional or coded.optional,
         aliases=tuple(dict.fromkeys([*draft.aliases, *coded.aliases])),
         examples=coded.examples or draft.examples,
         read_only=draft.read_only or coded.read_only,
-        destructive=draft.destructive or coded.destructive,
         idempotent=draft.idempotent or coded.idempotent,
         timeout_ms=draft.timeout_ms if coded.timeout_ms is None else coded.timeout_ms,
         implementation=coded.implementation or draft.implementation,
         config_schema=coded.config_schema or draft.config_schema,
-        requires_approval=draft.requires_approval or coded.requires_approval,
         job=draft.job or coded.job,
         limits=draft.limits.over(coded.limits),
-        untrusted=draft.untrusted or coded.untrusted,
     )
+
+
+def with_cautions(spec: ToolSpec, other: ToolSpec) -> ToolSpec:
+    """`spec` with what `other` says of its dangers, too."""
+    return replace(
+        spec,
+        capabilities=spec.capabilities | other.capabilities,
+        optional=spec.optional or other.optional,
+        destructive=spec.destructive or other.destructive,
+        requires_approval=spec.requires_approval or other.requires_approval,
+        untrusted=spec.untrusted or other.untrusted,
+    )
+
+
+def _with_marks(coded: Mapping[str, Any], declared: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The parameters of the code, with the marks of the declaration: which of them are secret, and which are guarded."""
+    properties = coded.get("properties")
+    if not isinstance(properties, Mapping):
+        return coded
+    marked = {}
+    for name, said in (declared.get("properties") or {}).items():
+        own = properties.get(name)
+        if isinstance(said, Mapping) and isinstance(own, Mapping):
+            whole = {**{key: said[key] for key in ("format", "writeOnly") if key in said}, **own}
+            if MARK in said:
+                whole[MARK] = {**own.get(MARK, {}), **said[MARK]}
+            marked[name] = whole if is_secret_schema(whole) or not is_secret_schema(said) else {**whole, "writeOnly": True}
+    return {**coded, "properties": {**properties, **marked}} if marked else coded
 
 
 def of_handler(thing: Any, draft: ToolSpec, owner: Owner) -> ToolSpec:
@@ -381,7 +408,7 @@ def assign_names(
 
     Args:
         made: position of a factory without names → the ids it made for the host.
-        declared: ids in plugin.yaml; those without another source must come from factories without names.
+        declared: ids that the code must return; those without another source must come from factories without names.
 
     Returns:
         All that is known by id, and the number of factories of which no id is known.
