@@ -19,7 +19,6 @@ from tavern_core.errors import CallError, InputInvalid, TavernError, ToolNotFoun
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.calls.native_calls import not_an_object, read_arguments, text_of
 from tavern_core.kernel.calls.result_serialization import result_of, result_text
-from tavern_core.kernel.calls.text_call_report import failure_text
 from tavern_core.kernel.calls.text_call_runner import Transcript
 from tavern_core.kernel.catalogue.call_plan import Inner, Plan
 from tavern_core.kernel.catalogue.parameter_text import fold_lines
@@ -247,11 +246,8 @@ class ToolCalls:
         ]
 
     def _answer(self, result: ToolResult) -> str:
-        language = self._language
-        if result.error is not None:
-            return failure_text(result.error, language)
         named = self._parts.descriptions.callable_name
-        return text_of(result, language, lambda tool: named(tool, self._context))
+        return text_of(result, self._language, lambda tool: named(tool, self._context))
 
     def refusals(self, calls: Sequence[ModelCall], why: str, **values: Any) -> list[dict[str, Any]]:
         """The messages that answer native calls of which none is made."""

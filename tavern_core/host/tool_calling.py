@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from tavern_core.errors import ToolNotFound, UsageError
+from tavern_core.errors import ProfileInvalid, ToolNotFound, UsageError
 from tavern_core.kernel.calls.native_calls import NativeCall, NativeOutcome, not_an_object, read_calls, write_results
 from tavern_core.kernel.calls.text_call_report import next_step
 from tavern_core.kernel.catalogue.descriptions import Descriptions, export_for_model
@@ -28,7 +28,10 @@ async def run_native_calls(
     if api is None:
         return NativeOutcome(None)
     results = [await _made(call, context, descriptions, invoke) for call in calls]
-    language = descriptions.language(None, context) if any(result.job for result in results) else "en"
+    try:
+        language = descriptions.language(None, context)
+    except ProfileInvalid:  # as the results say
+        language = descriptions.language(None, None)
 
     def named(tool: str) -> str | None:
         return descriptions.callable_name(tool, context)

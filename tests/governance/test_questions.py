@@ -392,6 +392,23 @@ def test_a_job_that_asks_waits_on_when_its_process_ends_and_is_resumed_with_its_
     assert (first.ran, second.ran) == (1, 1)
 
 
+@pytest.mark.parametrize("name", ["desk:table", "desk:pay"])
+def test_a_job_that_was_answered_without_a_process_does_not_ask_again_when_it_is_resumed(
+    tmp_path: Path, name: str
+) -> None:
+    first = Desk()
+    with first.open(tmp_path) as tavern:
+        job = str(tavern.invoke_sync(name, context=CallContext(principal="user:ann")).job)
+        asked = tavern.wait(tavern.jobs.wait(job, 20)).questions[0]["id"]
+    shown: list[str] = []
+    with Desk().open(tmp_path) as tavern:
+        assert tavern.jobs.answer(job, True if name == "desk:pay" else {"count": 7})
+        tavern.events.subscribe(lambda _: shown.extend(each["id"] for each in tavern.jobs[job].questions), "JOB_CHANGED")
+        tavern.wait(tavern.jobs.resume(job))
+        tavern.wait(tavern.jobs.wait(job, 20))
+    assert asked not in shown
+
+
 def test_a_job_that_asks_and_has_no_process_can_be_cancelled(tmp_path: Path) -> None:
     with Desk().open(tmp_path) as tavern:
         job = str(tavern.invoke_sync("desk:table").job)

@@ -27,6 +27,12 @@ def echo(text: str) -> str:
     return text
 
 
+@tool(requires_approval=True)
+def pay() -> int:
+    """Pay."""
+    return 1
+
+
 def openai(*calls: tuple[str, Any]) -> dict[str, Any]:
     made = [
         {
@@ -71,7 +77,7 @@ CALLS = (("t__add", {"a": 1}), ("t__add", {"a": "one"}), ("t__ad", {"a": 1}))
 
 def run(home: Path, response: Any, context: CallContext | None = None) -> Any:
     async def calls() -> Any:
-        async with Tavern.open(home=home, plugins=[Plugin([add, echo], name="t")]) as host:
+        async with Tavern.open({"language": "en"}, home=home, plugins=[Plugin([add, echo, pay], name="t")]) as host:
             return await host.run_tool_calls(response, context=context)
 
     return asyncio.run(calls())
@@ -103,11 +109,19 @@ def test_results_go_back_in_the_form_of_the_api(api: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize("api", FORMS)
 def test_an_error_carries_its_repair_to_the_model(api: str, tmp_path: Path) -> None:
     text = json.dumps(run(tmp_path, FORMS[api](("t__ad", {}))).messages)
-    assert "TOOL_NOT_FOUND" in text and "did you mean" in text
+    assert "TOOL_NOT_FOUND" in text and "Fix: did you mean" in text
+
+
+@pytest.mark.parametrize("api", FORMS)
+def test_a_repair_that_only_an_operator_can_make_is_not_given_to_the_model(api: str, tmp_path: Path) -> None:
+    outcome = run(tmp_path, FORMS[api](("t__pay", {})))
+    text = json.dumps(outcome.messages)
+    assert "APPROVAL_REQUIRED" in text and "Fix: " in text
+    assert "tavern.yaml" in outcome.results[0].error.fix and "tavern.yaml" not in text
 
 
 @pytest.mark.parametrize("api", ["openai", "responses"])
-@pytest.mark.parametrize("written", ['{"a": 1', "[1]", "null", '"x"', "1" * 100])
+@pytest.mark.parametrize("written", ['{"a": 1', "[1]", "null", '"x"', "1" * 100, '{"a": 1, "a": 2}', '{"a": NaN}'])
 def test_arguments_that_are_no_object_are_refused_and_never_run(api: str, written: str, tmp_path: Path) -> None:
     (result,) = run(tmp_path, FORMS[api](("t__add", written))).results
     assert result.error.kind == "INPUT_SCHEMA_INVALID" and "JSON object" in result.error.message
@@ -140,7 +154,14 @@ def test_objects_of_an_sdk_and_messages_alone_are_read_too(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    "response", [{"role": "assistant", "content": "Hello."}, {"content": [{"type": "text", "text": "Hi"}]}]
+    "response",
+    [
+        {"role": "assistant", "content": "Hello."},
+        {"content": [{"type": "text", "text": "Hi"}]},
+        {"choices": []},
+        {"candidates": [{"finishReason": "SAFETY"}]},
+        {"promptFeedback": {"blockReason": "SAFETY"}},
+    ],
 )
 def test_a_response_without_calls_has_no_results(response: Any, tmp_path: Path) -> None:
     outcome = run(tmp_path, response)

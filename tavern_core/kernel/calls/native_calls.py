@@ -16,9 +16,10 @@ from typing import Any, Final, Literal
 
 from tavern_core.errors import InputInvalid, UsageError
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.kernel.calls.text_call_report import next_step
+from tavern_core.kernel.calls.text_call_report import failure_text, next_step
 from tavern_core.model.message_translation import Language
 from tavern_core.model.result import ToolResult
+from tavern_core.schema.json_reader import NotJson, read_json
 from tavern_core.schema.provider_tool_export import wire_name
 from tavern_core.tam import neutralise
 
@@ -115,10 +116,11 @@ def write_results(
 
 
 def text_of(result: ToolResult, language: Language, name: Callable[[str], str | None] = wire_name) -> str:
-    """A result as text for a model: the content and what to do with a job, or the error with its repair; `name` as for `next_step`."""
+    """A result as text for a model: the content and what to do with a job, or the error with a repair that a model can do; `name` as for
+    `next_step`.
+    """
     if result.error is not None:
-        fix = f" {result.error.fix}" if result.error.fix else ""
-        return neutralise(f"{result.error.kind}: {result.error.message}{fix}")
+        return failure_text(result.error, language)
     texts = [
         str(b["text"]) if b.get("type") == "text" else json.dumps(dict(b), ensure_ascii=False) for b in result.content
     ]
@@ -133,8 +135,9 @@ def _plain(response: Any) -> Any:
 
 def _openai(data: Mapping[str, Any]) -> Iterable[NativeCall] | None:
     message = data
-    if isinstance(choices := data.get("choices"), Sequence) and choices:
-        if "message" not in (choice := _mapping(choices[0])) and "delta" in choice:
+    if isinstance(choices := data.get("choices"), list | tuple):
+        choice = _mapping(choices[0]) if choices else {}
+        if "message" not in choice and "delta" in choice:
             return None  # a piece of a stream
         message = _mapping(choice.get("message"))
     elif "tool_calls" not in data and data.get("role") != "assistant":
@@ -165,6 +168,8 @@ def _gemini(data: Mapping[str, Any]) -> Iterable[NativeCall] | None:
     content = data
     if isinstance(candidates := data.get("candidates"), list):
         content = _mapping(_mapping(candidates[0]).get("content")) if candidates else {}
+    elif "promptFeedback" in data:  # the prompt was refused, so there are no candidates
+        return ()
     elif not isinstance(data.get("parts"), list):
         return None
     parts = (_mapping(part) for part in _list(content.get("parts")))
@@ -183,8 +188,8 @@ _READERS: Final[Mapping[Api, Callable[[Mapping[str, Any]], Iterable[NativeCall] 
 def read_arguments(written: str) -> dict[str, Any] | None:
     """The arguments of a call as a model wrote them; None if they are not a JSON object."""
     try:
-        arguments = json.loads(written or "{}")
-    except (ValueError, RecursionError):
+        arguments = read_json(written or "{}")
+    except NotJson:
         return None
     return arguments if isinstance(arguments, dict) else None
 
@@ -193,7 +198,7 @@ def not_an_object(tool: str, written: str) -> InputInvalid:
     """The error of a call with such arguments."""
     return InputInvalid(
         f"{tool}: the arguments are not a JSON object: {written[:200]}",
-        hint='write the arguments as one JSON object, such as {} or {"text": "…"}',
+        hint='write the arguments as one JSON object with each key once, such as {} or {"text": "…"}',
         fixFor="caller",
     )
 

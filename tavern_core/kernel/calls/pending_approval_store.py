@@ -292,7 +292,7 @@ class StoredApprovals:
         record, known = self._found(approval)
         who = _entitled(by, known)
         if known.state != "pending":
-            raise UsageError(f"{approval} is {known.state} already", hint="`tavern approvals list` shows all requests")
+            raise UsageError(f"{approval} is {known.state} already", hint="`tavern approvals list --all` shows it")
         now = time.time()
         data = json.loads(record.data)
         decided: dict[str, Any] = {**data, "by": who, "reason": reason[:1000], "until": now + self._seconds}

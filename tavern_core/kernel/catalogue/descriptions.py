@@ -55,7 +55,9 @@ class Descriptions:
         found = names.tool_id(wire_name)
         if found is None:
             raise ToolNotFound(
-                f"no tool has the wire name {wire_name!r:.200}", hint=did_you_mean(wire_name, names.all())
+                f"no tool has the wire name {wire_name!r:.200}",
+                hint=did_you_mean(wire_name, names.all()),
+                fixFor="caller",
             )
         return found
 

@@ -335,14 +335,19 @@ class Jobs(Mapping[str, Job]):
             return kept.facts.get("process") == process
 
         again = partial(replace, status="queued", error=None, questions=())
+        asked = [str(question["id"]) for question in found.job.questions]
+        running.known += [(name, value) for name in asked for value in self._records.answer_left(id_, name)]
+        answers = self._changes.disk.arguments({"given": [*running.known]}) or {}
         try:
-            changed = self._changes.change(id_, again, is_as_found, process=process)
+            changed = self._changes.change(id_, again, is_as_found, process=process, answers=answers.get("given", ()))
         except StateDamaged:  # it may stand there as ours nevertheless, and nobody runs it
             before = partial(replace, status=found.record.state, questions=found.job.questions)
             undo = partial(self._changes.change, id_, before, is_ours, **found.facts)
             self._running.owed.owe(id_, undo, is_dispensable=True)
             raise
         if changed is not None:
+            for name in asked:
+                self._records.forget_answer(id_, name)
             self._running.take_up(running)
         return changed
 
