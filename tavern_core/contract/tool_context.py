@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, Protocol, get_args
 
 from tavern_core.contract.trace_context import trace_headers
-from tavern_core.errors import CallCancelled, InputRequired, OutputTooLarge, UsageError
+from tavern_core.errors import CallCancelled, CallTimeout, InputRequired, OutputTooLarge, UsageError
 from tavern_core.model.question import Question, QuestionKind, prompt_and_schema
 
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -81,11 +81,14 @@ class ToolContext:
         return trace_headers()
 
     def check(self) -> None:
-        """Raise if this call was cancelled, because sync code cannot be stopped from outside.
+        """Raise if nobody waits for this call any more, because sync code cannot be stopped from outside.
 
         Raises:
+            CallTimeout: its time is over (TIMEOUT).
             CallCancelled: it was cancelled (CANCELLED).
         """
+        if self.seconds_left == 0:
+            raise CallTimeout("the time of the call is over", hint="ask for less, or give it more time", outcome="unknown")
         if self.is_cancelled:
             raise CallCancelled("the call was cancelled", outcome="unknown")
 

@@ -888,6 +888,32 @@ def test_a_call_is_cancelled_by_its_caller_or_the_host_alone() -> None:
         host.cancel("x", context="user:ann")  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("outer", [False, True], ids=["its own", "that of the call around it"])
+@pytest.mark.parametrize("checks", [False, True], ids=["is_cancelled", "check"])
+def test_sync_work_on_the_thread_of_its_caller_sees_that_its_time_is_over(outer: bool, checks: bool) -> None:
+    results: list[Any] = []
+
+    @tool
+    def spins(ctx: ToolContext) -> int:
+        while not ctx.is_cancelled:
+            time.sleep(0.001)
+        if checks:
+            ctx.check()
+        return 1
+
+    @tool
+    def around() -> int:
+        results.append(host.invoke_sync("app:spins"))
+        return 1
+
+    host.tools.register(spins)
+    host.tools.register(around)
+    context = CallContext(budget=Budget(timeout_ms=50))
+    results.append(host.invoke_sync("app:around" if outer else "app:spins", context=context))
+    assert [result.error.kind for result in results] == ["TIMEOUT"] * len(results)
+    assert results[0].error.outcome == ("unknown" if checks else "done")
+
+
 def test_sync_work_in_a_thread_is_notified_and_not_awaited() -> None:
     ids: list[str] = []
     saw: list[bool] = []

@@ -403,7 +403,9 @@ def test_a_job_that_was_answered_without_a_process_does_not_ask_again_when_it_is
     shown: list[str] = []
     with Desk().open(tmp_path) as tavern:
         assert tavern.jobs.answer(job, True if name == "desk:pay" else {"count": 7})
-        tavern.events.subscribe(lambda _: shown.extend(each["id"] for each in tavern.jobs[job].questions), "JOB_CHANGED")
+        tavern.events.subscribe(
+            lambda _: shown.extend(each["id"] for each in tavern.jobs[job].questions), "JOB_CHANGED"
+        )
         tavern.wait(tavern.jobs.resume(job))
         tavern.wait(tavern.jobs.wait(job, 20))
     assert asked not in shown

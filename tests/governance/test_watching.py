@@ -160,6 +160,36 @@ def test_a_job_belongs_to_the_trace_of_the_call_that_began_it(tmp_path: Path, na
     assert [event.data["status"] for event in events] == ["queued", "running", "completed"]
 
 
+@tool
+async def waits(ctx: ToolContext) -> None:
+    ctx.progress(0)
+    await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("how", ["its job is cancelled", "its caller goes away"])
+def test_the_span_of_a_call_that_is_cancelled_has_failed(tmp_path: Path, how: str) -> None:
+    EXPORTER.clear()
+
+    async def cancelled() -> None:
+        begun, loop = asyncio.Event(), asyncio.get_running_loop()
+        async with Tavern.open({}, home=tmp_path / "home", plugins=[Plugin([waits], name="t")]) as host:
+            host.events.subscribe(lambda _: loop.call_soon_threadsafe(begun.set), "TOOL_PROGRESS")
+            is_job = how == "its job is cancelled"
+            call = asyncio.ensure_future(host.invoke("t:waits", job=is_job))
+            await begun.wait()
+            if is_job:
+                job = str((await call).job)
+                host.jobs.cancel(job)
+                await host.jobs.wait(job, 30)
+            else:
+                call.cancel()
+                await asyncio.gather(call, return_exceptions=True)
+
+    asyncio.run(cancelled())
+    failed = [span for span in EXPORTER.get_finished_spans() if not span.status.is_ok]
+    assert [(span.attributes or {})["error.type"] for span in failed] == ["CANCELLED"]
+
+
 BEGINS = """
 import json, queue, sys
 from tavern_core import CallContext, Plugin, Tavern, ToolContext, tool

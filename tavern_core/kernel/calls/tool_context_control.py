@@ -93,7 +93,7 @@ class CallControl:
 
     @property
     def is_cancelled(self) -> bool:
-        return is_given_up(self._call)
+        return self._call.seconds == 0 or is_given_up(self._call)  # no timer rings on the thread of `invoke_sync`
 
     @property
     def is_again(self) -> bool:

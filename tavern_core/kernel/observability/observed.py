@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import contextmanager
@@ -75,7 +76,11 @@ class ObservedPipeline(Pipeline):
         caller = context if isinstance(context, CallContext) else None
         name = written if isinstance(written, str) else type(written).__name__
         with spans.around(name, caller, door) as span:
-            result = await call
+            try:
+                result = await call
+            except asyncio.CancelledError:
+                spans.fail(span, "CANCELLED")
+                raise
             spans.end(span, result)
         return result
 
@@ -137,8 +142,12 @@ class Spans:
         if result.call_id:
             span.set_attribute("gen_ai.tool.call.id", result.call_id)
         if result.error is not None:
-            span.set_attribute("error.type", result.error.kind)
-            span.set_status(self._trace.StatusCode.ERROR, result.error.kind)
+            self.fail(span, result.error.kind)
+
+    def fail(self, span: Any, kind: str) -> None:
+        """Say that the call failed."""
+        span.set_attribute("error.type", kind)
+        span.set_status(self._trace.StatusCode.ERROR, kind)
 
     def _parent(self, context: CallContext | None) -> Any:
         """Where the call comes from; None: from the span that is current."""
