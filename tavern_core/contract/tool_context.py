@@ -88,7 +88,9 @@ class ToolContext:
             CallCancelled: it was cancelled (CANCELLED).
         """
         if self.seconds_left == 0:
-            raise CallTimeout("the time of the call is over", hint="ask for less, or give it more time", outcome="unknown")
+            raise CallTimeout(
+                "the time of the call is over", hint="ask for less, or give it more time", outcome="unknown"
+            )
         if self.is_cancelled:
             raise CallCancelled("the call was cancelled", outcome="unknown")
 

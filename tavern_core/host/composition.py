@@ -241,7 +241,7 @@ def _limit_table(base: Foundation, kept: RecordStore) -> LimitTable:
     limits = base.config.limits
     callers = {key: rule.limits() for key, rule in limits.callers.items()}
     table = LimitTable(kept, callers, limits.retries, limits.cache_bytes, base.recorder, base.diagnostics)
-    base.signals.settings.subscribe(table.cache.clear)
+    base.signals.answers.subscribe(table.cache.clear)
     return table
 
 
@@ -280,7 +280,7 @@ def _settings(base: Foundation, hooks: HookTable, calls: HookCalls, undeclared: 
         return step_by_hand(calls.change_settings(asked, changes, base.inline)) if asked else None
 
     def saved(made: Any) -> None:
-        base.signals.settings.emit()
+        base.signals.answers.emit()
         base.recorder.note(SETTINGS_CHANGED, {"changes": {c.key: c.new for c in made.changes}})
 
     layers = SettingLayers(

@@ -28,8 +28,8 @@ class Signals:
     """Objects passed to plugins are stale: services, grants or states have changed."""
     lookup: Signal
     """A listing of tools is about to start: tools read from files are updated."""
-    settings: Signal
-    """A setting was changed."""
+    answers: Signal
+    """Cached answers of tools are stale: a setting or the code of a plugin has changed."""
 
 
 @dataclass(frozen=True, slots=True)

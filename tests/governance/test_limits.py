@@ -511,13 +511,43 @@ def test_a_call_does_not_wait_for_an_equal_one_on_an_event_loop_that_has_stopped
         stopped.close()
 
 
+@pytest.mark.parametrize("how", ["reload", "disable and enable"])
+def test_a_cached_answer_does_not_outlive_the_code_that_gave_it(tmp_path: Path, how: str) -> None:
+    plugin = tmp_path / "plugins" / "shelf"
+    plugin.mkdir(parents=True)
+    (plugin / "plugin.yaml").write_text(
+        "name: shelf\nversion: '1'\ntools: [{id: look, implementation: {type: python}}]\n", "utf-8"
+    )
+    code = """
+from tavern_core import hookimpl, tool
+
+@tool(read_only=True, limits={"cache_ms": 60_000})
+def look() -> int:
+    return NUMBER
+
+@hookimpl
+def tavern_register_tools():
+    return [look]
+"""
+    (plugin / "__init__.py").write_text(code.replace("NUMBER", "1"), "utf-8")
+    with Tavern.open({"plugins": {"roots": [str(tmp_path / "plugins")]}}, home=tmp_path / "home") as host:
+        assert [host.invoke_sync("shelf:look").value for _ in range(2)] == [1, 1]
+        (plugin / "__init__.py").write_text(code.replace("NUMBER", "2000"), "utf-8")
+        if how == "reload":
+            host.plugins.reload_sync("shelf")
+        else:
+            host.plugins.disable_sync("shelf")
+            host.plugins.enable_sync("shelf")
+        assert host.invoke_sync("shelf:look").value == 2000
+
+
 def test_what_was_begun_before_a_setting_changed_is_not_cached(tmp_path: Path) -> None:
     async def main() -> None:
         oven = Oven()
         async with Tavern.open({}, home=tmp_path / "home", plugins=[Plugin([oven.bread], name="t")]) as host:
             first = asyncio.ensure_future(host.invoke("t:bread"))
             await oven.begun.wait()
-            host._host.base.signals.settings.emit()
+            host._host.base.signals.answers.emit()
             oven.released.set()
             assert (await first).ok and (await host.invoke("t:bread")).ok
             assert (await host.invoke("t:bread")).meta["cached"]

@@ -53,6 +53,7 @@ def forget(record: Record, tables: Tables) -> None:
     record.provides = {}
     record.specs = None
     record.claimed = False
+    tables.base.signals.answers.emit()
 
 
 async def stop_started(record: Record, tables: Tables) -> None:
