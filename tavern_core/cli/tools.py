@@ -211,7 +211,10 @@ def _described(
 
 
 def _about(spec: ToolSpec) -> str:
-    return shorten(spec.description, _DESCRIPTION_WIDTH)
+    """Its description, after the name that it has in the system behind it where that cannot stand in an id."""
+    own = spec.display_name if spec.resource_id not in (None, spec.local_name) else ""
+    is_said = not own or spec.description.startswith(own)
+    return shorten(spec.description if is_said else f"{own}: {spec.description}", _DESCRIPTION_WIDTH)
 
 
 def _facts(spec: ToolSpec, needs: str) -> list[tuple[str, Any]]:

@@ -53,7 +53,10 @@ def show(session: Session, upstream: str) -> None:
         diff = {tool: [one.to_json() for one in places] for tool, places in changes.items()}
         session.out.json({**found.to_json(), "changes": diff})
         return
-    session.out.facts([*_facts(found), *((f"left out: {name}", why) for name, why in found.left_out.items())])
+    specs = (spec for spec in host.tools.snapshot() if spec.id in found.tools)
+    named = [(f"{spec.id} is", spec.display_name) for spec in specs if spec.resource_id != spec.local_name]
+    left_out = [(f"left out: {name}", why) for name, why in found.left_out.items()]
+    session.out.facts([*_facts(found), *named, *left_out])
     for tool, places in changes.items():
         session.out.text(f"\n{tool} is not as it was reviewed:")
         for one in places:

@@ -43,7 +43,7 @@ def test_a_file_is_made_where_there_is_none(tavern: Run, project: Path) -> None:
     ("words", "says"),
     [
         (("mpc", "--", "mcp-server-time"), "did you mean 'mcp'?"),
-        (("n8n", "ftp://n8n.test"), "an upstream of kind n8n is reached by `url`"),
+        (("n8n", "ftp://n8n.test"), "is not an address of an upstream"),
         (("comfyui", "--", "comfyui"), "an upstream of kind comfyui is reached by `url`"),
         (("langchain", "https://x.test"), "an upstream of kind langchain is reached by `package`"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -316,6 +317,16 @@ def test_two_folders_of_one_name_and_a_review_say_what_holds_for_such_plugins(pr
     assert "plugin-manifest.json" in conflict.hint
     reviewed = programs.tavern("plugins", "review", "same", cwd=project.root, home=project.root / "home")
     assert reviewed.stdout.splitlines()[0] == "same 1.0.0, for the sandbox of scripts"
+
+
+def test_a_command_in_another_script_is_shown_and_found_by_its_name(project: Project) -> None:
+    project.vcp("名字", capabilities={"invocationCommands": [{"command": "搜索", "description": "Looks."}]})
+    project.write("tavern.yaml", "plugins: {vcp: [vcp]}\n")
+    with project.host() as host:
+        (spec,) = (spec for spec in host.tools.list() if spec.display_name == "搜索")
+        assert [found.id for found in host.tools.search("搜索")] == [spec.id]
+    listed = programs.tavern("tools", "list", cwd=project.root, home=project.root / "home").stdout
+    assert re.search(rf"^{spec.id} +搜索: From the third-party VCP plugin 名字", listed, re.MULTILINE)
 
 
 def test_listing_runs_and_imports_nothing(project: Project) -> None:

@@ -186,6 +186,8 @@ class _Reading:
             self._text("version")[:100] or "0",
             ("vcp", "third-party"),
             schema or inferred_schema(guess),
+            resource_id=identifier,
+            display_name="" if local == identifier else seen(identifier),
             plugin=self._plugin,
             timeout_ms=timeout,
             implementation=implementation,
