@@ -57,7 +57,11 @@ class Calls:
         listing = await self._listings.of(holder)
         name, arguments = params.name, params.arguments or {}
         if name == CALL_TOOL and listing.profile is not None and listing.profile.listing == "search":
-            name, arguments, rest = arguments.get("tool"), arguments.get("arguments") or {}, {*arguments} - _OF_CALL_TOOL
+            name, arguments, rest = (
+                arguments.get("tool"),
+                arguments.get("arguments") or {},
+                {*arguments} - _OF_CALL_TOOL,
+            )
             if rest or not isinstance(name, str) or not isinstance(arguments, Mapping):
                 return error_result(_HOW_TO_CALL)
         tool = listing.tool_id(name)
