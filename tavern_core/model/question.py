@@ -98,11 +98,15 @@ def _message(given: object, place: str) -> dict[str, Any]:
     content = given.get("content")
     if isinstance(content, str):
         content = {"type": "text", "text": content}
-    for block in content if isinstance(content, list) else [content]:
-        kind = block.get("type") if isinstance(block, Mapping) else None
-        if not isinstance(kind, str) or not all(isinstance(block.get(key), str) for key in _PARTS.get(kind, ())):
-            raise UsageError(f"the content of {place} of a completion is no text and no block", hint=_MESSAGE_HINT)
+    if not all(map(_is_block, content if isinstance(content, list) else [content])):
+        raise UsageError(f"the content of {place} of a completion is no text and no block", hint=_MESSAGE_HINT)
     return {**given, "content": content}
+
+
+def _is_block(given: object) -> bool:
+    if not isinstance(given, Mapping) or not isinstance(kind := given.get("type"), str):
+        return False
+    return all(isinstance(given.get(key), str) for key in _PARTS.get(kind, ()))
 
 
 def prompt_and_schema(

@@ -167,7 +167,7 @@ def test_where_no_one_listens_is_a_clear_error(tmp_path: Path) -> None:
         address = f"http://127.0.0.1:{taken.getsockname()[1]}/mcp"
         with evil(address, tmp_path) as opened, pytest.raises(TavernError, match="ConnectError") as error:
             opened.upstreams.refresh_sync("evil")
-        assert error.value.code == "CONNECTION_LOST"
+        assert error.value.code == "CONNECTION_LOST" and "start the server" in (error.value.hint or "")
 
 
 @contextmanager

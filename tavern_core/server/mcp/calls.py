@@ -57,13 +57,10 @@ class Calls:
         listing = await self._listings.of(holder)
         name, arguments = params.name, params.arguments or {}
         if name == CALL_TOOL and listing.profile is not None and listing.profile.listing == "search":
-            name, arguments, rest = (
-                arguments.get("tool"),
-                arguments.get("arguments") or {},
-                {*arguments} - _OF_CALL_TOOL,
-            )
-            if rest or not isinstance(name, str) or not isinstance(arguments, Mapping):
+            asked, given = arguments.get("tool"), arguments.get("arguments") or {}
+            if arguments.keys() - _OF_CALL_TOOL or not isinstance(asked, str) or not isinstance(given, Mapping):
                 return error_result(_HOW_TO_CALL)
+            name, arguments = asked, dict(given)
         tool = listing.tool_id(name)
         if tool is None:
             text = f"there is no tool {name!r:.200}"

@@ -171,9 +171,7 @@ class Changes:
                 self._has_changed = False
                 before, self._seen = self._seen, await asyncio.to_thread(self._look)
                 await self._send(*(old != new for old, new in zip(before, self._seen, strict=True)))
-            for uri in dict.fromkeys(
-                each for uri in updated for each in (uri, in_ascii(uri))
-            ):  # as a client may write it
+            for uri in dict.fromkeys((*updated, *map(in_ascii, updated))):  # as a client may write it
                 for client in self._clients.values():
                     if uri in client.watched:
                         client.notify(uri)

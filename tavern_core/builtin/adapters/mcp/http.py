@@ -247,5 +247,6 @@ def _lost(error: httpx2.HTTPError, name: str) -> CallError:
     """Only a server that no one can connect to is a lost connection; other requests have connections of their own."""
     why = f"{type(error).__name__}: {error}"[:300] if str(error) else type(error).__name__
     if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
-        return ConnectionLost(f"{name}: {why}", outcome="none", retryable=True)
+        hint = f"start the server, or correct `url` of {name} in tavern.yaml"
+        return ConnectionLost(f"{name} cannot be reached: {why}", hint=hint, outcome="none", retryable=True)
     return UpstreamError(f"{name}: the answer broke off: {why}", outcome="unknown", retryable=True)
