@@ -460,6 +460,42 @@ def test_a_call_by_call_tool_that_is_wrong_says_how_to_call(tmp_path: Path, era:
 
 
 @pytest.mark.parametrize("era", ERAS)
+def test_texts_of_prompts_and_addresses_become_what_the_tool_behind_them_takes(tmp_path: Path, era: str) -> None:
+    @tool(read_only=True)
+    def page(number: int, big: bool = False, title: str = "") -> str:
+        """A page."""
+        return f"{number + 1} {big} {title!r}"
+
+    @hookimpl
+    def tavern_register_tools() -> list[Any]:
+        return [page]
+
+    @hookimpl
+    def tavern_register_resources() -> list[Resource]:
+        return [Resource("pages", "page://{number}/{title}", "page")]
+
+    @hookimpl
+    def tavern_register_prompts() -> list[Prompt]:
+        return [Prompt("describe", "page")]
+
+    hooks = (tavern_register_tools, tavern_register_resources, tavern_register_prompts)
+    plugin = Plugin(SimpleNamespace(**{hook.__name__: hook for hook in hooks}), name="book")
+    with open_shop(tmp_path, None, None, plugin) as (url, tavern, _):
+        token = tavern.tokens.create("agent:reader")[1]
+
+        async def main() -> None:
+            async with client(url, token, era) as session:
+                given = {"number": "5", "big": "true", "title": "7"}
+                assert (await session.get_prompt("describe", given)).messages[0].content.text == "6 True '7'"
+                assert (await session.read_resource("page://41/7")).contents[0].text == "42 False '7'"
+                for wrong in (session.get_prompt("describe", {"number": "x"}), session.read_resource("page://x/7")):
+                    with pytest.raises(MCPError, match="/number: must be integer"):
+                        await wrong
+
+        asyncio.run(main())
+
+
+@pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("written", ["book://图书/1", "book://%E5%9B%BE%E4%B9%A6/1"])
 def test_an_address_beyond_ascii_is_read_and_watched_in_both_spellings(tmp_path: Path, era: str, written: str) -> None:
     class Books:

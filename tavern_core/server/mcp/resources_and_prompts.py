@@ -40,6 +40,7 @@ from tavern_core.model.naming_rules import split_id
 from tavern_core.model.result import ToolResult
 from tavern_core.model.skill import RUN
 from tavern_core.model.tool import ToolSpec
+from tavern_core.schema.text_coercion import coerce_text
 from tavern_core.server.mcp.calls import Calls, is_modern
 from tavern_core.server.mcp.changes import MOST_WATCHED, Changes
 from tavern_core.server.mcp.content import complete, error_text, in_ascii, prompt_messages, resource_contents
@@ -153,7 +154,8 @@ class Offers:
             return complete(contents=contents, ttlMs=0, cacheScope="private")
 
         listing = await self._listings.of(holder_of(ctx))
-        return await self._calls.answered(ctx, params, listing, resource.tool, arguments, shape=shape)
+        given = _typed(listing, resource.tool, arguments)
+        return await self._calls.answered(ctx, params, listing, resource.tool, given, shape=shape)
 
     async def _artifact(self, ctx: ServerRequestContext[Any, Any], uri: str) -> dict[str, Any]:
         artifacts, context = self._tavern.artifacts, holder_of(ctx).context()
@@ -193,7 +195,7 @@ class Offers:
 
         listing = await self._listings.of(holder_of(ctx))
         is_skill = listing.specs[prompt.tool].kind == "skill"
-        arguments = {} if is_skill else params.arguments or {}
+        arguments = {} if is_skill else _typed(listing, prompt.tool, params.arguments or {})
         return await self._calls.answered(ctx, params, listing, prompt.tool, arguments, shape=shape)
 
     async def complete(self, ctx: ServerRequestContext[Any, Any], params: CompleteRequestParams) -> dict[str, Any]:
@@ -313,6 +315,13 @@ def _arguments(resource: Resource, uri: str) -> dict[str, Any] | None:
         return UriTemplate.parse(in_ascii(resource.uri)).match(in_ascii(uri))
     except InvalidUriTemplate:
         return None
+
+
+def _typed(listing: Listing, tool: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments in the types that the tool declares: a client has only texts. One that fits no type stays, for the call to refuse."""
+    texts = {name: text for name, text in given.items() if isinstance(text, str)}
+    values, _ = coerce_text(listing.specs[tool].input_schema, texts)
+    return {**given, **values}
 
 
 def _must_be_ok(result: ToolResult, **data: Any) -> None:
