@@ -68,6 +68,7 @@ def test_a_token_says_exactly_what_its_calls_may_do(tmp_path: Path) -> None:
         ("agent:x", {"audience": ""}, "audience"),
         ("agent:x", {"days": 0}, "time for which"),
         ("agent:x", {"days": -1}, "time for which"),
+        ("agent:a", {"permissions": ["danger:*"]}, "'danger:\\*' allows nothing"),
     ],
 )
 def test_a_token_that_makes_no_sense_is_refused(tmp_path: Path, principal: str, options: Any, says: str) -> None:

@@ -126,6 +126,10 @@ class Tokens:
         granted, held = _names(permissions, "permissions"), _names(roles, "roles")
         made = Token(id_, principal, granted, profile, held, user_id, approver, audience, name[:_LONGEST], now, expires)
         made.context()  # refuses what is not a capability
+        if useless := sorted(entry for entry in granted if entry.startswith("danger") and "*" in entry):
+            raise UsageError(
+                f"{useless[0]!r} allows nothing: no pattern covers it", hint="name danger:destructive literally"
+            )
         stored = {**made.to_json(), "expires": expires, "hash": _hash(secret)}
         self._records.add(Record(KIND, id_, principal, "valid", to_json(stored).decode(), now, expires))
         return made, f"tvn_{id_}_{secret}"
