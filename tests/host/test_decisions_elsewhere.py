@@ -100,8 +100,8 @@ class Home:
         done = programs.tavern("plugins", *words, cwd=self.folder, home=self.folder / "home")
         assert done.returncode == 0, done.stderr
 
-    def open(self) -> Tavern:
-        return Tavern.open(self.folder / "tavern.yaml", home=self.folder / "home")
+    def open(self, *, locked: bool = False) -> Tavern:
+        return Tavern.open(self.folder / "tavern.yaml", home=self.folder / "home", locked=locked)
 
 
 @pytest.fixture
@@ -165,6 +165,17 @@ def test_a_lock_file_that_is_gone_or_corrupt_grants_a_running_host_nothing(home:
         assert looked(host) == "seen"
         lock.unlink() if text is None else lock.write_text(text, encoding="utf-8")
         until(lambda: looked(host) == "POLICY_DENIED")
+
+
+@pytest.mark.parametrize("text", [None, "", "not: [a lock file"])
+def test_a_running_locked_host_stops_plugins_that_are_no_longer_in_the_lock_file(home: Home, text: str | None) -> None:
+    home.add("ink", permissions="")
+    home.types("lock")
+    lock = home.folder / "tavern.lock"
+    with home.open(locked=True) as host:
+        assert host.plugins.activate_sync("ink").state == "active"
+        lock.unlink() if text is None else lock.write_text(text, encoding="utf-8")
+        until(lambda: host.plugins["ink"].state == "failed")
 
 
 def test_a_list_of_disabled_plugins_that_becomes_corrupt_enables_none_in_a_running_host(home: Home) -> None:

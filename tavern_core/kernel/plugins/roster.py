@@ -135,7 +135,10 @@ class Roster:
         """Whether the lock file says something else now about a plugin than what it runs with."""
         if record.candidate.source in GRANTED_BY_PASSING:
             return False
-        now, known = granted_now(record, self._around(self._grants.read())), record.standing
+        grants, known = self._grants.read(), record.standing
+        if self._grants.is_frozen and grants.get(record.name) is None:
+            return True
+        now = granted_now(record, self._around(grants))
         rights = now.granted, now.undecided, now.scopes, now.kept_apart
         return now.state not in USABLE or rights != (known.granted, known.undecided, known.scopes, known.kept_apart)
 
