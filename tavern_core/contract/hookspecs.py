@@ -392,8 +392,9 @@ def tavern_before_register_tool(tool: ToolSpec, owner: str, ctx: PluginContext) 
     """Called for each tool of another plugin (`owner`) before it is registered.
 
     Return a changed copy (``dataclasses.replace``), `deny(why)` to leave the tool out, or None. The host validates the
-    result again and records who changed what; the tool's id, owner and code cannot change, and capabilities, approval,
-    `destructive` and `optional` can be added but not removed. An error leaves the tool out.
+    result again and records who changed what. The tool's id, owner and code cannot change. Capabilities, approval,
+    `destructive`, `untrusted`, `optional`, settings, time-out and limits of calls can be tightened, not loosened, and
+    `read_only` cannot be added. Marks of secret and guarded parameters stay. An error leaves the tool out.
     """
 
 

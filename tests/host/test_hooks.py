@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import itertools
 import json
 import threading
@@ -11,10 +12,21 @@ from typing import Any
 
 import pytest
 
-from tavern_core import CallContext, Plugin, Tavern, ToolResult, deny, hookimpl, require_approval, tool
+from tavern_core import (
+    CallContext,
+    Plugin,
+    Tavern,
+    ToolLimits,
+    ToolResult,
+    ToolSpec,
+    deny,
+    hookimpl,
+    require_approval,
+    tool,
+)
 
 from .conftest import Opened, run
-from .workshop import HELLO, TOOL, Workshop, codes, reported
+from .workshop import HELLO, TOOL, Workshop, codes, ids, reported
 
 QUICK = {"limits": {"hookTimeoutMs": 150}}
 
@@ -350,8 +362,6 @@ def test_a_hook_that_changes_more_than_it_may_is_refused(opened: Opened, what: s
 
 
 def test_a_hook_may_change_the_purpose_and_that_is_recorded(opened: Opened) -> None:
-    import dataclasses
-
     events: list[Any] = []
     host = host_with(
         opened,
@@ -660,8 +670,6 @@ def test_an_error_that_cannot_be_printed_is_reported_by_its_name(opened: Opened,
 
 
 def test_a_changed_failure_keeps_its_kind_of_outcome(opened: Opened) -> None:
-    import dataclasses
-
     def polite(result: Any) -> Any:
         return None if result.ok else result.replace(error=dataclasses.replace(result.error, message="sorry"))
 
@@ -795,8 +803,6 @@ def test_tryfirst_without_the_grant_runs_in_its_usual_place(workshop: Workshop, 
 
 
 def describe(tool: Any) -> Any:
-    import dataclasses
-
     return dataclasses.replace(tool, description=tool.description + " (reviewed)")
 
 
@@ -809,8 +815,6 @@ def test_a_hook_may_change_how_tools_are_described(opened: Opened) -> None:
 
 
 def test_a_hook_may_narrow_what_tools_accept(opened: Opened) -> None:
-    import dataclasses
-
     narrow = {"type": "object", "properties": {"n": {"type": "integer", "maximum": 5}}, "required": ["n"]}
     host = host_with(
         opened,
@@ -856,6 +860,51 @@ def test_a_tool_is_left_out_when_its_review_says_so_or_breaks(opened: Opened, wh
     assert "t:number" in reported(host, "TOOL_LEFT_OUT")
     host.plugins.disable_sync("review")
     assert host.invoke_sync("t:number").ok
+
+
+SETTING = {"key": "need", "type": "string", "required": True}
+GUARDED = {
+    "pin": {"type": "string", "format": "password"},
+    "at": {"type": "string", "x-tavern": {"guard": "url"}},
+    "day": {"type": "string", "format": "date"},
+}
+CHANGES: dict[str, tuple[dict[str, Any], str]] = {
+    "no limits": ({"limits": ToolLimits()}, "limits"),
+    "a higher rate": ({"limits": ToolLimits(rate="2/minute", concurrency=2)}, "limits"),
+    "the same rate in another unit": ({"limits": ToolLimits(rate="60/hour", concurrency=2)}, ""),
+    "a lower rate": ({"limits": ToolLimits(rate="1/day", concurrency=2)}, ""),
+    "more at a time": ({"limits": ToolLimits(rate="1/minute", concurrency=3)}, "limits"),
+    "fewer at a time": ({"limits": ToolLimits(rate="1/minute", concurrency=1)}, ""),
+    "no time-out": ({"timeout_ms": None}, "timeout_ms"),
+    "more time": ({"timeout_ms": 78}, "timeout_ms"),
+    "less time": ({"timeout_ms": 76}, ""),
+    "no settings": ({"config_schema": ()}, "its settings"),
+    "a setting that is not required": ({"config_schema": ({**SETTING, "required": False},)}, "its settings"),
+    "a further setting": ({"config_schema": (SETTING, {"key": "more", "type": "string"})}, ""),
+    "read-only": ({"read_only": True}, "that it is not read_only"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_hook_tightens_what_guards_a_tool_and_loosens_nothing(opened: Opened, change: str) -> None:
+    fields, refused = CHANGES[change]
+    spec = ToolSpec(
+        "guarded", "x", impl=lambda: 1, timeout_ms=77, config_schema=(SETTING,),
+        limits=ToolLimits(rate="1/minute", concurrency=2), input_schema={"type": "object", "properties": GUARDED},
+    )  # fmt: skip
+
+    def review(tool: Any) -> Any:
+        plain = {"type": "object", "properties": {key: {"type": "string"} for key in GUARDED}}
+        return dataclasses.replace(tool, input_schema=plain, **fields) if tool.id == "g:guarded" else None
+
+    host = opened(Plugin([spec], name="g"), hook("review", "tavern_before_register_tool", review))
+    if refused:
+        assert "g:guarded" not in ids(host)
+        assert reported(host, "TOOL_LEFT_OUT").count(f"it tried to remove a safeguard of the tool: {refused}")
+        return
+    found = host.tools["g:guarded"]
+    assert {name: getattr(found, name) for name in fields} == fields
+    assert found.input_schema["properties"] == GUARDED | {"day": {"type": "string"}}
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ from tavern_core.errors import ActivationFailed
 from tavern_core.kernel.hooks.argument_copies import is_its_code
 from tavern_core.kernel.plugins.registry_entries import schema_errors
 from tavern_core.kernel.plugins.tool_spec_validation import refuse_unsound
+from tavern_core.model.rate_and_concurrency_limits import ToolLimits, parse_rate
 from tavern_core.model.tool import ToolSpec
 
 if TYPE_CHECKING:
@@ -50,6 +51,22 @@ def changed_parts(before: ToolSpec | NodeSpec, after: ToolSpec | NodeSpec) -> li
 def _loosened(answer: ToolSpec, spec: ToolSpec) -> str:
     if gone := sorted(spec.capabilities - answer.capabilities):
         return f"the capability {gone[0]}"
-    was = {"destructive": spec.destructive, "requires_approval": spec.requires_approval, "optional": spec.optional}
-    was["untrusted"] = spec.untrusted
-    return next((name for name, value in was.items() if value and not getattr(answer, name)), "")
+    for name in ("destructive", "requires_approval", "optional", "untrusted"):
+        if getattr(spec, name) and not getattr(answer, name):
+            return name
+    if answer.read_only and not spec.read_only:
+        return "that it is not read_only"
+    if any(setting not in answer.config_schema for setting in spec.config_schema):
+        return "its settings"
+    if spec.timeout_ms is not None and (answer.timeout_ms is None or answer.timeout_ms > spec.timeout_ms):
+        return "timeout_ms"
+    return "limits" if _allow_more(answer.limits, spec.limits) else ""
+
+
+def _allow_more(now: ToolLimits, before: ToolLimits) -> bool:
+    if before.concurrency is not None and (now.concurrency is None or now.concurrency > before.concurrency):
+        return True
+    if before.rate is None or now.rate is None:
+        return before.rate is not None
+    (calls, seconds), (were, period) = parse_rate(now.rate), parse_rate(before.rate)
+    return calls / seconds > were / period

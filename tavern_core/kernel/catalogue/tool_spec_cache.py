@@ -26,7 +26,7 @@ from tavern_core.kernel.foundation import Foundation
 from tavern_core.kernel.hooks.argument_copies import shown
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.kernel.plugins.record import Record
-from tavern_core.kernel.plugins.tool_spec_reading import Owner, completed, specs_of
+from tavern_core.kernel.plugins.tool_spec_reading import Owner, completed, specs_of, with_marks
 from tavern_core.kernel.registry import Entry
 from tavern_core.model.call import HOST_PRINCIPAL, CallContext, Rights
 from tavern_core.model.capability import is_capability, is_dangerous
@@ -183,7 +183,8 @@ class ToolSpecs:
                 continue
             reason = answer.reason if isinstance(answer, Deny) else why_not(answer, spec)
             if not reason:
-                answer = replace(answer, impl=spec.impl)
+                schema = with_marks(answer.input_schema, spec.input_schema)
+                answer = replace(answer, impl=spec.impl, input_schema=schema)
                 text = f"{impl.plugin} changed {', '.join(changed_parts(spec, answer)) or 'nothing'} of tool {spec.id}"
                 self.diagnostics.add("TOOL_CHANGED", text, plugin=impl.plugin, severity="info")
                 spec = answer

@@ -319,7 +319,7 @@ async def _handled(
             try:
                 thing = await _aside(record, tables, load_handler, record, handler, seconds=seconds)
                 found.append(Described(with_cautions(spec, of_handler(thing, spec, owner))))
-            except Exception:  # noqa: BLE001, S112 - of code that cannot be read nothing holds; a call reports what is wrong
+            except (Exception, SystemExit):  # noqa: BLE001 - of code that cannot be read nothing holds; a call reports what is wrong
                 continue
     return found
 

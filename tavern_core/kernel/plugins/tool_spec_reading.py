@@ -24,8 +24,8 @@ from tavern_core.model.call import CallContext, ToolCall
 from tavern_core.model.capability import DESTRUCTIVE
 from tavern_core.model.naming_rules import RESERVED_NAMESPACES, camel, is_local_name, split_id
 from tavern_core.model.nearest import fold
+from tavern_core.model.parameter_guard_marks import MARK, guard_of
 from tavern_core.model.safe_printing import printed
-from tavern_core.model.parameter_guard_marks import MARK
 from tavern_core.model.tool import ToolSpec
 from tavern_core.schema.secret_names import is_secret_schema
 
@@ -178,7 +178,7 @@ def completed(draft: ToolSpec, coded: ToolSpec, plugin_version: str) -> ToolSpec
         description=coded.description or draft.description,
         version=draft.version if coded.version in ("", "0", plugin_version) else coded.version,
         tags=tuple(dict.fromkeys([*draft.tags, *coded.tags])),
-        input_schema=_with_marks(coded.input_schema, draft.input_schema),
+        input_schema=with_marks(coded.input_schema, draft.input_schema),
         output_schema=draft.output_schema if coded.output_schema is None else coded.output_schema,
         display_name=coded.display_name or draft.display_name,
         aliases=tuple(dict.fromkeys([*draft.aliases, *coded.aliases])),
@@ -205,7 +205,7 @@ def with_cautions(spec: ToolSpec, other: ToolSpec) -> ToolSpec:
     )
 
 
-def _with_marks(coded: Mapping[str, Any], declared: Mapping[str, Any]) -> Mapping[str, Any]:
+def with_marks(coded: Mapping[str, Any], declared: Mapping[str, Any]) -> Mapping[str, Any]:
     """The parameters of the code, with the marks of the declaration: which of them are secret, and which are guarded."""
     properties = coded.get("properties")
     if not isinstance(properties, Mapping):
@@ -214,11 +214,18 @@ def _with_marks(coded: Mapping[str, Any], declared: Mapping[str, Any]) -> Mappin
     for name, said in (declared.get("properties") or {}).items():
         own = properties.get(name)
         if isinstance(said, Mapping) and isinstance(own, Mapping):
-            whole = {**{key: said[key] for key in ("format", "writeOnly") if key in said}, **own}
-            if MARK in said:
-                whole[MARK] = {**own.get(MARK, {}), **said[MARK]}
-            marked[name] = whole if is_secret_schema(whole) or not is_secret_schema(said) else {**whole, "writeOnly": True}
+            marked[name] = _with_mark(own, said)
     return {**coded, "properties": {**properties, **marked}} if marked else coded
+
+
+def _with_mark(coded: Mapping[str, Any], declared: Mapping[str, Any]) -> Mapping[str, Any]:
+    whole = dict(coded)
+    if isinstance(mark := declared.get(MARK), Mapping):
+        own = coded.get(MARK)
+        whole[MARK] = {**own, **mark} if isinstance(own, Mapping) else mark
+    if is_secret_schema(declared) or guard_of(declared) is not None:
+        whole = {**{key: declared[key] for key in ("format", "writeOnly") if key in declared}, **whole}
+    return {**whole, "writeOnly": True} if is_secret_schema(declared) and not is_secret_schema(whole) else whole
 
 
 def of_handler(thing: Any, draft: ToolSpec, owner: Owner) -> ToolSpec:
