@@ -266,7 +266,8 @@ class ManifestCheck:
     # Tools -------------------------------------------------------------------------------------------------------------
 
     def _returned_tools(self) -> Iterator[Finding]:
-        declared = {*self._tools.ids}
+        wrong = (finding.details.get("tool") for finding in self._tools.findings if finding.severity == "error")
+        declared = {*self._tools.ids, *filter(None, wrong)}  # what is wrong with those was reported
         returned: dict[str, tuple[str, int]] = {}
         folded: set[tuple[str, str]] = set()
         for local, file, line in self._scan.returned:

@@ -305,6 +305,16 @@ def test_undeclared_ids_are_only_a_warning_when_nothing_is_declared(places: Plac
     assert report.undeclared_tools == tuple(NAMES)
 
 
+@pytest.mark.parametrize("wrong", ["parameters: {type: objekt}", "capabilities: [netwrok]"])
+def test_a_tool_whose_declaration_is_wrong_is_not_called_undeclared(places: Places, wrong: str) -> None:
+    manifest = f"tools:\n  - {{id: count, implementation: {{type: python}}, {wrong}}}\n"
+    report = check(places, TOOLS, manifest)
+    texts = reported(report)
+    assert [text for text in texts if "'third' is returned, but plugin.yaml does not declare it" in text]
+    assert not [text for text in texts if "'count'" in text]
+    assert report.undeclared_tools == tuple(NAMES[1:])
+
+
 def test_nothing_is_concluded_from_what_is_computed(places: Places) -> None:
     source = "from tavern_core import hookimpl\n@hookimpl\ndef tavern_register_tools(ctx):\n    return make_tools()\n"
     (said,) = check(places, source, declared("a", "b")).findings
