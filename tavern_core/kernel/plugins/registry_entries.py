@@ -82,8 +82,10 @@ def offered_entries(record: Record, described: Iterable[Described], diagnostics:
 
 def _refuse_other_kind(declared: ToolSpec, entry: Entry) -> None:
     """What a reviewer reads as a script, service, node or workflow must not become something else."""
-    said = declared.kind, declared.implementation
-    if declared.kind == "python" or (entry.spec is not None and (entry.spec.kind, entry.spec.implementation) == said):
+    spec = entry.spec
+    if declared.kind == "python" or (
+        spec is not None and spec.kind == declared.kind and spec.implementation in ({}, declared.implementation)
+    ):
         return
     raise ActivationFailed(
         f"{declared.source} declares the tool {declared.id!r} as a {declared.kind}, and the code of the plugin returns "
