@@ -60,7 +60,7 @@ class DocumentReads:
         """
         check_caller(context)
         caller, began = context or self.specs.default, time.monotonic()
-        shown = self.specs.base.known_secrets.mask_text(str(name)[:_LONGEST_NAME])
+        shown = self.specs.base.known_secrets.mask_text(name[:_LONGEST_NAME])
         about = {
             "principal": caller.principal,
             "requestId": caller.request_id,
@@ -124,9 +124,9 @@ class DocumentReads:
             raise PolicyDenied(lacks.reason, hint=lacks.fix, missing=list(lacks.missing), side=lacks.side)
 
 
-def _check_name(kind: Kind, name: object) -> None:
+def _check_name(kind: Kind, name: str) -> None:
     """Raises UsageError: a server would read it as another one than lists do: as the same without the blanks, for example (USAGE)."""
-    if not isinstance(name, str) or not name or not name.isprintable() or name != name.strip():
+    if not name or not name.isprintable() or name != name.strip():
         what = "address of a resource" if kind == "resource" else "name of a prompt"
         raise UsageError(
             f"{name!r:.200} is not the {what}",

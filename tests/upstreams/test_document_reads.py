@@ -144,8 +144,8 @@ def test_a_profile_may_name_a_tool_of_an_upstream_that_was_never_listed(tmp_path
         assert reads(tavern, caller(profile="reader")) == [READ, READ]
 
 
-@pytest.mark.parametrize("written", [f" {NOTE}", f"{NOTE}\n", "mini://no\tte", f"{NOTE}\x00", "", 5])
-def test_a_name_that_a_server_may_read_as_another_is_refused(tmp_path: Path, written: Any) -> None:
+@pytest.mark.parametrize("written", [f" {NOTE}", f"{NOTE}\n", "mini://no\tte", f"{NOTE}\x00", ""])
+def test_a_name_that_a_server_may_read_as_another_is_refused(tmp_path: Path, written: str) -> None:
     with host(tmp_path / "home", {"tools": {"deny": [f"mini:{NOTE}"]}}, mini=entry()) as tavern:
         events: list[Any] = []
         tavern.events.subscribe(events.append, "UPSTREAM_READ")
@@ -153,7 +153,7 @@ def test_a_name_that_a_server_may_read_as_another_is_refused(tmp_path: Path, wri
             with pytest.raises(UsageError):
                 asyncio.run(asked("mini", written, context=caller()))
         assert [(event.data["what"], event.data["name"], event.data["ok"]) for event in events] == [
-            ("resource", str(written), False), ("prompt", str(written), False),
+            ("resource", written, False), ("prompt", written, False),
         ]  # fmt: skip
 
 
