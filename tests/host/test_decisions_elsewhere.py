@@ -158,6 +158,17 @@ def test_a_plugin_loses_and_regains_what_another_process_decides(
         until(lambda: looked(host) == "seen")
 
 
+def test_a_plugin_that_another_process_enables_is_read_again(home: Home) -> None:
+    with home.open() as host:
+        assert looked(host) == "seen"
+        home.types("disable", "pen")
+        until(lambda: looked(host) == "TOOL_NOT_FOUND")
+        (home.folder / "plugins" / "pen" / "__init__.py").write_text(CODE.replace("seen", "new"), encoding="utf-8")
+        home.types("enable", "pen")
+        until(lambda: looked(host) not in ("TOOL_NOT_FOUND", "POLICY_DENIED"))
+        assert looked(host) == "new"
+
+
 @pytest.mark.parametrize("text", [None, "", "not: [a lock file"])
 def test_a_lock_file_that_is_gone_or_corrupt_grants_a_running_host_nothing(home: Home, text: str | None) -> None:
     lock = home.folder / "tavern.lock"

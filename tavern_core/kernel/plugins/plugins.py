@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, ItemsView, Iterator, Mapping, ValuesView
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -106,18 +107,25 @@ class Plugins(Mapping[str, PluginStatus]):
 
     async def catch_up(self) -> bool:
         """Let decisions take effect that other processes have written; False: a plugin is being changed, so try again."""
+        were_off = {name for name, record in self._lifecycle.records.items() if record.state == "disabled"}
         self._reconciler.judge_again()  # first: what is activated from now on has the rights of now
         off = self._states.disabled()
         records = [record for record in self._lifecycle.records.values() if not record.candidate.fixed_id]
         # At once: none waits for the running calls of another.
-        are_done = await asyncio.gather(*(self._caught_up(record, is_off=record.name in off) for record in records))
+        are_done = await asyncio.gather(
+            *(self._caught_up(r, is_off=r.name in off, was_off=r.name in were_off) for r in records)
+        )
         await self._settle()
         await self._lifecycle.resume(self._reconciler.starts_with_host)
         return all(are_done)
 
-    async def _caught_up(self, record: Record, *, is_off: bool) -> bool:
+    async def _caught_up(self, record: Record, *, is_off: bool, was_off: bool) -> bool:
         if self._lifecycle.is_changing(record.name):
             return False
+        if was_off and not is_off:
+            with suppress(PluginError):  # it no longer exists
+                await self._renewed(record)
+            return True
         if not (is_off and record.active):
             await self._reconciler.decided_elsewhere(record)
             return True
@@ -140,8 +148,7 @@ class Plugins(Mapping[str, PluginStatus]):
         self._states.enable(name)
         self._reconciler.forget_failures(name)
         record.broken = None
-        if not record.active and record.candidate.unload_here is not None:
-            record = await self._lifecycle.renew(name, partial(self._read_again, record), wanted=lambda _: False)
+        record = await self._renewed(record)
         await self._settle()
         if record.usable and not record.active and (record.paused or self._reconciler.starts_with_host(record)):
             await self._lifecycle.activate(name)
@@ -263,6 +270,12 @@ class Plugins(Mapping[str, PluginStatus]):
         if record.candidate.fixed_id:
             raise UsageError(f"{name} is part of the host and cannot be changed")
         return record
+
+    async def _renewed(self, record: Record) -> Record:
+        """What its files say now of a plugin that is not active; raises PluginError: it no longer exists."""
+        if record.active or record.candidate.unload_here is None:
+            return record
+        return await self._lifecycle.renew(record.name, partial(self._read_again, record), wanted=lambda _: False)
 
     def _read_again(self, record: Record) -> None:
         """Put a new record in its place; raises PluginError: it no longer exists."""
