@@ -65,7 +65,8 @@ def reported(tool: dict[str, Any] | str, of: Manifest | None = None) -> list[str
     if reading.definition is None:
         return [str(f) for f in reading.findings]
     made = tool_spec(reading.definition, manifest=of or manifest(), document=reading.document)
-    assert made.spec is None or not any(f.severity == "error" for f in made.findings)
+    errors = [f for f in made.findings if f.severity == "error"]
+    assert made.spec is None or all("plugin.yaml does not request" in f.message for f in errors)
     return [str(f) for f in made.findings]
 
 

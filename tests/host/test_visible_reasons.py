@@ -438,6 +438,18 @@ def test_code_does_not_offer_a_tool_whose_declaration_is_wrong(
     assert not beside or host.tools["p:bye"].kind == "node"
 
 
+def test_cautions_hold_for_a_tool_that_needs_what_its_plugin_does_not_request(workshop: Workshop) -> None:
+    one = "{id: hello, implementation: {type: python}, capabilities: [network], securityContext: {requiresApproval: true}}"
+    workshop.folder("p", TOOL, f"tools: [{one}]")
+    host = workshop.open()
+    assert host.tools["p:hello"].requires_approval
+    error = host.invoke_sync("p:hello").error
+    assert error is not None
+    assert error.kind == "POLICY_DENIED"
+    assert "then tavern plugins grant p network" in str(error.fix)
+    assert "does not request" in reported(host, "TOOL_FILE_INVALID")
+
+
 def test_undeclared_tools_are_ignored_also_beside_a_wrong_declaration(workshop: Workshop) -> None:
     code = TOOL.replace("[hello]", "[hello, Tool('other', lambda: 1)]")
     workshop.folder("p", code, f"tools: [{{id: hello, implementation: {{type: python}}, {WRONG['schema']}}}]")

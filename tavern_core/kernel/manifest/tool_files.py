@@ -64,7 +64,7 @@ class SpecReading:
     id: str = ""
     """The canonical id; empty when what was written is none."""
     spec: ToolSpec | None = None
-    """None when a finding is an error."""
+    """None when there is no tool."""
     findings: tuple[Finding, ...] = ()
     is_draft: bool = False
     """A python tool whose parameters come from its signature: known after activation or from the cache."""
@@ -135,6 +135,8 @@ class _Making:
     findings: list[Finding] = field(default_factory=list)
     id: str = ""
     """The canonical id, once it is known."""
+    is_refused: bool = False
+    """Whether there is no tool."""
 
     def make(self) -> SpecReading:
         identity = canonical_id(self.definition.id, self.manifest.name, self.manifest.aliases)
@@ -144,13 +146,13 @@ class _Making:
             return SpecReading(findings=tuple(self.findings))
         self.id = identity.id
         implementation = self.implementation()
-        capabilities = self.capabilities()
+        capabilities = self.capabilities(is_code=implementation is not None and implementation.type == "python")
         parameters = self.schema("parameters", self.definition.parameters)
         output = self.schema("output", self.definition.output)
         self.check_settings()
         if implementation is not None:
             self.check_implementation(implementation)
-        if implementation is None or any(f.severity == "error" for f in self.findings):
+        if implementation is None or self.is_refused:
             return SpecReading(identity.id, findings=tuple(self.findings))
         is_draft = implementation.type in ("python", "node", "workflow") and parameters is None
         spec = self.spec(identity.id, identity.alias, implementation, capabilities, parameters, output)
@@ -171,8 +173,12 @@ class _Making:
             self.refuse(("implementation",), "the key 'implementation' is missing", hint)
         return given
 
-    def capabilities(self) -> frozenset[str]:
-        """What the tool needs, from both spellings; each must be requested in the manifest. What destroys needs one more."""
+    def capabilities(self, *, is_code: bool) -> frozenset[str]:
+        """What the tool needs, from both spellings; each must be requested in the manifest. What destroys needs one more.
+
+        A Python tool whose need is not requested stays, so that its declaration holds for what the code returns; its calls
+        are refused.
+        """
         asked = {request.name for request in self.manifest.permissions.capabilities}
         spellings: list[tuple[Path, tuple[str, ...]]] = [
             (("capabilities",), self.definition.capabilities),
@@ -187,9 +193,8 @@ class _Making:
                     self.refuse((*path, index), f"{name!r:.80} is not a capability", known_capability(name))
                 elif name not in asked:
                     message = f"the tool needs {name!r}, which plugin.yaml does not request"
-                    self.refuse(
-                        (*path, index), message, f"add `- {name}` under permissions.capabilities in plugin.yaml"
-                    )
+                    hint = f"add `- {name}` under permissions.capabilities in plugin.yaml"
+                    self.report((*path, index), message, hint, "error", is_refused=not is_code)
                 found.add(name)
         if self.definition.security_context.destructive and DESTRUCTIVE not in found:
             found.add(DESTRUCTIVE)
@@ -318,7 +323,10 @@ class _Making:
     def refuse(self, path: Path, message: str, hint: str = "", *, at_key: bool = False) -> None:
         self.report(path, message, hint, "error", at_key=at_key)
 
-    def report(self, path: Path, message: str, hint: str, severity: Any, *, at_key: bool = False) -> None:
+    def report(
+        self, path: Path, message: str, hint: str, severity: Any, *, at_key: bool = False, is_refused: bool = True
+    ) -> None:
+        self.is_refused |= severity == "error" and is_refused
         where = self.document.locate((*self.path, *path), key=at_key)
         details = {"tool": self.id} if self.id else {}
         self.findings.append(Finding(CODE, message, hint, where, severity, details))
