@@ -94,6 +94,7 @@ def as_json(done: Done) -> Any:
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("profile", ["clerk", "profiles/clerk.json"])
 def test_the_answer_is_on_stdout_and_the_steps_are_on_stderr(tavern: Tavern, profile: str) -> None:
     done = tavern("agent", "run", profile, "-", stdin="count")
@@ -103,6 +104,7 @@ def test_the_answer_is_on_stdout_and_the_steps_are_on_stderr(tavern: Tavern, pro
     assert "USD" in done.stderr
 
 
+@pytest.mark.slow
 def test_what_is_odd_about_a_profile_is_said_once(project: Path, tavern: Tavern) -> None:
     odd = {"model": "cheap", "tool_ids_inventory": ["demo:count", "demo:send"], "modell": "x", "skills": ["none"]}
     (project / "profiles/odd.json").write_text(json.dumps(odd))

@@ -218,6 +218,7 @@ def test_a_table_in_a_pipe_imports_no_table_library(project: Path, home: Path) -
     assert "text" in done.stdout
 
 
+@pytest.mark.slow
 def test_doctor_says_state_reason_and_fix_of_everything(tavern: Run, home: Path) -> None:
     report = tavern("doctor", "--json", "--set", "tools.deny=text:fail").json
     assert report["ok"] is False

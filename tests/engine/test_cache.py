@@ -329,6 +329,7 @@ async def test_nodes_inside_of_groups_maps_and_loops_are_taken_up_too(bench: Ben
     assert {"l/1/e", "s"} <= set(RAN)
 
 
+@pytest.mark.slow
 async def test_scopes_of_keeping(bench: Bench, tmp_path: Path) -> None:
     def workflow(place: str) -> Any:
         return flow(

@@ -65,6 +65,7 @@ def _behind(*starts: Any) -> list[str]:
     return sorted({kind.__qualname__ for kind in ours} - shown)
 
 
+@pytest.mark.slow
 def test_a_node_does_its_work_and_finds_no_way_behind_its_context(tmp_path: Path) -> None:
     seen: dict[str, Any] = {}
 

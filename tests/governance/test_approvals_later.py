@@ -67,6 +67,7 @@ def pending(host: Tavern, **options: Any) -> str:
     return str(result.error.details["approval"])  # type: ignore[union-attr]
 
 
+@pytest.mark.slow
 def test_a_call_runs_once_when_it_was_approved_and_is_made_again(office: Office) -> None:
     with office.open() as host:
         approval = pending(host)
@@ -376,6 +377,7 @@ REFUSALS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("refused_by", REFUSALS)
 @pytest.mark.parametrize("way", ["an approval", "a plan token"])
 def test_what_lets_a_call_run_once_is_not_used_up_by_a_call_that_a_limit_refuses(

@@ -57,6 +57,7 @@ def test_a_large_answer_is_shown_in_part_and_kept_whole(tmp_path: Path) -> None:
         assert listed["callId"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preview", [20, 4_000])
 def test_the_answer_of_a_key_is_stored_in_part_and_given_again_with_the_same_link(tmp_path: Path, preview: int) -> None:
     call: dict[str, Any] = {"arguments": {"count": 3_000}, "context": ANN, "idempotency_key": "k"}
@@ -84,6 +85,7 @@ def test_an_answer_that_only_looks_like_a_preview_is_shortened(tmp_path: Path) -
             assert len(json.dumps(shown)) < 1_000
 
 
+@pytest.mark.slow
 def test_equal_artifacts_that_are_stored_and_removed_at_one_time_keep_their_bytes(tmp_path: Path) -> None:
     lost: list[Exception] = []
 
@@ -152,6 +154,7 @@ def test_an_artifact_whose_time_is_over_is_gone(tmp_path: Path) -> None:
             host.artifacts.get(made.id)
 
 
+@pytest.mark.slow
 def test_the_first_artifact_of_a_host_removes_bytes_that_nobody_owns_any_more(tmp_path: Path) -> None:
     folder = tmp_path / "home" / "artifacts"
     with opened(tmp_path, ttlMs=1) as host:

@@ -138,6 +138,7 @@ def test_a_job_runs_tells_how_far_it_is_and_keeps_its_result() -> None:
     assert (statuses[0], statuses[1], statuses[-1]) == ("queued", "running", "completed")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "arguments", "how"), [("t:always", {"n": 2}, "ok"), ("t:fails", {}, "TOOL_ERROR")])
 def test_a_stored_result_says_which_call_it_is_of(tmp_path: Path, name: str, arguments: Any, how: str) -> None:
     with Tavern.open(plugins=[Plugin(TOOLS, name="t")], home=tmp_path) as first:
@@ -180,6 +181,7 @@ def test_a_caller_who_waits_gets_the_answer_however_quick_it_is() -> None:
     assert {host.invoke_sync("t:quick").status for _ in range(300)} == {"ok"}
 
 
+@pytest.mark.slow
 def test_a_call_that_took_too_long_says_how_far_its_job_is() -> None:
     @tool(limits={"inline_ms": 100})
     async def slow() -> int:
@@ -272,6 +274,7 @@ def test_a_job_that_needs_approval_waits_for_an_approver() -> None:
     assert not host.jobs.answer(job, True, context=BOSS)
 
 
+@pytest.mark.slow
 def test_a_job_whose_approval_is_refused_fails() -> None:
     job = begun("pay", {"amount": 5}, context=ANN)
     (question,) = waited(job).questions
@@ -367,6 +370,7 @@ def test_an_approval_that_is_denied_while_no_host_runs_ends_its_job(
                 assert host.wait(host.jobs.wait(jobs[2], 30)).status == "completed"
 
 
+@pytest.mark.slow
 def test_no_more_jobs_run_at_a_time_than_the_configuration_says(tmp_path: Path) -> None:
     with opened(tmp_path / "other", jobs={"concurrency": 1}):
         first, second = begun("forever"), begun("work")
@@ -489,6 +493,7 @@ def test_the_tools_of_jobs_are_found_as_they_may_be_written(name: str) -> None:
     assert host.tools.get(name).id == "jobs:getStatus"
 
 
+@pytest.mark.slow
 def test_a_run_of_a_workflow_is_a_job_with_the_same_id(tmp_path: Path) -> None:
     folder = tmp_path / "flows"
     folder.mkdir()
@@ -941,6 +946,7 @@ def test_sync_work_in_a_thread_is_notified_and_not_awaited() -> None:
         time.sleep(0.001)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["cancel", "job", "timeout"])
 @pytest.mark.parametrize("outer", ["awaits", "blocks"])
 def test_a_call_within_one_that_has_ended_sees_that_nobody_waits_for_it(outer: str, how: str) -> None:
@@ -1365,6 +1371,7 @@ def test_a_resume_that_the_store_reported_as_failed_is_undone(tmp_path: Path) ->
         assert host.jobs.result(job).value == 3
 
 
+@pytest.mark.slow
 def test_jobs_that_the_close_of_a_host_ends_can_be_resumed_as_after_a_kill(tmp_path: Path) -> None:
     def reopened(**config: Any) -> Any:
         return Tavern.open(config, home=tmp_path / "kept", plugins=[Plugin([pay, twice, forever], name="t")])

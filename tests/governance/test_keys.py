@@ -375,6 +375,7 @@ def test_who_waits_for_a_call_that_its_own_caller_gave_up_makes_it_himself() -> 
     assert asyncio.run(both()).value == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store", ["sqlite", "memory"])
 def test_an_answer_is_given_again_until_its_time_is_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: str

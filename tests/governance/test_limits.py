@@ -755,6 +755,7 @@ RETRIES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("outcome", "retryable", "idempotent", "destructive", "tries"), RETRIES)
 def test_only_what_can_do_nothing_twice_is_tried_again(
     tmp_path: Path, outcome: Any, retryable: bool, idempotent: bool, destructive: bool, tries: int
@@ -991,6 +992,7 @@ def test_nodes_are_tried_again_by_the_rule_of_calls(
     assert len(ran) == tries
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("outcome", "idempotent", "tries"), [("none", False, 3), ("unknown", False, 1), ("unknown", True, 3)]
 )
@@ -1011,6 +1013,7 @@ def test_texts_try_again_by_the_rule_of_calls(tmp_path: Path, outcome: Any, idem
 # Deadlines of a try, and of saying nothing ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_one_try_has_a_deadline_of_its_own(tmp_path: Path) -> None:
     ran: list[int] = []
 

@@ -114,6 +114,7 @@ def test_a_pin_by_hand_holds_without_a_list(tmp_path: Path) -> None:
         assert host.invoke_sync("t:count", {"text": "abc"}).ok
 
 
+@pytest.mark.slow
 def test_a_renamed_tool_is_distinguished_from_a_new_one(tmp_path: Path) -> None:
     assert called(tmp_path, count).ok
     error = called(tmp_path, renamed, name="t:tally").error
@@ -170,6 +171,7 @@ def test_the_command_line_pins_shows_and_forgets(tmp_path: Path) -> None:
     assert json.loads(tavern("pins", "--json")[1]) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"version": 1, "pins": 5}', '{"version": 99}', "\xff\xfe"])
 def test_pins_that_cannot_be_read_let_no_changed_tool_pass(tmp_path: Path, content: str) -> None:
     def called(*tools: Any) -> Any:

@@ -194,6 +194,7 @@ def test_another_process_answers(tmp_path: Path) -> None:
     run(tmp_path, work)
 
 
+@pytest.mark.slow
 def test_the_first_of_several_answers_from_other_processes_counts(tmp_path: Path) -> None:
     async def work(tavern: Tavern, shop: Shop) -> None:
         job = await asked(tavern, "shop:order")
@@ -206,6 +207,7 @@ def test_the_first_of_several_answers_from_other_processes_counts(tmp_path: Path
     run(tmp_path, work)
 
 
+@pytest.mark.slow
 def test_of_answers_that_other_processes_give_at_once_one_counts(tmp_path: Path) -> None:
     async def work(tavern: Tavern, shop: Shop) -> None:
         job = await asked(tavern, "shop:order")
@@ -344,6 +346,7 @@ class Desk:
         return Tavern.open({}, home=home, plugins=[Plugin([self.table, self.pay], name="desk")])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_same", [True, False], ids=["same host", "another host of the home"])
 @pytest.mark.parametrize("name", ["desk:table", "desk:pay"])
 def test_who_answers_a_job_and_then_waits_gets_its_next_question_or_its_end(
@@ -362,6 +365,7 @@ def test_who_answers_a_job_and_then_waits_gets_its_next_question_or_its_end(
         assert found.status == "completed"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("has_key", [True, False], ids=["with a key", "without"])
 @pytest.mark.parametrize("is_told", [True, False], ids=["one answer was given before", "none was"])
 def test_a_job_that_asks_waits_on_when_its_process_ends_and_is_resumed_with_its_answers(
@@ -411,6 +415,7 @@ def test_a_job_that_was_answered_without_a_process_does_not_ask_again_when_it_is
     assert asked not in shown
 
 
+@pytest.mark.slow
 def test_a_job_that_asks_and_has_no_process_can_be_cancelled(tmp_path: Path) -> None:
     with Desk().open(tmp_path) as tavern:
         job = str(tavern.invoke_sync("desk:table").job)

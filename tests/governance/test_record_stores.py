@@ -398,6 +398,7 @@ def test_a_record_in_redis_that_somebody_else_has_changed_is_reported_as_damaged
         store.close()
 
 
+@pytest.mark.slow
 def test_a_change_that_is_broken_itself_is_given_up_and_the_others_are_made(caplog: pytest.LogCaptureFixture) -> None:
     made = threading.Event()
     owed = OwedChanges("tavern-test")

@@ -56,6 +56,7 @@ strangers = pytest.mark.parametrize("stranger", STRANGERS, ids=lambda one: repr(
 WORDS = {"word": "x"}
 
 
+@pytest.mark.slow
 @strangers
 def test_a_key_in_flight_is_not_joined_and_its_answer_not_replayed(host: Tavern, stranger: CallContext) -> None:
     async def both() -> list[Any]:
@@ -99,6 +100,7 @@ def test_an_approval_is_for_its_caller(host: Tavern, stranger: CallContext) -> N
     assert host.invoke_sync("t:pays", WORDS, context=ANN).ok
 
 
+@pytest.mark.slow
 @strangers
 def test_jobs_and_artifacts_are_their_callers(host: Tavern, stranger: CallContext) -> None:
     job = str(host.invoke_sync("t:slow", WORDS, context=ANN, job=True).job)
@@ -122,6 +124,7 @@ def test_jobs_and_artifacts_are_their_callers(host: Tavern, stranger: CallContex
     assert host.invoke_sync("jobs:list", context=stranger).value in ([], {"jobs": []})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("one", "other"),
     [

@@ -51,6 +51,7 @@ def opened(tmp_path: Path, **config: Any) -> Tavern:
     return Tavern.open(config, home=tmp_path / "home", plugins=[Plugin([works, writes, fails], name="t")])
 
 
+@pytest.mark.slow
 def test_calls_are_counted_as_prometheus_reads_them(tmp_path: Path) -> None:
     with opened(tmp_path, metrics={"enabled": True}) as host:
         for _ in range(3):

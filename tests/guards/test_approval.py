@@ -407,6 +407,7 @@ def test_the_risk_is_the_highest_of_what_the_tool_may_do(
 # Time -----------------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["sync", "async", "stubborn"])
 @pytest.mark.parametrize("door", ["sync", "async"])
 def test_an_answer_that_never_comes_is_a_refusal(tmp_path: Path, how: str, door: str) -> None:
@@ -544,6 +545,7 @@ async def test_many_requests_wait_at_once_and_each_gets_its_own_answer(tmp_path:
     assert [r.ok for r in results] == [n % 2 == 0 for n in range(50)]
 
 
+@pytest.mark.slow
 def test_callbacks_that_never_return_use_up_nothing_that_other_calls_need(tmp_path: Path) -> None:
     end = threading.Event()
 

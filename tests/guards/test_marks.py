@@ -136,6 +136,7 @@ def test_a_schema_that_refers_to_itself_in_many_ways_is_searched_in_time() -> No
     assert list(places(schema, value).values()) == ["path"]
 
 
+@pytest.mark.slow
 def test_arguments_with_more_than_can_be_looked_at_are_refused() -> None:
     find = compile_guarded(obj(a={"items": P}))
     assert find is not None

@@ -213,6 +213,7 @@ def test_a_root_that_is_not_known_lets_nothing_through(desk: Desk, tmp_path: Pat
     assert "workspace_dir" in (desk.tool(schema)({"p": "x"}).error.fix or "")  # type: ignore[union-attr]
 
 
+@pytest.mark.slow
 def test_python_tools_mark_their_parameters_in_the_annotation(tmp_path: Path) -> None:
     @tool
     def copy(

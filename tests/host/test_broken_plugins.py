@@ -418,6 +418,7 @@ async def never(): await asyncio.Event().wait()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", HANGING)
 def test_a_plugin_that_hangs_while_it_is_activated_fails_within_the_time_limit(workshop: Workshop, what: str) -> None:
     code = HANGING[what]
@@ -476,6 +477,7 @@ permissions: {hooks: ["hook:server:events"]}
 """
 
 
+@pytest.mark.slow
 def test_a_service_that_does_not_start_takes_everything_back(workshop: Workshop) -> None:
     workshop.folder("bad", TOOL + "BAD = 'b'\n" + SERVICES, HELLO + EVERYTHING)
     workshop.grant("bad")
@@ -485,6 +487,7 @@ def test_a_service_that_does_not_start_takes_everything_back(workshop: Workshop)
     check_isolated(host, "bad")
 
 
+@pytest.mark.slow
 def test_tavern_start_that_fails_stops_the_services_again(workshop: Workshop) -> None:
     code = "BAD = ''\n" + SERVICES + "\n@hookimpl\ndef tavern_start(): raise OSError('late')\n"
     workshop.folder("bad", TOOL + code, HELLO + EVERYTHING)

@@ -30,6 +30,7 @@ class Observer:
         self.seen.append((event.seq, event.type))
 
 
+@pytest.mark.slow
 def test_subscribers_and_observers_see_the_same_numbers_without_gaps(opened: Opened) -> None:
     observer, every, results = Observer(), [], []
     host = opened(tools(hi), Plugin(observer, name="observer"))

@@ -82,6 +82,7 @@ def test_without_a_granted_gate_every_call_is_denied_until_it_is_disabled(worksh
     assert kind(host.invoke_sync("two:hello")) == "POLICY_DENIED"
 
 
+@pytest.mark.slow
 def test_on_failure_open_lets_calls_pass(workshop: Workshop) -> None:
     workshop.folder("guard", GATE, GATED)
     workshop.folder("two", TOOL, HELLO)
@@ -117,6 +118,7 @@ def test_a_gate_that_was_not_granted_blocks_nothing(workshop: Workshop) -> None:
     assert kind(host.invoke_sync("two:hello")) == "ok"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("manifest", [None, {"version": "1", "permissions": {"hooks": ["hook:server:tool:check"]}}])
 def test_an_object_whose_gate_cannot_be_activated_blocks_calls_too(workshop: Workshop, manifest: Any) -> None:
     class Guard:
@@ -135,6 +137,7 @@ def test_an_object_whose_gate_cannot_be_activated_blocks_calls_too(workshop: Wor
     assert kind(host.invoke_sync("two:hello")) == "ok"
 
 
+@pytest.mark.slow
 def test_a_gate_that_is_enabled_again_judges_the_next_call(workshop: Workshop) -> None:
     workshop.folder("guard", GATE, GATED)
     workshop.folder("two", TOOL, HELLO)
@@ -279,6 +282,7 @@ def tavern_stop(): note("stop")
 SLOW_MANIFEST = "tools: [{id: slow, implementation: {type: python}}]"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["disable", "reload", "close"])
 def test_running_calls_may_end_before_the_plugin_is_stopped(workshop: Workshop, how: str) -> None:
     workshop.folder("one", SLOW, SLOW_MANIFEST)
@@ -317,6 +321,7 @@ def test_a_call_that_does_not_end_is_left_behind_after_the_deadline(workshop: Wo
         assert call.result().value == "late"
 
 
+@pytest.mark.slow
 def test_tavern_stop_that_fails_or_hangs_stops_the_plugin_all_the_same(workshop: Workshop) -> None:
     service = "@hookimpl\ndef tavern_register_services():\n    from tavern_core.contract.protocols import Service\n    return [Service('x', object(), stop=lambda: note('stopped'))]\n"
     workshop.folder("one", TOOL + service + "@hookimpl\ndef tavern_stop(): raise SystemExit", f"{HELLO}\nservices: [x]")
@@ -400,6 +405,7 @@ def switch_off_and_on(host: Tavern) -> PluginStatus:
     return host.plugins.enable_sync("one")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("again", [reload, switch_off_and_on])
 def test_reload_and_enable_read_code_manifest_and_tool_files_anew(
     workshop: Workshop, again: Callable[[Tavern], PluginStatus]
@@ -437,6 +443,7 @@ def test_reload_of_a_plugin_whose_manifest_was_broken_says_so(workshop: Workshop
     assert (refused.value.hint, host.plugins["one"].state) == ("tavern plugins check one", "failed")
 
 
+@pytest.mark.slow
 def test_reload_of_an_installed_package_takes_its_submodules_along(workshop: Workshop) -> None:
     folder = workshop.installed("one", "from .part import *\n" + TOOL.replace('"hello "', "GREETING"), HELLO)
     (folder / "part.py").write_text("GREETING = 'hello '\n")
@@ -504,6 +511,7 @@ def test_many_first_calls_at_once_activate_a_plugin_once(workshop: Workshop, doo
     assert workshop.notes() == ["import one", "register", "start"]
 
 
+@pytest.mark.slow
 def test_many_first_calls_of_a_broken_plugin_share_one_failure(workshop: Workshop) -> None:
     workshop.folder("one", TOOL + "import time\ntime.sleep(0.05)\n1 / 0", HELLO)
     host = workshop.open()

@@ -197,6 +197,7 @@ def test_a_hook_that_is_not_granted_does_not_start_the_plugin(workshop: Workshop
     assert "tavern plugins grant one" in host.plugins["one"].reason
 
 
+@pytest.mark.slow
 def test_everything_is_activated_at_once_on_demand(workshop: Workshop) -> None:
     for name in ("one", "two"):
         workshop.folder(name, TOOL, HELLO)
@@ -227,6 +228,7 @@ def test_an_empty_plugin_is_legal(workshop: Workshop) -> None:
     assert host.plugins["one"].reason == ""
 
 
+@pytest.mark.slow
 def test_two_hosts_of_one_process_share_no_modules_of_a_folder_plugin(workshop: Workshop) -> None:
     late = "@hookimpl\ndef tavern_register_tools():\n    from .late import hello\n    return [hello]\nstate = []\n"
     folder = workshop.folder("one", late, HELLO)
@@ -268,6 +270,7 @@ def test_refresh_finds_new_plugins_changed_ones_and_removed_ones(workshop: Works
     assert "one" not in host.plugins
 
 
+@pytest.mark.slow
 def test_refresh_starts_a_changed_gate_again(workshop: Workshop) -> None:
     gate = "@hookimpl\ndef tavern_check_call(call):\n    return deny('one')\n"
     folder = workshop.folder("one", gate, 'permissions: {hooks: ["hook:server:tool:check"]}')

@@ -749,6 +749,7 @@ def test_no_key_of_an_argument_is_lost(opened: Opened, given: dict[str, int], wh
             )
 
 
+@pytest.mark.slow
 def test_the_details_of_an_error_are_cut_where_they_hold_more_than_anyone_reads() -> None:
     error = ToolError("A", "x", {"numbers": list(range(1_000_000)), "rows": {str(n): [n] for n in range(300_000)}})
     assert len(error.details["numbers"]) < 100_001

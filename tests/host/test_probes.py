@@ -139,6 +139,7 @@ def test_a_plugin_that_ended_a_process_is_tried_before_it_is_imported_again(tmp_
     assert command(home, project, "tools", "call", "bad:hello").returncode == 0
 
 
+@pytest.mark.slow
 def test_what_was_found_is_remembered_until_the_files_change_or_it_is_reloaded(workshop: Workshop) -> None:
     code = "import os\nif os.path.exists(__file__ + '.bad'):\n    os._exit(3)\n" + TOOL
     folder = workshop.folder("odd", code, HELLO)
@@ -198,6 +199,7 @@ def test_a_good_plugin_is_tried_once_where_every_new_one_is(workshop: Workshop, 
         assert (workshop.tried(), workshop.notes()) == (["import one"] * tries, ["import one"] * count)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("probe", ["never", "new"])
 def test_an_import_that_never_ends_does_not_hold_up_the_host(workshop: Workshop, probe: str) -> None:
     gate = workshop.root / "gate"

@@ -298,6 +298,7 @@ def written(opened: Opened) -> Tavern:
     return host
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("give", [registered, returned, written], ids=["registered", "returned", "in a specification"])
 def test_an_object_of_langchain_is_a_tool_whose_answers_keep_their_types(opened: Opened, give: Any) -> None:
     host = give(opened)

@@ -140,6 +140,7 @@ def test_a_chain_stops_at_its_first_failure(host: Tavern, notes: Notes) -> None:
     assert [step.result is None for step in outcome.steps] == [False, False, True, False]
 
 
+@pytest.mark.slow
 def test_on_error_continue_and_retry_of_the_second_dialect_hold(host: Tavern, notes: Notes) -> None:
     text = (
         "<|[REQUEST_TOOL]|>\ncommand_1:»»»notes:fail«««\non_error_1:»»»continue«««\n"
@@ -843,6 +844,7 @@ def test_what_fails_is_said_in_one_language_and_words_of_tools_in_another_are_qu
     assert "文件不存在，无法读取" in outcome.feedback and "the file is not there" in outcome.feedback
 
 
+@pytest.mark.slow
 def test_retries_in_a_text_are_those_of_the_host(tmp_path: Path) -> None:
     ran: list[str] = []
 

@@ -197,6 +197,7 @@ def test_a_plugin_that_is_off_says_how_to_turn_it_on(workshop: Workshop, what: s
     assert workshop.notes() == []
 
 
+@pytest.mark.slow
 def test_an_active_plugin_says_what_it_was_refused(workshop: Workshop) -> None:
     manifest = f"{HELLO}\nstart: true\npermissions: {{capabilities: [network, 'read:fs']}}"
     workshop.folder("p", TOOL, manifest)

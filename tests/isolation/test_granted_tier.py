@@ -128,6 +128,7 @@ def test_granting_it_moves_the_plugin_into_the_host(stage: Stage, named: str) ->
     stage.is_at_home(stage.shop.open())
 
 
+@pytest.mark.slow
 def test_another_grant_does_not_lower_the_tier(stage: Stage) -> None:
     stage.write(asks="permissions: {capabilities: [gpu, network]}")
     host = stage.shop.open()
@@ -137,6 +138,7 @@ def test_another_grant_does_not_lower_the_tier(stage: Stage) -> None:
     assert "tier: process" in stage.lock.read_text()
 
 
+@pytest.mark.slow
 def test_a_refused_tier_is_not_asked_for_again_and_the_plugin_stays_where_it_was(stage: Stage) -> None:
     stage.write()
     host = stage.shop.open()
@@ -149,6 +151,7 @@ def test_a_refused_tier_is_not_asked_for_again_and_the_plugin_stays_where_it_was
     stage.is_at_home(host)
 
 
+@pytest.mark.slow
 def test_the_tier_can_be_taken_back_by_name(stage: Stage) -> None:
     stage.write()
     host = stage.shop.open()
@@ -160,6 +163,7 @@ def test_the_tier_can_be_taken_back_by_name(stage: Stage) -> None:
     assert "tier: host" in stage.lock.read_text()  # what was granted is gone, where it runs stays
 
 
+@pytest.mark.slow
 def test_a_plugin_cannot_be_granted_a_tier_that_it_does_not_ask_for(stage: Stage) -> None:
     host = stage.shop.open()
     with pytest.raises(UsageError, match="does not request 'tier:host'"):
@@ -167,6 +171,7 @@ def test_a_plugin_cannot_be_granted_a_tier_that_it_does_not_ask_for(stage: Stage
     stage.stays_apart(host)
 
 
+@pytest.mark.slow
 def test_a_higher_tier_needs_no_consent_and_is_the_granted_one_once_it_was_locked(stage: Stage) -> None:
     stage.write()
     stage.shop.open(activate="none").grant("p", "tier:host")
@@ -181,6 +186,7 @@ def test_a_higher_tier_needs_no_consent_and_is_the_granted_one_once_it_was_locke
     assert stage.shop.open().plugins["p"].state == "pending_consent"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", [{"plugins": ["p"]}, {"raise": ["gpu"]}])
 def test_a_rule_of_the_host_only_raises_and_what_it_raised_waits_when_it_is_gone(
     stage: Stage, rule: dict[str, Any]
@@ -194,6 +200,7 @@ def test_a_rule_of_the_host_only_raises_and_what_it_raised_waits_when_it_is_gone
     stage.stays_apart(stage.shop.open())
 
 
+@pytest.mark.slow
 def test_a_plugin_whose_request_raised_it_does_not_come_down_by_asking_for_less(workshop: Workshop) -> None:
     stage = Stage(workshop)
     stage.write(asks="permissions: {capabilities: [gpu, network]}")
@@ -205,6 +212,7 @@ def test_a_plugin_whose_request_raised_it_does_not_come_down_by_asking_for_less(
     stage.stays_apart(host)
 
 
+@pytest.mark.slow
 def test_an_edit_while_the_host_runs_waits_as_well(stage: Stage) -> None:
     host = stage.shop.open()
     stage.stays_apart(host)
@@ -217,6 +225,7 @@ def test_an_edit_while_the_host_runs_waits_as_well(stage: Stage) -> None:
     stage.stays_apart(host)
 
 
+@pytest.mark.slow
 def test_writing_the_lock_file_grants_no_tier(stage: Stage) -> None:
     stage.write(version="2.0")
     host = stage.shop.open()
@@ -225,6 +234,7 @@ def test_writing_the_lock_file_grants_no_tier(stage: Stage) -> None:
     assert stage.shop.open().plugins["p"].state == "pending_consent"
 
 
+@pytest.mark.slow
 def test_a_locked_host_uses_no_plugin_in_a_lower_tier(stage: Stage) -> None:
     stage.shop.open(activate="none", config={"isolation": {"plugins": ["q"]}})
     (folder := stage.shop.plugins / "q").mkdir()
@@ -251,6 +261,7 @@ def old_lock(stage: Stage) -> None:
     stage.lock.write_text(text)
 
 
+@pytest.mark.slow
 def test_a_lock_file_without_tiers_counts_for_the_tier_of_the_very_same_manifest(stage: Stage) -> None:
     old_lock(stage)
     stage.stays_apart(stage.shop.open())
@@ -261,6 +272,7 @@ def test_a_lock_file_without_tiers_counts_for_the_tier_of_the_very_same_manifest
     stage.is_at_home(stage.shop.open())
 
 
+@pytest.mark.slow
 def test_a_lock_file_without_tiers_counts_for_the_isolated_one_when_the_manifest_is_another(stage: Stage) -> None:
     old_lock(stage)
     stage.write(version="2.0")
@@ -278,6 +290,7 @@ def test_a_tier_that_is_none_grants_nothing(stage: Stage, written: str) -> None:
     assert "STATE_DAMAGED" in {d.code for d in host.diagnostics}
 
 
+@pytest.mark.slow
 def test_tier_host_under_granted_in_the_file_lowers_nothing(stage: Stage) -> None:
     stage.write()
     stage.lock.write_text(stage.lock.read_text().replace("    granted:\n", "    granted:\n    - tier:host\n"))

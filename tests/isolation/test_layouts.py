@@ -193,6 +193,7 @@ def test_a_rule_of_the_host_refuses_an_object_that_it_names(workshop: Workshop) 
     assert (status.state, "isolation.plugins names it" in status.reason) == ("failed", True)
 
 
+@pytest.mark.slow
 def test_nodes_of_a_folder_without_init_are_read_anew(workshop: Workshop) -> None:
     folder = workshop.folder(
         "p",

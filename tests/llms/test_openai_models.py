@@ -263,6 +263,7 @@ def test_a_server_that_cannot_stream_answers_as_a_whole(opened: Open) -> None:
     assert (answer.text, pieces) == ("hello", ["hello"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [80_000, pytest.param(400_000, marks=pytest.mark.soak)])
 def test_a_call_in_very_many_pieces_is_put_together_in_time(opened: Open, size: int) -> None:
     deltas = [

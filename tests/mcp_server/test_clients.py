@@ -42,6 +42,7 @@ def text(result: Any) -> str:
     return "".join(block.text for block in result.content if block.type == "text")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("era", ERAS)
 def test_a_client_lists_and_calls_with_the_rights_of_its_token_and_no_others(shop: Any, era: str) -> None:
     url, tavern, plugin = shop
@@ -103,6 +104,7 @@ async def says_nothing(context: Any, params: Any) -> ElicitResult:
     return ElicitResult(action="accept", content={})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize(
     ("schema", "filled", "answer"),
@@ -128,6 +130,7 @@ def test_a_question_of_any_schema_is_a_form_that_clients_can_show(
     assert json.loads(text(asyncio.run(main()))) == answer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize(
     ("approver", "answers", "is_paid"), [("user:ann", True, True), ("user:ann", False, False), ("", True, False)]
@@ -291,6 +294,7 @@ def test_a_wrong_name_in_a_profile_does_not_cost_its_clients_the_other_tools(tmp
         assert sorted(each.where.pointer for each in tavern.agents.check("odd")) == sorted(wrong)
 
 
+@pytest.mark.slow
 def test_tasks_belong_to_their_caller(shop: Any) -> None:
     url, tavern, _ = shop
     knows = {"extensions": {"io.modelcontextprotocol/tasks": {}}, "elicitation": {"form": {}}}
@@ -310,6 +314,7 @@ def test_tasks_belong_to_their_caller(shop: Any) -> None:
     assert found["result"]["content"][0]["text"] == "delivered 4 of tea"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("era", ERAS)
 def test_resources_prompts_and_artifacts_are_those_that_the_caller_may_have(shop: Any, era: str) -> None:
     url, tavern, _ = shop
@@ -444,6 +449,7 @@ WRONG_CALLS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("era", ERAS)
 def test_a_call_by_call_tool_that_is_wrong_says_how_to_call(tmp_path: Path, era: str) -> None:
     (tmp_path / "search.json").write_text(json.dumps({"tool_ids_inventory": ["shop:order"], "listing": "search"}))
@@ -459,6 +465,7 @@ def test_a_call_by_call_tool_that_is_wrong_says_how_to_call(tmp_path: Path, era:
         asyncio.run(main())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("era", ERAS)
 def test_texts_of_prompts_and_addresses_become_what_the_tool_behind_them_takes(tmp_path: Path, era: str) -> None:
     @tool(read_only=True)
@@ -495,6 +502,7 @@ def test_texts_of_prompts_and_addresses_become_what_the_tool_behind_them_takes(t
         asyncio.run(main())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("written", ["book://图书/1", "book://%E5%9B%BE%E4%B9%A6/1"])
 def test_an_address_beyond_ascii_is_read_and_watched_in_both_spellings(tmp_path: Path, era: str, written: str) -> None:
@@ -541,6 +549,7 @@ def test_an_address_beyond_ascii_is_read_and_watched_in_both_spellings(tmp_path:
         assert asyncio.run(main()) == written
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("era", ERAS)
 def test_clients_are_told_when_tools_come_and_resources_change(tmp_path: Path, era: str) -> None:
     with open_shop(tmp_path) as (url, tavern, _):
@@ -581,6 +590,7 @@ MESSAGES: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("era", ERAS)
 def test_messages_of_any_shape_are_messages_that_clients_can_read(tmp_path: Path, era: str) -> None:
     @hookimpl
@@ -699,6 +709,7 @@ class TestStdio:
             self.served(project, "auto", TAVERN_MCP_TOKEN=token)
 
 
+@pytest.mark.slow
 def test_without_the_extra_there_is_one_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from tavern_core.errors import UsageError
     from tavern_core.server.mcp import asgi_app

@@ -69,6 +69,7 @@ def test_nothing_is_answered_without_a_token_that_holds_here(shop: Any, token: s
     assert (answered["resource"], answered["authorization_servers"]) == ("https://shop.test/mcp", ["https://auth.test"])
 
 
+@pytest.mark.slow
 def test_a_request_with_two_tokens_is_refused_although_both_hold(shop: Any, token: str) -> None:
     other = shop[1].tokens.create("agent:other")[1]
     sent = [("authorization", f"Bearer {token}"), ("accept", "application/json, text/event-stream")]
@@ -137,6 +138,7 @@ def round_of(shop: Any, token: str, **changes: Any) -> dict[str, Any]:
     return answer(post(shop[0], token, "tools/call", call, capabilities=ASKS))
 
 
+@pytest.mark.slow
 def test_a_state_works_once_for_one_call_of_one_caller_and_not_for_ever(shop: Any, token: str) -> None:
     other = shop[1].tokens.create("agent:other")[1]
     given = {"inputResponses": {"order": {"action": "accept", "content": {"count": 2}}}}
@@ -167,6 +169,7 @@ def test_a_state_expires_and_is_that_of_one_state_folder(tmp_path: Path) -> None
         assert round_of(found, token, requestState=state)["error"]["code"] == -32602
 
 
+@pytest.mark.slow
 def test_nobody_approves_for_another_or_by_a_state_that_was_meant_for_something_else(tmp_path: Path) -> None:
     with open_shop(tmp_path) as found:
         url, tavern, plugin = found
@@ -186,6 +189,7 @@ def test_nobody_approves_for_another_or_by_a_state_that_was_meant_for_something_
         assert plugin.done == []
 
 
+@pytest.mark.slow
 def test_a_session_is_its_token_s_alone(shop: Any, token: str) -> None:
     url, tavern, _ = shop
     other = tavern.tokens.create("agent:thief")[1]
@@ -284,6 +288,7 @@ def test_a_profile_that_became_unusable_is_one_clear_error_without_paths(tmp_pat
             assert error["code"] == -32603 and says in error["message"] and str(tmp_path) not in error["message"]
 
 
+@pytest.mark.slow
 def test_the_token_goes_no_further_than_the_door(tmp_path: Path) -> None:
     with open_shop(tmp_path) as (url, tavern, plugin):
         token = tavern.tokens.create("agent:careful")[1]
@@ -300,6 +305,7 @@ def test_the_token_goes_no_further_than_the_door(tmp_path: Path) -> None:
         assert not path.is_file() or secret.encode() not in path.read_bytes(), path
 
 
+@pytest.mark.slow
 @pytest.mark.anyio
 async def test_a_server_whose_state_cannot_be_read_at_its_start_serves_when_it_is_repaired(tmp_path: Path) -> None:
     home, state = tmp_path / "home", tmp_path / "home" / "state.sqlite"

@@ -53,6 +53,7 @@ def test_three_thousand_node_types_are_written_once_and_sent_as_the_same_bytes(t
         assert [each for each in after.json() if each["plugin"] == "many"] == []
 
 
+@pytest.mark.slow
 def test_the_list_of_tools_is_of_the_caller_and_changes_with_them(desk: Served) -> None:
     profile = {"tool_ids_inventory": ["desk:echo"]}
     token, other = desk.token("agent:a"), desk.token("agent:b")
@@ -99,6 +100,7 @@ def test_a_flag_of_a_query_is_true_or_false(desk: Served) -> None:
     assert (wrong.status_code, wrong.json()["code"]) == (400, "USAGE")
 
 
+@pytest.mark.slow
 def test_tools_are_found_by_words_and_shown_however_they_are_spelt(desk: Served) -> None:
     token = desk.token()
     found = desk.send("GET", "/api/tools?query=repeats%20a%20text", token).json()
@@ -110,6 +112,7 @@ def test_tools_are_found_by_words_and_shown_however_they_are_spelt(desk: Served)
         assert desk.call(token, spelling, text="hi").json()["value"] == "hi"
 
 
+@pytest.mark.slow
 def test_a_profile_decides_what_its_token_sees_and_calls(tmp_path: Path) -> None:
     profiles = tmp_path / "profiles"
     profiles.mkdir()
@@ -130,6 +133,7 @@ def test_a_profile_decides_what_its_token_sees_and_calls(tmp_path: Path) -> None
         assert str(tmp_path) not in broken.text
 
 
+@pytest.mark.slow
 def test_tools_are_shown_in_the_formats_of_model_apis(desk: Served) -> None:
     token = desk.token()
     for dialect in ("json", "openai", "anthropic", "gemini", "mcp"):
@@ -139,6 +143,7 @@ def test_tools_are_shown_in_the_formats_of_model_apis(desk: Served) -> None:
     assert (wrong.status_code, wrong.json()["code"], wrong.json()["fix"]) == (400, "USAGE", "did you mean 'openai'?")
 
 
+@pytest.mark.slow
 def test_what_does_not_exist_is_named_with_what_was_meant(desk: Served) -> None:
     token = desk.token()
     for path, code, meant in (
@@ -153,6 +158,7 @@ def test_what_does_not_exist_is_named_with_what_was_meant(desk: Served) -> None:
         assert (desk.send("GET", path, token).status_code, path) == (400, path)
 
 
+@pytest.mark.slow
 def test_no_answer_names_a_path_of_the_machine(desk: Served) -> None:
     token = desk.token(roles=["operator"])
     for path in ("/api/nodes", "/api/tools", "/api/nodes/core:Case", "/api/tools/desk:echo", "/api/tools/none:none"):

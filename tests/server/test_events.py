@@ -72,6 +72,7 @@ def test_an_applied_change_of_the_assistant_arrives_with_the_complete_workflow(t
         assert viewer.until(UPDATE)[-1]["payload"]["content"]["nodes"][0]["inputValues"]["form"] == "upper"
 
 
+@pytest.mark.slow
 def test_the_client_of_the_manual_gets_the_complete_workflows(desk: Served) -> None:
     names: dict[str, Any] = {}
     exec(next(block.text for block in blocks_of(DOCS / "server.md") if block.language == "python"), names)
@@ -87,6 +88,7 @@ def test_the_client_of_the_manual_gets_the_complete_workflows(desk: Served) -> N
     changes.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("as_user", ["", "ann"])
 def test_a_caller_gets_the_change_that_its_own_call_made_and_no_other_caller_does(desk: Served, as_user: str) -> None:
     own, other = desk.token(user_id=as_user), desk.token(user_id="bob")
@@ -123,6 +125,7 @@ def test_what_is_secret_in_the_log_is_secret_here(desk: Served) -> None:
         assert "hunter2" not in json.dumps(seen.until("TOOL_RESULT"))
 
 
+@pytest.mark.slow
 def test_any_call_may_be_a_job_whose_approval_comes_over_http(desk: Served) -> None:
     own, approver = desk.token("agent:payer"), desk.token("user:boss", roles=["approver"])
     path, body = "/api/tools/desk:pay/invoke", {"arguments": {"amount": 3}, "job": True}
@@ -139,6 +142,7 @@ def test_any_call_may_be_a_job_whose_approval_comes_over_http(desk: Served) -> N
     assert desk.send("POST", path, own, {**body, "job": "yes"}).status_code == 422
 
 
+@pytest.mark.slow
 def test_a_job_and_its_progress_are_its_callers(desk: Served) -> None:
     own = desk.token("agent:jobs")
     with desk.socket(own) as mine, desk.socket(desk.token("agent:z")) as others:
@@ -163,6 +167,7 @@ def test_a_job_and_its_progress_are_its_callers(desk: Served) -> None:
         assert texts(others.until("TOOL_RESULT")) == ["z"]
 
 
+@pytest.mark.slow
 def test_a_client_that_comes_back_gets_what_it_missed_once(desk: Served) -> None:
     token = desk.token("agent:back")
     with desk.socket(token) as first:
@@ -230,6 +235,7 @@ def test_a_revoked_token_gets_no_further_event(desk: Served) -> None:
         assert list(same) == []
 
 
+@pytest.mark.slow
 def test_a_browser_shows_its_token_as_a_subprotocol(desk: Served) -> None:
     token = desk.token("agent:browser")
     for offered, agreed in ((["tavern", f"bearer.{token}"], "tavern"), ([f"bearer.{token}"], None)):
@@ -251,6 +257,7 @@ def test_a_token_in_the_address_is_none(desk: Served) -> None:
     assert desk.send("GET", address).status_code == 401
 
 
+@pytest.mark.slow
 def test_there_is_room_for_so_many_streams(tmp_path: Path) -> None:
     with served(tmp_path, {"streams": 1}) as desk:
         token = desk.token()

@@ -85,6 +85,7 @@ def test_a_websocket_from_another_page_does_not_begin(
     assert refused.value.response.status_code == status
 
 
+@pytest.mark.slow
 def test_mcp_checks_requests_in_the_same_way(desk: Served, token: str) -> None:
     for headers, status in NAMES:
         answer = desk.send("POST", "/mcp", token, b"{}", **headers)
@@ -128,6 +129,7 @@ def test_a_body_that_cannot_be_used_is_refused_with_its_place_and_nothing_is_cal
     assert is_well(desk, token)
 
 
+@pytest.mark.slow
 def test_only_json_is_taken(desk: Served, token: str) -> None:
     for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""):
         assert desk.send("POST", INVOKE, token, b'{"arguments": {"text": "x"}}', content_type=kind).status_code == 415
@@ -171,6 +173,7 @@ def test_a_head_that_is_no_request_ends_the_connection(desk: Served, token: str,
     assert is_well(desk, token)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "begun",
     ["", "G", "GET /healthz HTTP/1.1\r\nHost: localhost\r\n", "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\nGET"],
@@ -188,6 +191,7 @@ def test_a_connection_that_stays_half_open_is_closed(desk: Served, begun: str) -
     assert received.count(b"HTTP/1.1") == begun.count("\r\n\r\n")
 
 
+@pytest.mark.slow
 def test_a_body_that_does_not_come_is_not_waited_for(desk: Served, token: str) -> None:
     lines = (f"POST {INVOKE} HTTP/1.1", "Host: localhost", f"Authorization: Bearer {token}",
              "Content-Type: application/json", "Content-Length: 100", "")  # fmt: skip
@@ -198,6 +202,7 @@ def test_a_body_that_does_not_come_is_not_waited_for(desk: Served, token: str) -
         assert received.startswith(b"HTTP/1.1 408")
 
 
+@pytest.mark.slow
 def test_an_idle_stream_is_not_a_request_that_is_late(desk: Served, token: str) -> None:
     with desk.socket(token) as seen:
         with desk.raw() as connection:
@@ -277,6 +282,7 @@ def test_an_answer_that_nobody_reads_is_not_kept(desk: Served, token: str) -> No
     assert is_well(desk, token)
 
 
+@pytest.mark.slow
 def test_connections_beyond_the_limit_are_refused_and_the_others_served(tmp_path: Path) -> None:
     with served(tmp_path, {"connections": 5}) as desk:
         assert desk.send("GET", "/healthz").status_code == 200
@@ -313,6 +319,7 @@ def test_a_call_that_fails_is_a_problem_with_the_code_of_the_call(
     assert "Traceback" not in json.dumps(problem)
 
 
+@pytest.mark.slow
 def test_a_caller_over_its_rate_learns_when_to_come_back(tmp_path: Path) -> None:
     with served(tmp_path, limits={"tools": {"desk:echo": {"rate": "1/hour"}}}) as desk:
         token = desk.token()
@@ -322,6 +329,7 @@ def test_a_caller_over_its_rate_learns_when_to_come_back(tmp_path: Path) -> None
         assert 3_000 < int(refused.headers["retry-after"]) <= 3_600
 
 
+@pytest.mark.slow
 def test_a_host_whose_state_is_damaged_is_not_ready_and_names_no_file(tmp_path: Path) -> None:
     with served(tmp_path) as desk:
         assert desk.send("GET", "/readyz").status_code == 200
@@ -333,6 +341,7 @@ def test_a_host_whose_state_is_damaged_is_not_ready_and_names_no_file(tmp_path: 
         assert desk.send("GET", "/healthz").status_code == 200
 
 
+@pytest.mark.slow
 def test_a_key_makes_a_call_once(desk: Served, token: str) -> None:
     before = len(desk.desk.done)
     body = {"arguments": {"text": "once"}, "purpose": "a test"}
@@ -368,6 +377,7 @@ def test_calls_are_on_the_record_with_their_caller_and_entry_point(desk: Served,
     assert outcome["steps"][0]["result"]["value"] == "said", outcome
 
 
+@pytest.mark.slow
 def test_a_token_calls_with_its_own_permissions(desk: Served) -> None:
     assert desk.call(desk.token("agent:r", permissions=["read:fs"]), "desk:stock").json()["value"] == 7
     listed = {tool["id"]: tool for tool in desk.send("GET", "/api/tools", desk.token("agent:n")).json()}

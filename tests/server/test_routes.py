@@ -59,6 +59,7 @@ def test_the_rest_of_the_table_is_streams_and_mcp() -> None:
     assert [name_of(route) for route in STREAMS] == ["GET /api/events", "WEBSOCKET /ws", "ANY /mcp"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("route", PLAIN, ids=name_of)
 def test_a_route_answers_those_who_may_use_it_and_nobody_else(
     desk: Served, tokens: dict[str, str], route: Route
@@ -74,6 +75,7 @@ def test_a_route_answers_those_who_may_use_it_and_nobody_else(
         assert look(answer) if may else answer.json()["fix"].startswith("tavern tokens create"), role
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("route", [route for route in PLAIN if not route.is_public], ids=name_of)
 def test_a_token_that_is_not_valid_is_none(desk: Served, route: Route) -> None:
     path, body, _, _ = EXAMPLES[route.method, route.path]
@@ -138,6 +140,7 @@ def test_the_document_describes_every_route_with_its_variables_and_body(desk: Se
             assert operation["security"] == ([] if route.is_public else [{"token": []}])
 
 
+@pytest.mark.slow
 def test_every_code_of_an_answer_is_a_code_of_the_project() -> None:
     assert set(STATUSES) <= set(ERROR_CODES)
     assert {code for code, row in ERROR_CODES.items() if row.call} - set(STATUSES) == {"INTERNAL"}

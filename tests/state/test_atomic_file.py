@@ -81,6 +81,7 @@ except StateDamaged as error:
 """
 
 
+@pytest.mark.slow
 def test_a_full_disk_leaves_the_old_file_and_no_half_one(tmp_path: Path) -> None:
     said = run(_TOO_LARGE, tmp_path / "state")
     assert "cannot write" in said

@@ -236,6 +236,7 @@ def test_a_gate_that_the_locked_host_refuses_blocks_what_it_would_judge(project:
 # ReportedExit without a lock ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_changed_code_is_reported_everywhere_until_it_is_noted_as_reviewed(project: Project) -> None:
     project.reviewed()
     project.code(CODE + "# changed\n")

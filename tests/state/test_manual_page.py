@@ -69,6 +69,7 @@ def test_the_example_lock_file_is_valid() -> None:
     assert grants.records["text"].granted == {"hook:server:tool:check"}
 
 
+@pytest.mark.slow
 def test_the_log_can_be_checked_by_hand(tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
     with EventLog(path) as log:

@@ -167,6 +167,7 @@ def test_what_two_scopes_of_hosts_have_in_common_is_what_both_allow(
         assert allows_host(other, *target)
 
 
+@pytest.mark.slow
 @given(_PATH_SCOPES, _PATH_SCOPES, st.sampled_from(["/a", "/a/b", "/a/b/c", "/a/bc", "/x", "/b", "/c/d"]))
 def test_what_two_scopes_of_paths_have_in_common_is_what_both_allow(one: Any, other: Any, path: str) -> None:
     both = common("read:fs", one, other)
@@ -177,6 +178,7 @@ def test_what_two_scopes_of_paths_have_in_common_is_what_both_allow(one: Any, ot
         assert allows_path(other, path)
 
 
+@pytest.mark.slow
 @given(st.text(max_size=40), st.integers())
 def test_no_text_is_an_exception(text: str, port: int) -> None:
     canonical_host(text)

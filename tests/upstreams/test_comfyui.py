@@ -156,6 +156,7 @@ async def test_a_repetition_joins_the_run_that_goes_on(tmp_path: Path, api: str)
         assert one.value["runId"] == two.value["runId"] and len(comfy.runs) == 1
 
 
+@pytest.mark.slow
 async def test_each_call_without_a_key_is_a_run_and_says_when_the_cache_of_the_server_answered(tmp_path: Path) -> None:
     write(tmp_path)
     async with ComfyStub() as comfy, served(tmp_path, comfy) as host:
@@ -166,6 +167,7 @@ async def test_each_call_without_a_key_is_a_run_and_says_when_the_cache_of_the_s
         assert "from the cache" in str(second.evidence)
 
 
+@pytest.mark.slow
 async def test_a_run_is_over_when_the_history_has_it_and_not_when_it_says_so(tmp_path: Path) -> None:
     write(tmp_path)
     async with ComfyStub() as comfy, served(tmp_path, comfy) as host:
@@ -297,6 +299,7 @@ async def test_an_interrupted_run_and_a_failed_one_are_distinguished(tmp_path: P
         )
 
 
+@pytest.mark.slow
 @APIS
 async def test_cancelling_asks_for_the_end_of_a_run_and_does_not_wait_for_it(tmp_path: Path, api: str) -> None:
     write(tmp_path)
@@ -313,6 +316,7 @@ async def test_cancelling_asks_for_the_end_of_a_run_and_does_not_wait_for_it(tmp
         assert comfy.running is not None  # the node goes on
 
 
+@pytest.mark.slow
 @APIS
 async def test_cancelling_takes_a_run_out_of_the_queue_and_leaves_others_alone(tmp_path: Path, api: str) -> None:
     write(tmp_path)
@@ -349,6 +353,7 @@ async def test_a_queue_that_is_too_large_to_be_read_still_says_whether_a_run_is_
         assert (await calling).ok
 
 
+@pytest.mark.slow
 async def test_without_messages_a_run_is_followed_by_asking(tmp_path: Path) -> None:
     write(tmp_path)
     async with ComfyStub() as comfy, served(tmp_path, comfy) as host:
@@ -370,6 +375,7 @@ ODD: list[Any] = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 async def test_odd_messages_end_nothing(tmp_path: Path) -> None:
     write(tmp_path)
     async with ComfyStub() as comfy, served(tmp_path, comfy) as host:
@@ -384,6 +390,7 @@ async def test_odd_messages_end_nothing(tmp_path: Path) -> None:
         assert (await calling).ok
 
 
+@pytest.mark.slow
 async def test_previews_are_artifacts_that_the_progress_names(tmp_path: Path) -> None:
     write(tmp_path)
     async with ComfyStub() as comfy, served(tmp_path, comfy) as host:
@@ -492,6 +499,7 @@ async def test_a_full_queue_says_when_to_come_back(tmp_path: Path) -> None:
         assert result.error is not None and result.error.retryable and result.error.retry_after_ms == 3000
 
 
+@pytest.mark.slow
 async def test_a_template_is_a_job_where_nothing_else_is_said(tmp_path: Path) -> None:
     write(tmp_path, job=True)
     async with ComfyStub() as comfy, served(tmp_path, comfy) as host:

@@ -130,6 +130,7 @@ async def test_the_default_is_what_the_workflow_has_else_what_the_server_says_wh
         assert ("value" in schema["required"]) is (default is None and not has_own_value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("most", [0, 9, 2**32 - 1])
 async def test_a_seed_that_is_drawn_is_one_that_the_node_takes(tmp_path: Path, most: int) -> None:
     write(tmp_path, graph=marked("seed"))

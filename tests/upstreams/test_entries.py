@@ -89,6 +89,7 @@ def test_a_shared_namespace_is_reported_at_the_second_of_its_entries(tmp_path: P
     assert [found.where.line for found in error.value.findings if found.where is not None] == [4]
 
 
+@pytest.mark.slow
 def test_a_further_origin_is_not_connected_to_before_it_was_granted(tmp_path: Path) -> None:
     with opened(System(), tmp_path):
         pass
@@ -165,6 +166,7 @@ def test_nothing_is_connected_to_before_it_was_granted(tmp_path: Path) -> None:
     assert system.connected == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changed",
     [{"url": "http://127.0.0.1:10/toy"}, {"url": "https://127.0.0.1:9/toy"}, {"url": None, "command": ["srv"]}],

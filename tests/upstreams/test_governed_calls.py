@@ -33,6 +33,7 @@ def test_all_tools_of_an_upstream_share_its_breaker(case: str, tmp_path: Path) -
     assert kinds == ["UPSTREAM_ERROR", "UPSTREAM_ERROR", "CIRCUIT_OPEN"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("from_sync", [True, False])
 def test_a_call_that_says_nothing_for_the_idle_time_of_the_entry_ends(from_sync: bool, tmp_path: Path) -> None:
     async def silent(call: Any) -> str:

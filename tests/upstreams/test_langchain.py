@@ -233,6 +233,7 @@ FAILURES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", FAILURES)
 def test_a_failure_of_a_tool_is_an_error_of_the_call(case: str, site: Path, tmp_path: Path) -> None:
     arguments, kind, word = FAILURES[case]
@@ -316,6 +317,7 @@ def test_a_package_is_not_imported_before_it_was_granted(site: Path, tmp_path: P
     assert "toolkit_of_tests" not in sys.modules
 
 
+@pytest.mark.slow
 def test_sync_tools_run_in_the_threads_for_tools_and_are_given_up_at_their_deadline(site: Path, tmp_path: Path) -> None:
     tools = {"where_it_runs": {"timeoutMs": 200}}
     with opened(tmp_path, package="toolkit-of-tests", tools=tools) as host:
@@ -398,6 +400,7 @@ def test_an_agent_of_langchain_gets_the_result_of_a_job_as_it_is_asked_to(
             assert '"tea"' in ours["jobs__getResult"].invoke({"jobId": job})
 
 
+@pytest.mark.slow
 def test_of_two_tools_with_one_name_the_one_that_is_described_is_called(site: Path, tmp_path: Path) -> None:
     (site / "toolkit_of_tests" / "again.py").write_text(
         "from langchain_core.tools import tool\n\n"
@@ -410,6 +413,7 @@ def test_of_two_tools_with_one_name_the_one_that_is_described_is_called(site: Pa
         assert host.invoke_sync("lc:add", {"a": 1}).value == 3
 
 
+@pytest.mark.slow
 def test_a_tool_that_cannot_be_looked_at_costs_no_other(site: Path, tmp_path: Path) -> None:
     with opened(tmp_path / "home", package="toolkit-of-tests") as host:
         status = host.upstreams.connect_sync("lc")

@@ -129,6 +129,7 @@ def test_headers_of_the_operator_change_none_of_the_protocol(tmp_path: Path) -> 
             assert "other" not in sent.values() and sent["mcp-protocol-version"] == "2026-07-28"
 
 
+@pytest.mark.slow
 def test_a_redirect_within_the_origin_is_followed(tmp_path: Path) -> None:
     with serving("moved") as url, evil(url, tmp_path) as opened:
         assert opened.invoke_sync("evil:bad", {}).value == "well"
@@ -203,6 +204,7 @@ FORGETTING: dict[str, tuple[int, Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", FORGETTING)
 def test_a_call_survives_a_server_that_was_started_anew_and_knows_no_session(case: str, tmp_path: Path) -> None:
     status, refusal = FORGETTING[case]

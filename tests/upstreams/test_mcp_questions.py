@@ -110,6 +110,7 @@ REFUSED: dict[str, tuple[str, str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tool", REFUSED)
 def test_what_a_server_may_not_ask_ends_the_call(tool: str, tmp_path: Path) -> None:
     message, era = REFUSED[tool]
@@ -172,6 +173,7 @@ def test_a_tool_that_needs_a_task_is_a_job(tmp_path: Path) -> None:
     connected(tmp_path, "2025", use)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("era", ERAS)
 def test_what_is_asked_of_a_server_that_has_ended_was_never_sent(era: str, tmp_path: Path) -> None:
     async def use(connection: Connection, tools: Mapping[str, UpstreamTool]) -> None:

@@ -97,6 +97,7 @@ async def test_a_workflow_is_shown_and_found_by_its_own_name(tmp_path: Path) -> 
             assert (await host.invoke(tool.id, {"any": 1})).value == {"sent": True}
 
 
+@pytest.mark.slow
 async def test_a_workflow_is_called_by_its_own_name_from_everywhere(tmp_path: Path) -> None:
     async with N8nStub() as n8n:
         n8n.webhooks["POST report"] = answers({"sent": True})
@@ -316,6 +317,7 @@ async def test_arguments_too_long_for_an_address_have_done_nothing(tmp_path: Pat
         assert n8n.asked == []
 
 
+@pytest.mark.slow
 async def test_a_file_becomes_an_artifact_of_the_caller(tmp_path: Path) -> None:
     async def picture(request: web.Request) -> web.StreamResponse:
         return web.Response(body=b"\x89PNG", content_type="image/png")
@@ -491,6 +493,7 @@ async def test_a_call_that_is_cancelled_lets_go_at_once(tmp_path: Path) -> None:
                 await over.wait()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stops", [True, False])
 async def test_a_run_that_is_followed_is_stopped_with_its_call_where_n8n_can(tmp_path: Path, stops: bool) -> None:
     async with N8nStub() as n8n:

@@ -103,6 +103,7 @@ ENDS: dict[str, tuple[str, type[CallError], str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ENDS)
 def test_an_end_is_reported_with_its_reason(case: str, trusted: bool, tmp_path: Path) -> None:
     code, kind, message = ENDS[case]
@@ -124,6 +125,7 @@ def test_writing_to_what_has_ended_is_a_lost_connection(tmp_path: Path) -> None:
     run(tmp_path, "import os; os._exit(7)", use)
 
 
+@pytest.mark.slow
 def test_closing_wakes_whoever_waits_for_it(trusted: bool, tmp_path: Path) -> None:
     async def use(process: RunningProcess) -> None:
         reading = asyncio.create_task(lines(process, 1))

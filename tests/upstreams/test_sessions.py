@@ -21,6 +21,7 @@ def test_one_connection_serves_all_calls_and_closes_with_the_host(tmp_path: Path
     assert (system.connected, system.closed) == (1, 1)
 
 
+@pytest.mark.slow
 def test_calls_from_several_loops_and_threads_share_the_connection(tmp_path: Path) -> None:
     system = System()
     with opened(system, tmp_path) as host:
@@ -63,6 +64,7 @@ def test_a_call_survives_a_lost_connection_only_where_it_had_not_begun(outcome: 
     assert system.connected == 2 == system.closed
 
 
+@pytest.mark.slow
 def test_the_host_waits_until_a_lost_connection_is_closed(tmp_path: Path) -> None:
     def answer(*_: Any) -> Any:
         raise lost()
@@ -144,6 +146,7 @@ def test_cancelling_a_call_reaches_the_upstream_and_harms_no_other_call(tmp_path
     asyncio.run(calls())
 
 
+@pytest.mark.slow
 def test_a_deadline_ends_the_work_at_the_upstream(tmp_path: Path) -> None:
     ended = threading.Event()
 
@@ -160,6 +163,7 @@ def test_a_deadline_ends_the_work_at_the_upstream(tmp_path: Path) -> None:
     assert result.error is not None and result.error.kind == "TIMEOUT"
 
 
+@pytest.mark.slow
 def test_callers_with_credentials_of_their_own_have_connections_of_their_own(tmp_path: Path) -> None:
     system = System()
     own = {"user:ann": {"settings": {"key": "of ann"}}, "*": {"settings": {"key": "of others"}}}
@@ -171,6 +175,7 @@ def test_callers_with_credentials_of_their_own_have_connections_of_their_own(tmp
     assert sorted({s["key"] for s in system.settings}) == ["of ann", "of others", "of the host"]
 
 
+@pytest.mark.slow
 def test_a_principal_that_reads_like_a_role_gets_no_credentials_of_that_role(tmp_path: Path) -> None:
     system = System()
     own = {"role:boss": {"settings": {"key": "of the boss"}}}
@@ -183,6 +188,7 @@ def test_a_principal_that_reads_like_a_role_gets_no_credentials_of_that_role(tmp
     assert system.settings[-1]["key"] == "of the boss"
 
 
+@pytest.mark.slow
 def test_an_unused_connection_is_closed_and_opened_again_by_the_next_call(tmp_path: Path) -> None:
     system = System()
     closed = threading.Event()
@@ -205,6 +211,7 @@ def test_the_arguments_are_validated_and_the_caller_needs_the_rights_of_the_upst
     assert denied.error is not None and denied.error.kind == "POLICY_DENIED" and "network" in denied.error.message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("entry", [{}, {"url": None, "command": ["srv"]}])
 def test_taking_a_grant_back_closes_the_connection_and_refuses_every_call(entry: Any, tmp_path: Path) -> None:
     system = System()
@@ -216,6 +223,7 @@ def test_taking_a_grant_back_closes_the_connection_and_refuses_every_call(entry:
     assert system.connected == 1 == system.closed
 
 
+@pytest.mark.slow
 def test_the_key_of_a_call_reaches_the_adapter(tmp_path: Path) -> None:
     system = System(tools=(ECHO,), answer=lambda tool, arguments, call: call.key)
     with opened(system, tmp_path) as host:

@@ -205,6 +205,7 @@ def test_a_tool_of_wrong_values_is_left_out_and_costs_no_other(case: str, tmp_pa
         assert host.invoke_sync("toy:echo", {"x": 1}).ok
 
 
+@pytest.mark.slow
 def test_texts_about_the_upstream_hold_no_control_characters(tmp_path: Path) -> None:
     listing = Listing((ECHO,), description="a\x1b[31m\ud800", version="1\n2", etag="\ud800")
     with host_with(adapter(connection(list_tools=listing)), tmp_path) as host:
@@ -230,6 +231,7 @@ def test_an_upstream_that_changes_without_end_is_not_asked_without_end(tmp_path:
     asyncio.run(calls())
 
 
+@pytest.mark.slow
 def test_many_first_calls_ask_for_one_list(tmp_path: Path) -> None:
     async def calls() -> None:
         system = System()
@@ -303,6 +305,7 @@ KEPT: dict[str, tuple[str, str, bool]] = {
 """What is kept, what of it is secret, and whether the whole host hides it: no upstream chooses an ordinary word that no one sees."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", KEPT)
 def test_what_an_adapter_keeps_is_masked_in_all_that_comes_from_its_upstream(case: str, tmp_path: Path) -> None:
     kept, secret, is_everywhere = KEPT[case]
@@ -377,6 +380,7 @@ def test_what_an_adapter_keeps_is_masked_in_errors_of_connecting_exceptions_docu
     assert secret not in repr((failed, refused)) + caplog.text
 
 
+@pytest.mark.slow
 def test_what_an_adapter_keeps_is_masked_in_progress_logs_and_questions(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -411,6 +415,7 @@ def test_what_a_login_server_says_of_itself_is_not_masked(tmp_path: Path) -> Non
         assert host.invoke_sync("toy:echo", {"x": 1}).value == said
 
 
+@pytest.mark.slow
 def test_what_an_adapter_keeps_by_one_name_stays_masked_while_another_is_renewed(tmp_path: Path) -> None:
     system = System(answer=lambda called, arguments, call: "well: secret-of-the-client")
     with opened(system, tmp_path) as host:
@@ -450,6 +455,7 @@ def test_a_value_of_the_entry_that_is_a_type_of_json_leaves_schemas_as_they_are(
         assert tavern.tools.get("toy:echo").input_schema["type"] == "object"
 
 
+@pytest.mark.slow
 def test_first_calls_at_once_in_this_process_leave_one_connection_open(tmp_path: Path) -> None:
     ended: list[str] = []
 

@@ -213,6 +213,7 @@ async def test_a_single_output_keeps_its_name_where_the_tool_declares_an_object_
     assert (result.value, later.value) == (value, value), (result.error, later.error)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("type_", "output", "value"),
     [

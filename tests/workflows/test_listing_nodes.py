@@ -53,6 +53,7 @@ def test_a_host_lists_what_an_earlier_one_has_seen_without_importing_it(shop: Wo
     assert shop.notes() == imports
 
 
+@pytest.mark.slow
 def test_an_edited_plugin_is_imported_again(shop: Workshop) -> None:
     listed(shop)
     code = shop.plugins / "letters" / "__init__.py"
@@ -73,6 +74,7 @@ class Strict:
         return deny("not here") if owner == "letters" else None
 
 
+@pytest.mark.slow
 def test_a_hook_that_leaves_a_node_out_leaves_it_out_of_the_list(shop: Workshop) -> None:
     listed(shop)
     assert listed(shop, Plugin(Strict(), name="strict")) == {}

@@ -55,6 +55,7 @@ async def test_a_fingerprint_joins_the_key(flows: Flows, tmp_path: Path) -> None
     assert (states, changed.states["f"], changed.outputs["f"]) == (["complete", "cached"], "complete", {"text": "two"})
 
 
+@pytest.mark.slow
 async def test_the_cache_on_the_disk_outlives_the_host_and_may_be_damaged(flows: Flows) -> None:
     flows.write("kept", {"a": {"type": "t:Inc", "x": 1, "exec": {"cache": "disk"}}})
     states = []
@@ -113,6 +114,7 @@ async def test_a_question_survives_its_host(flows: Flows) -> None:
     assert [e.seq for e in events] == list(range(1, len(events) + 1))
 
 
+@pytest.mark.slow
 async def test_events_of_a_kept_run_are_reported_by_another_host(flows: Flows) -> None:
     flows.write("chain", CHAIN, WIRES)
     async with flows.open() as tavern:
@@ -188,6 +190,7 @@ async def test_what_a_workflow_requires_is_checked(flows: Flows) -> None:
     ]
 
 
+@pytest.mark.slow
 async def test_old_nodes_are_upgraded_replaced_and_asked_about_their_values(flows: Flows) -> None:
     old = {"id": "o", "type": "t:Old", "typeVersion": 1, "inputValues": {"num": 7}}
     (flows.folder / "old.json").write_text(

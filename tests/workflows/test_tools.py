@@ -377,6 +377,7 @@ async def test_the_result_of_a_run_that_asked_is_there_once_it_was_answered(flow
         assert tavern.jobs.result(result.job).value == {"answer": "yes"}
 
 
+@pytest.mark.slow
 async def test_a_deadline_of_the_caller_ends_the_run(flows: Flows) -> None:
     flows.write("slow", {"w": "t:Wait"}, description="d")
     async with flows.open() as tavern:
