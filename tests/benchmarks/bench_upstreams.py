@@ -103,7 +103,7 @@ def starts() -> dict[str, float]:
     tools = {f"tool_{n}": UpstreamTool(f"tool_{n}", "Does something useful.", schema) for n in range(TOOLS)}
     catalogue = Catalogue(Path(home) / "cache" / "upstreams")
     for name in config["upstreams"]:
-        known = Entry(name, UpstreamConfig.model_validate(entry), catalogue)
+        known = Entry(name, UpstreamConfig.model_validate(entry), catalogue, lambda _: ())
         catalogue.store(name, Listed(known.fingerprint, time.time(), None, "", tuple(tools)), Definitions(tools))
     found: dict[str, list[float]] = {}
     for _ in range(9):
