@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -352,3 +354,17 @@ async def test_an_edited_tool_file_leads_to_its_new_endpoint(tmp_path: Path) -> 
             file.write_text(file.read_text().replace(n8n.url, other.url))
             await host.plugins.reload("slack")
             assert (await host.invoke("slack:send", HELLO)).value == {"ok": False}
+
+
+STARTED = """
+import sys
+from tavern_core import Tavern
+with Tavern.open({}, home=sys.argv[1]) as host:
+    host.invoke_sync("system:get_current_time")
+print({name.rpartition(".")[2] for name in sys.modules} & {"comfyui", "langchain", "llm_plugins", "mcp", "n8n"} or "none")
+"""
+
+
+def test_a_host_without_upstreams_imports_no_adapter(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", STARTED, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "none"
