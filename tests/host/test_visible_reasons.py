@@ -374,17 +374,20 @@ tools:
 """
 
 
+def assert_all_cautions_hold(host: Tavern) -> None:
+    assert host.invoke_sync("p:hello").error.kind == "POLICY_DENIED"  # type: ignore[union-attr]
+    spec = host.tools["p:hello"]
+    assert (spec.optional, spec.requires_approval, spec.destructive, spec.untrusted) == (True, True, True, True)
+    assert spec.capabilities == {"network", "danger:destructive"}
+
+
 @pytest.mark.parametrize("code", [GREETS, FACTORY], ids=["tool", "factory"])
 @pytest.mark.parametrize("parameters", ["", PARAMETERS], ids=["no parameters", "parameters"])
 def test_cautions_of_a_declaration_hold_for_what_the_code_returns(
     workshop: Workshop, code: str, parameters: str
 ) -> None:
     workshop.folder("p", code, CAUTIONS + parameters)
-    host = workshop.open()
-    assert host.invoke_sync("p:hello").error.kind == "POLICY_DENIED"  # type: ignore[union-attr]
-    spec = host.tools["p:hello"]
-    assert (spec.optional, spec.requires_approval, spec.destructive, spec.untrusted) == (True, True, True, True)
-    assert spec.capabilities == {"network", "danger:destructive"}
+    assert_all_cautions_hold(workshop.open())
 
 
 @pytest.mark.parametrize(
@@ -477,11 +480,7 @@ def test_the_cautions_of_a_handler_hold_beside_its_declaration(workshop: Worksho
     """
     one = "tools:\n  - id: hello\n    implementation: {type: python, handler: 'work:hello'}\n"
     workshop.folder("p", "", one + parameters, **{"work.py": dedent(code)})
-    host = workshop.open()
-    assert host.invoke_sync("p:hello").error.kind == "POLICY_DENIED"  # type: ignore[union-attr]
-    spec = host.tools["p:hello"]
-    assert (spec.optional, spec.requires_approval, spec.destructive, spec.untrusted) == (True, True, True, True)
-    assert spec.capabilities == {"network", "danger:destructive"}
+    assert_all_cautions_hold(workshop.open())
 
 
 @pytest.mark.parametrize(

@@ -531,11 +531,11 @@ def test_an_address_beyond_ascii_is_read_and_watched_in_both_spellings(tmp_path:
         async def main() -> str:
             received: asyncio.Queue[str] = asyncio.Queue()
 
-            async def heard(message: Any) -> None:
+            async def on_message(message: Any) -> None:
                 if getattr(message, "method", "") == "notifications/resources/updated":
                     received.put_nowait(message.params.uri)
 
-            async with client(url, token, era, message_handler=heard) as session:
+            async with client(url, token, era, message_handler=on_message) as session:
                 assert (await session.read_resource(written)).contents[0].text == "page 1"
                 if era == "legacy":
                     with pytest.warns(MCPDeprecationWarning):
@@ -558,14 +558,14 @@ def test_clients_are_told_when_tools_come_and_resources_change(tmp_path: Path, e
         async def main() -> list[str]:
             received: asyncio.Queue[str] = asyncio.Queue()
 
-            async def heard(message: Any) -> None:
+            async def on_message(message: Any) -> None:
                 if (method := getattr(message, "method", "")).endswith("changed"):
                     received.put_nowait(method)
 
             def add() -> None:
                 tavern.tools.register(tool(name="further")(lambda: 1))
 
-            async with client(url, token, era, message_handler=heard) as session:
+            async with client(url, token, era, message_handler=on_message) as session:
                 if era == "legacy":
                     await session.list_tools()
                     await asyncio.to_thread(add)

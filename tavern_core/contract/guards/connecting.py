@@ -59,7 +59,7 @@ def fitting(target: Target, granted: Mapping[str, Scope]) -> dict[str, Scope]:
 
 
 async def addresses_of(target: Target, resolve: Resolver) -> list[Address]:
-    """All addresses of `target`, whoever may connect to them. Raises NoAddress: there are none."""
+    """All addresses of `target`, allowed or not. Raises NoAddress: there are none."""
     if target.address is not None:
         return [target.address]
     try:
