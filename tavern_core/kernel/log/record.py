@@ -137,7 +137,7 @@ def stamp(seconds: float) -> str:
     """ISO 8601, UTC, milliseconds, as `iso_utc` writes it."""
     global _second
     try:
-        whole, millis = divmod(round(seconds * 1000), 1000)
+        whole, millis = divmod(int(seconds * 1000 + 0.5), 1000)
         known, text = _second
         if whole != known:
             text = iso_utc(whole)[:19]

@@ -192,7 +192,7 @@ class Recorder:
         if result.status != "ok" or not result._trace:
             return None
         try:
-            head = f',"tool":{quoted(call.tool)},"ok":true,"durationMs":{round(result._trace[3] * 1000, 3)}'
+            head = f',"tool":{quoted(call.tool)},"ok":true,"durationMs":{result._trace[3] * 1000:.3f}'
             return (
                 f'{head},"value":{to_json(self._value(call, result.value, redact), inf_nan_mode="strings").decode()}'
                 if self._arguments
