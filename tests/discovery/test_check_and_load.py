@@ -566,6 +566,8 @@ def test_an_installed_distribution_that_is_no_plugin_is_named_as_such(tmp_path: 
         (info / "RECORD").write_text(files, "utf-8")
         if group:
             (info / "entry_points.txt").write_text(group, "utf-8")
+    (site / "shipped").mkdir()
+    (site / "shipped/plugin.yaml").touch()  # from Python 3.12 on, files that are missing are not listed
 
     def checked(name: str) -> Any:
         (finding,) = check_plugin(name, sys_path=[str(site)]).findings
