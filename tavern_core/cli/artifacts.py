@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from base64 import b64encode
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -55,6 +56,9 @@ def get(session: Session, artifact: str, output: Path | None) -> None:
     """Write the bytes of an artifact to stdout or a file."""
     store = session.host().artifacts
     known = store.get(artifact)
+    if session.as_json and output is None:
+        session.out.json({**known.to_json(), "data": b64encode(store.read(artifact)).decode()})
+        return
     with store.open(artifact) as source:
         if output is None:
             stream = session.out.stream

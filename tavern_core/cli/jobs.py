@@ -154,14 +154,14 @@ def watched(session: Session, job: str, say: Callable[[str], None] | None) -> Jo
     with _bar(found, session.out.no_color) if is_drawn else contextlib.nullcontext(None) as bar:
         seen: Any = None
         while True:
-            found = store.find(job)
+            found, is_asking = store.look(job)
             now = (found.status, found.progress)
             if bar is not None:
                 bar(found)
             elif now != seen and say is not None:
                 say(" ".join(filter(None, (found.id, found.status, _progress(found.progress)))))
             seen = now
-            if found.is_over or found.status == "input_required":
+            if found.is_over or is_asking:
                 return found
             time.sleep(_LOOK_S)
 

@@ -161,15 +161,18 @@ class Jobs(Mapping[str, Job]):
         end = None if seconds is None else time.monotonic() + min(seconds, _LONGEST_WAIT_S)
         pause = 0.01
         while True:
-            job, is_asking = await self._running.aside(self._looked_at, id, context)
+            job, is_asking = await self._running.aside(self.look, id, context=context)
             if job.is_over or is_asking or (end is not None and time.monotonic() >= end):
                 return job
             await asyncio.sleep(pause if end is None else max(min(pause, end - time.monotonic()), 0))
             pause = min(pause * 1.5, self._new.poll_ms / 1000)
 
-    def _looked_at(self, id_: str, context: CallContext | None) -> tuple[Job, bool]:
-        """A job, and whether it has a question that nobody has answered: its process takes an answer up a moment later."""
-        job, kept = self._found(id_, context)
+    def look(self, id: str, *, context: CallContext | None = None) -> tuple[Job, bool]:  # noqa: A002 - the job's
+        """A job, and whether it has a question that nobody has answered: its process takes an answer up a moment later.
+
+        Raises as `find`.
+        """
+        job, kept = self._found(id, context)
         if job.status != "input_required":
             return job, False
         records = self._records
@@ -179,7 +182,7 @@ class Jobs(Mapping[str, Job]):
             return job, bool(job.questions)
         approval = kept.facts.get("approval")
         return job, not all(
-            not self._is_pending(name) if name == approval else records.answer_left(id_, name)
+            not self._is_pending(name) if name == approval else records.answer_left(id, name)
             for name in (str(question["id"]) for question in job.questions)
         )
 

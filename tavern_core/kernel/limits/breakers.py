@@ -35,42 +35,48 @@ class CircuitBreaker:
         self._changed = changed
         self._clock = clock
         self._lock = threading.Lock()
-        self.state: State = "closed"
+        self._state: State = "closed"
         self.failures = 0
         """In a row."""
         self._opened_at = 0.0
         self._trial = False
 
+    @property
+    def state(self) -> State:
+        """As the next call finds it."""
+        is_rested = self._state == "open" and self._clock() >= self._opened_at + self.rule.rest_ms / 1000
+        return "half-open" if is_rested else self._state
+
     def enter(self) -> float | None:
         """None: call it, and say with `leave` what came of it. Else the seconds after which it is worth trying again."""
-        if self.state == "closed":
+        if self._state == "closed":
             return None
         with self._lock:
             left = self._opened_at + self.rule.rest_ms / 1000 - self._clock()
-            if self.state == "open" and left > 0:
+            if self._state == "open" and left > 0:
                 return left
-            if self.state == "half-open" and self._trial:
+            if self._state == "half-open" and self._trial:
                 return min(self.rule.rest_ms / 1000, 1.0)
-            is_new = self.state != "half-open"
-            self.state, self._trial = "half-open", True
+            is_new = self._state != "half-open"
+            self._state, self._trial = "half-open", True
         if is_new:
             self._changed("half-open")
         return None
 
     def leave(self, failed: bool | None) -> None:
         """The outcome of a call: it failed, it worked, or (None) it says nothing about the upstream."""
-        if failed is False and self.state == "closed":
+        if failed is False and self._state == "closed":
             self.failures = 0
             return
-        before = self.state
+        before = self._state
         with self._lock:
             self._trial = False
             if failed:
                 self.failures += 1
-                if self.state == "half-open" or self.failures >= self.rule.failures:
-                    self.state, self._opened_at = "open", self._clock()
-            elif failed is False and self.state == "half-open":
-                self.state, self.failures = "closed", 0
-            now = self.state
+                if self._state == "half-open" or self.failures >= self.rule.failures:
+                    self._state, self._opened_at = "open", self._clock()
+            elif failed is False and self._state == "half-open":
+                self._state, self.failures = "closed", 0
+            now = self._state
         if now != before:
             self._changed(now)

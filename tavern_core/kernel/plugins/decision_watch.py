@@ -43,10 +43,12 @@ class DecisionWatch:
         self._applying: list[Future[bool]] = []
         """Begun and not yet looked at; several where a plugin that is stopped waits for its calls."""
         self._closing = threading.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._watch, name="tavern-decisions", daemon=True)
 
     def start(self) -> None:
-        """Look from now on."""
+        """Look from now on. Decisions take effect on the loop that runs now: it is the one on which plugins are activated."""
+        self._loop = asyncio.get_running_loop()
         self._thread.start()
 
     def close(self) -> None:
@@ -75,8 +77,20 @@ class DecisionWatch:
             if error is not None or not done.result():
                 self._seen = ()
         if (found := stamps_of(self._files)) != self._seen:
-            self._applying.append(self._portal.begin(self._apply()))
+            self._applying.append(self._begun())
             self._seen = found
+
+    def _begun(self) -> Future[bool]:
+        """Decisions are taking effect now, on the host's own loop where the one that opened the host has stopped."""
+        self._portal.check()
+        if self._loop is None or not self._loop.is_running():
+            return self._portal.begin(self._apply())
+        applying = self._apply()
+        try:
+            return asyncio.run_coroutine_threadsafe(applying, self._loop)
+        except RuntimeError:
+            applying.close()
+            raise
 
 
 def stamps_of(files: Files) -> Stamps:

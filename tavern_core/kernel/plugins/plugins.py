@@ -37,6 +37,10 @@ class Plugins(Mapping[str, PluginStatus]):
         self._consent = consent
         self._reconciler = reconciler
         self._states = states
+        self._off = set(states.disabled())
+        """Those of which `catch_up` knows that the operator switched them off."""
+        self._outdated: set[str] = set()
+        """Those about whose newer files another process has decided."""
         self._quarantine = quarantine
         self._imports = imports
         self._wait = base.portal.run
@@ -107,27 +111,31 @@ class Plugins(Mapping[str, PluginStatus]):
 
     async def catch_up(self) -> bool:
         """Let decisions take effect that other processes have written; False: a plugin is being changed, so try again."""
-        were_off = {name for name, record in self._lifecycle.records.items() if record.state == "disabled"}
         self._reconciler.judge_again()  # first: what is activated from now on has the rights of now
         off = self._states.disabled()
+        self._outdated |= self._reconciler.decided_newer()
         records = [record for record in self._lifecycle.records.values() if not record.candidate.fixed_id]
         # At once: none waits for the running calls of another.
         are_done = await asyncio.gather(
-            *(self._caught_up(r, is_off=r.name in off, was_off=r.name in were_off) for r in records)
+            *(self._caught_up(record, is_off=record.name in off) for record in records)
         )
         await self._settle()
         await self._lifecycle.resume(self._reconciler.starts_with_host)
         return all(are_done)
 
-    async def _caught_up(self, record: Record, *, is_off: bool, was_off: bool) -> bool:
+    async def _caught_up(self, record: Record, *, is_off: bool) -> bool:
         if self._lifecycle.is_changing(record.name):
             return False
-        if was_off and not is_off:
-            with suppress(PluginError):  # it no longer exists
-                await self._renewed(record)
-            return True
+        is_on_again, is_outdated = record.name in self._off and not is_off, record.name in self._outdated
+        (self._off.add if is_off else self._off.discard)(record.name)
+        self._outdated.discard(record.name)
         if not (is_off and record.active):
-            await self._reconciler.decided_elsewhere(record)
+            with suppress(PluginError):  # the record says why, or it no longer exists
+                if record.active:
+                    read_again = partial(self._read_again, record) if is_outdated else None
+                    await self._reconciler.decided_elsewhere(record, read_again)
+                elif is_on_again or is_outdated:
+                    await self._renewed(record)
             return True
         record.paused = False
         await self._lifecycle.deactivate(record.name)

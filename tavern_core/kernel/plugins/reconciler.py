@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 
 from tavern_core.errors import PluginError
@@ -52,15 +53,19 @@ class Reconciler:
             or (self._roster.activate != "none" and record.starts_early)
         )
 
-    async def decided(self, record: Record) -> None:
-        """Apply a decision about a plugin's rights: check it again, and activate it again if it was active."""
+    async def decided(self, record: Record, read_again: Callable[[], None] | None = None) -> None:
+        """Apply a decision about a plugin's rights: check it again, and activate it again if it was active.
+
+        Args:
+            read_again: puts a new record in its place.
+        """
 
         def change() -> None:
             record.broken = None  # what it lacked may be what it was granted now
             self.judge()
             self._base.signals.tools.emit()
 
-        await self._lifecycle.renew(record.name, change, wanted=self.starts_with_host)
+        await self._lifecycle.renew(record.name, read_again or change, wanted=self.starts_with_host)
 
     def judge_again(self) -> None:
         """`judge`, after another process has decided: what failed for want of rights may have them now."""
@@ -69,11 +74,14 @@ class Reconciler:
                 record.broken = None
         self.judge()
 
-    async def decided_elsewhere(self, record: Record) -> None:
-        """Apply what another process has written about the rights of a plugin."""
-        if record.active and self._roster.has_other_rights(record):
-            with suppress(PluginError):
-                await self.decided(record)
+    def decided_newer(self) -> set[str]:
+        """See `Roster.decided_newer`."""
+        return self._roster.decided_newer()
+
+    async def decided_elsewhere(self, record: Record, read_again: Callable[[], None] | None) -> None:
+        """Apply what another process has written about the rights of an active plugin; see `decided`."""
+        if self._roster.has_other_rights(record):
+            await self.decided(record, read_again)
 
     def forget_failures(self, name: str) -> None:
         """The operator enabled or reloaded a plugin: what was held against its code is forgotten."""

@@ -71,6 +71,7 @@ class Roster:
         self._specs, self._grants, self._states, self._registry = specs, grants, states, registry
         self._decisions: dict[str, tuple[Candidate, GrantRecord | None, Decision]] = {}
         """Of plugins without code, for which nothing but the lock file can have changed."""
+        self._decided = grants.read().records
         records.add({c.name: Record(c, rank) for rank, c in enumerate(self._candidates())})
 
     # Who is there -----------------------------------------------------------------------------------------------------
@@ -141,6 +142,18 @@ class Roster:
         now = granted_now(record, self._around(grants))
         rights = now.granted, now.undecided, now.scopes, now.kept_apart
         return now.state not in USABLE or rights != (known.granted, known.undecided, known.scopes, known.kept_apart)
+
+    def decided_newer(self) -> set[str]:
+        """The plugins about which the lock file says something else than at the last look, and of other files than were read here."""
+        before, self._decided = self._decided, self._grants.read().records
+
+        def is_newer(name: str, decided: GrantRecord) -> bool:
+            if decided == before.get(name) or (record := self._records.get(name)) is None:
+                return False
+            known = record.candidate
+            return (decided.version, decided.manifest_hash) != (known.version, known.manifest_hash)
+
+        return {name for name, decided in self._decided.items() if is_newer(name, decided)}
 
     def _around(self, grants: Grants) -> Circumstances:
         own = {name for name, record in self._records.items() if record.candidate.source == "builtin"}
