@@ -54,6 +54,8 @@ class PluginStates:
         self._file = JsonStateFile(path, "plugins")
         self._clock = clock
         self._last: dict[str, str] | None = None
+        self.findings: tuple[Finding, ...] = ()
+        """What was wrong in the file when `disabled` read it."""
 
     def read(self) -> Switches:
         """The decisions as they stand; never raises."""
@@ -62,6 +64,7 @@ class PluginStates:
     def disabled(self) -> dict[str, str]:
         """Plugin → reason, for those that are switched off now; as they were read last, where the file has become corrupt."""
         read = self.read()
+        self.findings = read.findings
         if self._last is None or not any(finding.severity == "error" for finding in read.findings):
             self._last = read.disabled
         return self._last
@@ -87,7 +90,7 @@ def _states(state: JsonState, path: Path) -> Switches:
     switches: dict[str, Switch] = {}
     findings = list(state.findings)
     if any(f.severity == "error" for f in findings):
-        message = "which plugins were switched off cannot be read: none is"
+        message = "which plugins were switched off cannot be read: a host that starts now uses them all"
         hint = "`tavern plugins disable NAME` writes a new file and renames the corrupt one"
         findings.append(Finding(StateDamaged.code, message, hint, Location(str(path)), "warning"))
     for name, row in sorted(state.values.items()):

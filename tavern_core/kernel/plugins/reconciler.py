@@ -41,9 +41,9 @@ class Reconciler:
 
     def judge(self) -> None:
         """Work out the state of every plugin that is not active, and list what it declares."""
-        self._roster.judge()
+        wrong_files = self._roster.judge()
         self._lifecycle.list_declared()
-        self._base.diagnostics.judged(report(list(self._lifecycle.records.values())))
+        self._base.diagnostics.judged([*wrong_files, *report(list(self._lifecycle.records.values()))])
 
     def starts_with_host(self, record: Record) -> bool:
         """Whether a plugin is activated when the host opens (DESIGN §5)."""

@@ -125,12 +125,18 @@ class Roster:
 
     # Who may be used --------------------------------------------------------------------------------------------------
 
-    def judge(self) -> None:
-        """Work out the state of every plugin that is not active, from what is declared, granted and configured now."""
+    def judge(self) -> list[Diagnostic]:
+        """Work out the state of every plugin that is not active, from what is declared, granted and configured now.
+
+        Returns:
+            what is wrong in the lock file and in the list of disabled plugins.
+        """
         grants = self._grants.read()
-        for finding in grants.findings:
-            self._base.diagnostics.add(finding.code, finding.located, hint=finding.hint, severity=finding.severity)
         judge(self._records, self._around(grants), self._base.diagnostics)
+        return [
+            Diagnostic(wrong.code, wrong.located, hint=wrong.hint, severity=wrong.severity)
+            for wrong in (*grants.findings, *self._states.findings)
+        ]
 
     def has_other_rights(self, record: Record) -> bool:
         """Whether the lock file says something else now about a plugin than what it runs with."""
