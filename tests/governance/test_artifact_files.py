@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import textwrap
 from collections.abc import Iterator
@@ -222,6 +223,8 @@ def test_the_command_line_uploads_and_passes_files(project: Path) -> None:
     assert (made["mediaType"], made["name"], made["size"]) == ("image/png", "cat.png", len(PNG))
     uri = tavern("artifacts", "put", "-", "--type", "text/plain", "--name", "n.txt", given=b"note")[1].strip()
     assert tavern("artifacts", "get", uri)[1] == "note"
+    shown = json.loads(tavern("artifacts", "get", uri, "--json")[1])
+    assert (shown["uri"], shown["name"], base64.b64decode(shown["data"])) == (uri, "n.txt", b"note")
     assert tavern("artifacts", "put", "none.png")[0] == 2
     for image in (made["uri"], "@cat.png"):
         assert json.loads(tavern("tools", "call", "s:run", f"image={image}")[1])[0] == "cat.png"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import pytest
@@ -13,8 +15,8 @@ import pytest
 from tavern_core import CallContext, NodeContext, Out, Plugin, Question, Tavern, ToolContext, hookimpl, node, tool
 from tavern_core.errors import InputInvalid, UsageError
 from tavern_core.kernel.calls.elicitation import conversation, misfit
-from tests.forked_programs import run_forked
-from tests.state.processes import ENVIRONMENT
+from tests.forked_programs import ForkedProgram, run_forked
+from tests.state.processes import ENVIRONMENT, start
 
 COUNT = {"type": "object", "properties": {"count": {"type": "integer", "minimum": 1}}, "required": ["count"]}
 
@@ -205,6 +207,38 @@ def test_the_first_of_several_answers_from_other_processes_counts(tmp_path: Path
         assert tavern.jobs.result(job.id).value == [True, {"count": 4}]
 
     run(tmp_path, work)
+
+
+ASKS = """
+import sys
+from tavern_core import Plugin, Tavern, ToolContext, tool
+
+@tool
+async def order(ctx: ToolContext) -> int:
+    return await ctx.ask("How many?", {"type": "integer"})
+
+with Tavern.open({}, home=sys.argv[1], plugins=[Plugin([order], name="shop")]) as host:
+    job = host.invoke_sync("shop:order", job=True).job
+    host.wait(host.jobs.wait(job))
+    print(job, flush=True)
+    sys.stdin.readline()
+"""
+
+
+@pytest.mark.slow
+def test_a_command_that_follows_a_job_does_not_show_a_question_that_was_answered(tmp_path: Path) -> None:
+    with start(ASKS, tmp_path) as other:
+        job = other.stdout.readline().strip()
+        other.send_signal(signal.SIGSTOP)  # it does not take the answer up
+        with Tavern.open({}, home=tmp_path) as host:
+            assert host.jobs.answer(job, 3)
+        words = ["-m", "tavern_core", "--home", tmp_path, "jobs", "watch", job]
+        with ForkedProgram(words, stdout=PIPE, stderr=PIPE, cwd=tmp_path, env=ENVIRONMENT) as follows:
+            assert follows.stderr.readline() == f"{job} input_required\n"
+            other.send_signal(signal.SIGCONT)
+            shown, said = follows.communicate()
+        assert (follows.returncode, shown, "How many?" in said) == (0, "3\n", False)
+        other.communicate("\n")
 
 
 @pytest.mark.slow

@@ -104,6 +104,26 @@ def test_limits_breakers_and_kept_answers_are_gauges(tmp_path: Path) -> None:
     assert values["tool_latency_ms_count", "m:looks"] == values["tool_invocations_total", "m:looks", "true"] == 3
 
 
+@pytest.mark.parametrize(("after_s", "value", "state"), [(0, 2, "open"), (29, 2, "open"), (30, 1, "half-open")])
+def test_a_breaker_is_half_open_as_soon_as_its_rest_is_over(
+    tmp_path: Path, after_s: float, value: float, state: str
+) -> None:
+    @tool(limits={"breaker": {"failures": 1}})
+    def breaks() -> int:
+        raise UpstreamError("away")
+
+    plugin, now = Plugin([breaks], name="m"), 0.0
+    with Tavern.open({"metrics": {"enabled": True}}, home=tmp_path / "home", plugins=[plugin]) as host:
+        host._host.limits._table.clock = lambda: now
+        for _ in range(2):  # after the trial it is open anew
+            host.invoke_sync("m:breaks")
+            now += after_s
+            samples = [s for family in text_string_to_metric_families(host.metrics.text()) for s in family.samples]
+            assert [s.value for s in samples if s.name == "tool_breaker_state"] == [value]
+            assert [limit.breaker for limit in host.limits.list() if limit.breaker] == [state]
+            now += 30
+
+
 def test_metrics_that_are_off_say_so(tmp_path: Path) -> None:
     with opened(tmp_path) as host, pytest.raises(UsageError, match="metrics are off"):
         host.metrics.text()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -158,6 +159,75 @@ def test_a_plugin_loses_and_regains_what_another_process_decides(
         until(lambda: looked(host) == "seen")
 
 
+LOOPS = """
+import asyncio
+from tavern_core import hookimpl, tool
+
+@tool(capabilities={"read:fs"})
+async def look() -> str:
+    return "seen" if asyncio.get_running_loop() is LOOP else "another loop"
+
+@hookimpl
+async def tavern_start(ctx):
+    global LOOP
+    LOOP = asyncio.get_running_loop()
+
+@hookimpl
+def tavern_register_tools():
+    return [look]
+"""
+
+
+@pytest.mark.parametrize(
+    ("lose", "regain"), [(("revoke", "pen"), ("grant", "pen", "read:fs")), (("disable", "pen"), ("enable", "pen"))]
+)
+def test_a_plugin_is_activated_again_on_the_loop_that_opened_its_host(
+    home: Home, lose: tuple[str, ...], regain: tuple[str, ...]
+) -> None:
+    (home.folder / "plugins" / "pen" / "__init__.py").write_text(LOOPS, encoding="utf-8")
+
+    async def main() -> None:
+        async with home.open() as host:
+            seen = []
+            for words in ((), lose, regain):
+                if words:
+                    await asyncio.to_thread(home.types, *words)
+                before = seen[-1:]
+                while (found := (await host.invoke("pen:look")).value) in before:
+                    await asyncio.sleep(0.01)
+                seen.append(found)
+            assert seen == ["seen", None, "seen"]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("is_active", [True, False])
+@pytest.mark.parametrize("where", ["level: none", "level: best-effort, plugins: [pen]"], ids=["host", "own process"])
+def test_a_decision_about_newer_files_of_a_plugin_is_applied_to_these(home: Home, where: str, is_active: bool) -> None:
+    (home.folder / "tavern.yaml").write_text(f"isolation: {{{where}}}\n", encoding="utf-8")
+    with home.open() as host:
+        if is_active:
+            assert looked(host) == "seen"
+        manifest = MANIFEST.replace('"1"', '"2"').replace("read:fs", "write:fs")
+        (home.folder / "plugins" / "pen" / "plugin.yaml").write_text(manifest, encoding="utf-8")
+        code = CODE.replace("read:fs", "write:fs").replace("seen", "new")
+        (home.folder / "plugins" / "pen" / "__init__.py").write_text(code, encoding="utf-8")
+        home.types("grant", "pen", "write:fs")
+        until(lambda: host.plugins["pen"].version == "2" and host.plugins["pen"].granted == {"write:fs"})
+        assert looked(host) == "new"
+
+
+def test_a_decision_reads_no_other_plugin_again_that_is_switched_off(home: Home) -> None:
+    home.add("ink")
+    config = "isolation: {level: none}\nplugins: {disable: [ink]}\n"
+    (home.folder / "tavern.yaml").write_text(config, encoding="utf-8")
+    with home.open() as host:
+        (home.folder / "plugins" / "ink" / "plugin.yaml").write_text("name: ink\nversion: '2'\n", encoding="utf-8")
+        home.types("revoke", "pen")
+        until(lambda: looked(host) == "POLICY_DENIED")
+        assert host.plugins["ink"].version == "1"
+
+
 def test_a_plugin_that_another_process_enables_is_read_again(home: Home) -> None:
     with home.open() as host:
         assert looked(host) == "seen"
@@ -187,6 +257,24 @@ def test_a_running_locked_host_stops_plugins_that_are_no_longer_in_the_lock_file
         assert host.plugins.activate_sync("ink").state == "active"
         lock.unlink() if text is None else lock.write_text(text, encoding="utf-8")
         until(lambda: host.plugins["ink"].state == "failed")
+
+
+@pytest.mark.parametrize("name", ["tavern.lock", "home/plugins.json"])
+def test_what_is_wrong_in_a_file_of_decisions_is_reported_until_it_is_repaired(home: Home, name: str) -> None:
+    home.types("disable", "pen")
+    file = home.folder / name
+    sound = file.read_text(encoding="utf-8")
+
+    def damage(host: Tavern) -> list[str]:
+        return [each.message for each in host.diagnostics if each.code == "STATE_DAMAGED"]
+
+    file.write_text("{not: [sound", encoding="utf-8")
+    with home.open() as host:
+        assert any(str(file) in message for message in damage(host))
+        file.write_text(sound, encoding="utf-8")
+        until(lambda: not damage(host))
+        file.write_text("{not: [sound", encoding="utf-8")
+        until(lambda: bool(damage(host)))
 
 
 def test_a_list_of_disabled_plugins_that_becomes_corrupt_enables_none_in_a_running_host(home: Home) -> None:
