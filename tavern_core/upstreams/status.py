@@ -17,7 +17,7 @@ class UpstreamStatus:
     name: str
     kind: str
     target: str
-    """The exact address, command line, distribution or folder."""
+    """Its address, command line, distribution or folder; what looks like a secret is masked, review and lock file show it exactly."""
     plugin: str
     """The part of the ids of its tools before the colon."""
     state: str

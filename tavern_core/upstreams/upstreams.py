@@ -13,6 +13,7 @@ from tavern_core.kernel.catalogue.tools import ToolsDiff
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.model.call import CallContext
 from tavern_core.model.nearest import did_you_mean
+from tavern_core.schema.redact import redact_text
 from tavern_core.upstreams.connections import Connections, without_secrets
 from tavern_core.upstreams.document_reads import DocumentReads
 from tavern_core.upstreams.listing_cache import Catalogue
@@ -278,7 +279,7 @@ class Upstreams(Mapping[str, UpstreamStatus]):
         return UpstreamStatus(
             entry.name,
             entry.config.kind,
-            entry.config.target,
+            redact_text(entry.config.target),
             entry.plugin,
             state,
             reason,

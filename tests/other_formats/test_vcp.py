@@ -24,6 +24,10 @@ if not os.environ.get("WEATHER_KEY"):
 else:
     print(json.dumps({"status": "success", "result": f"{asked['city']}: sunny, {os.environ['UNITS']}, {asked['command']}"}))
 """
+NAMES_ITSELF = """\
+import json, sys
+print(json.dumps({"status": "success", "result": json.load(sys.stdin)["command"]}))
+"""
 NOTES = """\
 const chunks = [];
 process.stdin.on('data', (chunk) => chunks.push(chunk));
@@ -327,6 +331,30 @@ def test_a_command_in_another_script_is_shown_and_found_by_its_name(project: Pro
         assert [found.id for found in host.tools.search("搜索")] == [spec.id]
     listed = programs.tavern("tools", "list", cwd=project.root, home=project.root / "home").stdout
     assert re.search(rf"^{spec.id} +搜索: From the third-party VCP plugin 名字", listed, re.MULTILINE)
+
+
+@pytest.mark.slow
+def test_people_and_models_may_call_a_command_by_the_names_that_vcp_knows(project: Project) -> None:
+    commands = [{"command": name, "description": "Looks."} for name in ("搜索", "获取 网页", "plain")]
+    project.vcp("名字", NAMES_ITSELF, capabilities={"invocationCommands": commands})
+    project.vcp("WebSearch", NAMES_ITSELF, capabilities={"invocationCommands": commands})
+    project.write("tavern.yaml", "plugins: {vcp: [vcp], roots: []}\n")
+    home = project.root / "home"
+    for written, said in {
+        "名字:搜索": "搜索",
+        "名字:获取 网页": "获取 网页",
+        "名字:plain": "plain",
+        "web-search:搜索": "搜索",
+        "WebSearch:获取 网页": "获取 网页",
+    }.items():
+        called = programs.tavern("tools", "call", written, cwd=project.root, home=home)
+        assert called.stdout == f"{said}\n", called.stderr
+    with project.host() as host:
+        text = "<|[REQUEST_TOOL]|>\ncommand:「始」名字:获取 网页「末」\n<|[END_TOOL]|>"
+        assert value(host.run_text_sync(text).results[0]) == "获取 网页"
+    with project.host(tools={"deny": ["名字:搜索"]}) as host:
+        assert "POLICY_DENIED" in why(host.invoke_sync("名字:搜索"))
+        assert value(host.invoke_sync("WebSearch:搜索")) == "搜索"
 
 
 def test_listing_runs_and_imports_nothing(project: Project) -> None:

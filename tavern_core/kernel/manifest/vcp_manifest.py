@@ -10,7 +10,7 @@ plugin's (`vcp_settings.py`), and what its program may do is what the operator g
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from tavern_core.errors import Finding
@@ -93,6 +93,7 @@ class _Reading:
             description=prose(self._text("description"))[:_LONGEST_DESCRIPTION],
             config_options=settings,
             permissions=unstated_needs("VCP plugins"),
+            aliases=self._aliases(tools),
         )
         return Translated(self._plugin, manifest, DeclaredTools(tools), tuple(self._findings), off)
 
@@ -193,6 +194,12 @@ class _Reading:
             implementation=implementation,
             source=VCP_FILE,
         )
+
+    def _aliases(self, tools: Iterable[ToolSpec]) -> dict[str, str]:
+        """The names that VCP knows and that cannot stand in an id, so that people and models may write them in its place."""
+        owners = [self._plugin] if fold(self._vcp).isascii() else [self._plugin, self._vcp]
+        names = {f"{owner}:{tool.resource_id}": tool.local_name for tool in tools for owner in owners}
+        return {name: local for name, local in names.items() if name != f"{self._plugin}:{local}"}
 
     # Looking -----------------------------------------------------------------------------------------------------------
 
