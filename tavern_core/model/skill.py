@@ -21,6 +21,8 @@ SCRIPTS: Final = "scripts"
 """The folder of a skill that holds its programs."""
 RUN: Final = ".run"
 """Behind the id of a skill's tool: the tool that runs its programs."""
+WHOLE: Final = "take such links, or files, out of its folder"
+"""How a skill can be trusted that could not be read whole."""
 SkillState = Literal["ready", "untrusted", "shadowed", "off", "failed"]
 Origin = Literal["project", "user", "plugin"]
 _FENCE: Final = "---"
@@ -47,7 +49,7 @@ class Skill:
     description: str
     state: SkillState
     """``ready``; ``untrusted``: the operator has to trust it, again where its files changed; ``shadowed``: another one has its name;
-    ``off``: its plugin is not in use; ``failed``: its SKILL.md cannot be used."""
+    ``off``: its plugin is not in use; ``failed``: its SKILL.md cannot be used, or its folder cannot be trusted."""
     origin: Origin
     plugin: str
     """What grants and the lock file call it; for a skill of a plugin: that plugin."""

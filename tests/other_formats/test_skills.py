@@ -13,6 +13,7 @@ from tavern_core import CallContext, Tavern
 from tavern_core.errors import SkillNotFound, TavernError, UsageError
 from tavern_core.model.result import ToolResult
 from tavern_core.tam import parse
+from tests import programs
 
 from .workbench import NEEDS_NODE, Project
 
@@ -92,10 +93,34 @@ def test_nothing_but_a_decision_about_the_skill_itself_is_trust(project: Project
         assert states(tavern) == {"pdf-forms": "untrusted"}
 
 
-def test_what_cannot_be_read_whole_cannot_be_trusted(project: Project) -> None:
-    (project.skill("skills/pdf-forms") / "outside").symlink_to("/etc")
-    with project.host() as tavern, pytest.raises(UsageError, match="cannot be read whole"):
-        tavern.wait(tavern.skills.trust("pdf-forms"))
+@pytest.mark.parametrize(
+    ("link", "leads_to", "state"),
+    [
+        ("outside", "/etc", "failed"),
+        ("references/up", "../..", "failed"),
+        ("inside", "references", "untrusted"),
+        ("file.txt", "../../other.txt", "untrusted"),  # never read, and part of the hash
+    ],
+)
+def test_a_skill_that_cannot_be_read_whole_is_listed_so_and_cannot_be_trusted(
+    project: Project, link: str, leads_to: str, state: str
+) -> None:
+    folder = project.skill("skills/pdf-forms")
+    project.write("skills/pdf-forms/references/a.md", "A")
+    (folder / link).symlink_to(leads_to)
+    with project.host() as tavern:
+        (listed,) = tavern.skills.list()
+        assert (listed.state, listed.reason.startswith("it cannot be trusted")) == (state, state == "failed")
+        assert tavern.skills.get("pdf-forms").state == state
+        if state == "failed":
+            with pytest.raises(UsageError, match=f"cannot be trusted: {link} is a link to a folder outside"):
+                tavern.wait(tavern.skills.trust("pdf-forms"))
+        else:
+            assert tavern.wait(tavern.skills.trust("pdf-forms")).state == "ready"
+    checked = programs.tavern("skills", "check", str(folder), cwd=project.root)
+    assert (checked.returncode, f"warning[SKILL_INVALID]: {link} is" in checked.stderr) == (
+        (4, True) if state == "failed" else (0, False)
+    )
 
 
 def test_skills_of_the_user_need_no_trust(project: Project) -> None:

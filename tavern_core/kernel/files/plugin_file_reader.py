@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, Protocol
 
@@ -172,16 +173,25 @@ class FolderFiles:
         for number, (relative, _) in enumerate(self.files(), 1):  # noqa: B007 - the last one is how many there are
             content = _hash_file(self.folder / relative)
             total.update(f"{relative}\0{content}\n".encode("utf-8", "surrogateescape"))
-        return "" if number >= MOST_FILES or self._leads_out() else total.hexdigest()
+        return "" if number >= MOST_FILES or self._outward_link() else total.hexdigest()
 
-    def _leads_out(self) -> bool:
-        """True when a link to a folder leads out of the plugin: Python would import code that was not read."""
-        return any(
-            os.path.islink(path := os.path.join(folder, name))  # noqa: PTH114, PTH118
-            and not Path(path).resolve().is_relative_to(self.folder)
+    def why_not_whole(self) -> str:
+        """Why there is no hash of all that is in the folder; empty where there is one."""
+        if link := self._outward_link():
+            return f"{link} is a link to a folder outside"
+        has_too_many = next(islice(self.files(), MOST_FILES - 1, None), None) is not None
+        return f"the folder has {MOST_FILES:,} files or more" if has_too_many else ""
+
+    def _outward_link(self) -> str:
+        """A link to a folder that leads out of the plugin, if there is one: Python would import code that was not read."""
+        links = (
+            os.path.relpath(path, self.folder)
             for folder, inner, _ in os.walk(self.folder)
             for name in inner
+            if os.path.islink(path := os.path.join(folder, name))  # noqa: PTH114, PTH118
+            and not Path(path).resolve().is_relative_to(self.folder)
         )
+        return next(links, "")
 
 
 def _open_regular(path: Path) -> BinaryIO | None:

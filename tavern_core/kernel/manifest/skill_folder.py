@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from tavern_core.contract.permissions import TRUST
+from tavern_core.errors import Finding, Location
 from tavern_core.kernel.files.plugin_file_reader import FolderFiles, PluginFiles
 from tavern_core.kernel.manifest.declared_tools import DeclaredTools
-from tavern_core.kernel.manifest.skill_file import SkillFile
+from tavern_core.kernel.manifest.skill_file import CODE, SkillFile
 from tavern_core.kernel.manifest.skill_tools import LONGEST_DESCRIPTION, NAMESPACE, read_one, specs_of, version_of
 from tavern_core.kernel.manifest.tool_ids import plugin_name
 from tavern_core.kernel.manifest.translated import Translated, unstated_needs
 from tavern_core.model.manifest import Manifest, Permissions
+from tavern_core.model.skill import SKILL_FILES, WHOLE
 
 
 def check_skill(folder: Path) -> SkillFile:
     """What the specification says to the skill in a folder, whatever else is there. Runs nothing."""
     real = Path(os.path.realpath(folder))
-    return read_one(folder.absolute().name or real.name, FolderFiles(real), "")
+    files = FolderFiles(real)
+    skill = read_one(folder.absolute().name or real.name, files, "")
+    if why := files.why_not_whole():
+        found = Finding(CODE, f"{why}, so no one can trust the skill", WHOLE, Location(SKILL_FILES[0]), "warning")
+        return replace(skill, findings=(*skill.findings, found))
+    return skill
 
 
 def read_skill_folder(folder: str, files: PluginFiles, *, is_trusted: bool) -> Translated:

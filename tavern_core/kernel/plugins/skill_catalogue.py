@@ -20,7 +20,7 @@ from tavern_core.kernel.plugins.record import Record
 from tavern_core.model.naming_rules import split_id
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.plugin_status import Diagnostic
-from tavern_core.model.skill import RUN, SKILL_FILES, Origin, Skill, SkillState, split_skill
+from tavern_core.model.skill import RUN, SKILL_FILES, WHOLE, Origin, Skill, SkillState, split_skill
 from tavern_core.model.tool import ToolSpec
 
 MOST_FILES: Final = 500
@@ -61,11 +61,8 @@ class Skills:
             UsageError: it needs no trust, or its files cannot be read whole (USAGE).
         """
         record = self._of_project(name)
-        if not record.candidate.artifact():
-            raise UsageError(
-                f"the files of {name} cannot be read whole, so nobody can trust them",
-                hint="take out links that lead out of the folder, and files beyond 20,000",
-            )
+        if why := FolderFiles(Path(record.candidate.location)).why_not_whole():
+            raise UsageError(f"the skill {name} cannot be trusted: {why}", hint=WHOLE)
         await self._consent.grant(record.name, [TRUST.id])
         return self.get(record.name)
 
@@ -102,17 +99,20 @@ class Skills:
         origin: Origin = "user" if str(Path(record.candidate.location).parent) in own else "project"
         tool = next((tool for tool in record.candidate.tool_ids if not tool.endswith(RUN)), "")
         state: SkillState = "ready" if record.usable else "off"
+        reason = record.standing.explanation
         if record.candidate.errors or record.state == "failed":
             state = "failed"
         elif record.state == "disabled" and TRUST.id in record.candidate.requested - record.granted:
             state = "untrusted"
+            if why := FolderFiles(Path(record.candidate.location)).why_not_whole():
+                state, reason = "failed", f"it cannot be trusted: {why}; {WHOLE}"
         return Skill(
             facts.display_name or facts.name.removeprefix("skill-"),
             facts.description,
             state,
             origin,
             record.name,
-            record.standing.explanation,
+            reason,
             tool,
             record.candidate.location,
             findings=record.candidate.findings,
