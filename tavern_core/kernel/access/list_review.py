@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Final
+from typing import Final, Literal
 
 from tavern_core.errors import Finding, Location
 from tavern_core.kernel.access.tool_selectors import (
@@ -19,6 +19,7 @@ from tavern_core.kernel.access.tool_selectors import (
     is_all_plugins,
     is_group,
     local_key,
+    plugin_key,
     readings,
 )
 from tavern_core.model.config import AccessRule, ToolsConfig
@@ -36,7 +37,11 @@ _NO_SUCH_GROUP: Final = "add the group to tools.groups, or take the entry out"
 
 
 class ListReview:
-    """Compares the lists of one host with what exists in it. `known` is what the lists are compiled with."""
+    """Compares the lists of one host with what exists in it. `known` is what the lists are compiled with.
+
+    Args:
+        upstreams: those of `plugins` whose prompts and resources the lists may name, too.
+    """
 
     def __init__(
         self,
@@ -47,10 +52,12 @@ class ListReview:
         aliases: Mapping[str, str],
         file: str,
         host: Iterable[str] = (),
+        upstreams: Iterable[str] = (),
     ) -> None:
         self._config, self._callers, self._file = config, callers, file
         self._tool_ids, self._aliases = tools, aliases
         self._plugins = sorted({*plugins, *RESERVED_NAMESPACES})
+        self._upstreams = frozenset(map(plugin_key, upstreams))
         self._suggestions_left = _MOST_SUGGESTIONS
         self._group_names = [name for name in config.groups if group_key(name) != "plugins"]
         groups = Groups({name: config.groups[name] for name in self._group_names})
@@ -84,14 +91,14 @@ class ListReview:
 
     def findings(self) -> Iterator[Finding]:
         """Everything in the lists that cannot mean what it says."""
-        yield from self._review_list("tools.allow", self._config.allow, wide=False)
-        yield from self._review_list("tools.only", self._config.only or (), wide=False)
-        yield from self._review_list("tools.deny", self._config.deny, wide=True)
+        yield from self._review_list("tools.allow", self._config.allow, wide=False, reads=True)
+        yield from self._review_list("tools.only", self._config.only or (), wide=False, reads=True)
+        yield from self._review_list("tools.deny", self._config.deny, wide=True, reads=True)
         yield from self._review_groups()
         for key, rule in self._callers.items():
             yield from self.caller("callers", key)
-            yield from self._review_list(f"callers.{key}.allow", rule.allow or (), wide=False)
-            yield from self._review_list(f"callers.{key}.deny", rule.deny, wide=True)
+            yield from self._review_list(f"callers.{key}.allow", rule.allow or (), wide=False, reads=True)
+            yield from self._review_list(f"callers.{key}.deny", rule.deny, wide=True, reads=True)
 
     def further(self, lists: Iterable[tuple[str, Sequence[str], bool]]) -> Iterator[Finding]:
         """The same for other lists: (place, entries, whether they are read widely)."""
@@ -117,7 +124,7 @@ class ListReview:
     def _review_groups(self) -> Iterator[Finding]:
         for name, entries in self._config.groups.items():
             if name in self._group_names:
-                yield from self._review_list(f"tools.groups.{name}", entries, wide=True)
+                yield from self._review_list(f"tools.groups.{name}", entries, wide=True, reads=True)
             else:
                 message = "group:plugins always means every tool of every plugin; this group is not used"
                 yield self._warning(f"tools.groups.{name}", message, "give the group another name")
@@ -126,13 +133,31 @@ class ListReview:
             hint = f"remove 'group:{path[-1]}' from the group {path[-2]!r}"
             yield self._warning(f"tools.groups.{path[0]}", message, hint)
 
-    def _review_list(self, place: str, entries: Sequence[str], *, wide: bool) -> Iterator[Finding]:
+    def _review_list(
+        self, place: str, entries: Sequence[str], *, wide: bool, reads: bool = False
+    ) -> Iterator[Finding]:
+        """Args: reads: the list holds for prompts and resources of upstreams, too."""
         for index, entry in enumerate(entries):
             if not self._exists(entry, wide=wide):
+                if reads and (found := self._of_reads(f"{place}[{index}]", entry)) is not None:
+                    yield found
+                    continue
                 yield self._warning(f"{place}[{index}]", *self._unknown(entry), entry=entry)
             elif len(ids := self._several(entry, wide=wide)) > 1:
                 message = f"{entry!r} names tools of several plugins: {', '.join(ids[:5])}"
                 yield self._warning(f"{place}[{index}]", message, "write the full id of the one you mean", entry=entry)
+
+    def _of_reads(self, place: str, entry: str) -> Finding | None:
+        """An entry that holds for no tool, but may hold for a prompt or a resource, which are known to the upstream alone."""
+        plugin, colon, name = entry.partition(":")
+        if not colon or plugin_key(plugin) not in self._upstreams:
+            return None
+        message = f"{plugin.strip()} has no tool {name!r}; the entry holds for a prompt or resource of this name only"
+        near = did_you_mean(entry, self._ids) if self._suggestions_left > 0 else ""
+        self._suggestions_left -= 1
+        severity: Literal["warning", "info"] = "warning" if near else "info"
+        hint = near or "correct the entry if you mean a tool"
+        return Finding("CONFIG_INVALID", message, hint, Location(self._file, pointer=place), severity, {"entry": entry})
 
     def _exists(self, entry: str, *, wide: bool) -> bool:
         if is_all_plugins(entry):

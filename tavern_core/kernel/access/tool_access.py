@@ -207,7 +207,8 @@ def compile_access(
         host: names of the plugins that are the host's own.
     """
     tools, callers = config.tools, config.callers
-    review = ListReview(tools, callers, known_tools, known_plugins, aliases or {}, file, host)
+    upstreams = [entry.plugin_name(name) for name, entry in config.upstreams.items()]
+    review = ListReview(tools, callers, known_tools, known_plugins, aliases or {}, file, host, upstreams)
     known = review.known
     return AccessPolicy(
         ToolList.compile("tools.allow", tools.allow, known, wide=False),

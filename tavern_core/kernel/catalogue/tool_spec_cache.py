@@ -270,7 +270,7 @@ class ToolSpecs:
                 host=self.host_plugins(),
             )
             for finding in (*self.registry.misfits(), *seen.policy.diagnostics):
-                self.diagnostics.add(finding.code, finding.located, hint=finding.hint)
+                self.diagnostics.add_finding(finding)
         return seen.policy
 
     def judge_pin(self, spec: ToolSpec) -> None:
