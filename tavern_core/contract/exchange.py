@@ -66,7 +66,7 @@ class Answer:
         except ValueError as error:
             raise UpstreamError(
                 f"{who} answered {self.status} with something that is not JSON: {error}",
-                hint="see that `url` is right, and that nothing in between answers instead",
+                hint="see that its address is right, and that nothing in between answers instead",
                 outcome=outcome,
                 start=self.body[:200].decode("utf-8", "replace"),
             ) from None
@@ -119,7 +119,7 @@ def failures(who: str, outcome: Outcome, *, repeatable: bool = False) -> Iterato
     except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout) as error:
         raise UpstreamError(
             f"{who} cannot be reached: {_said(error)}",
-            hint="see that it runs, and that the url of the upstream is right",
+            hint="see that it runs, and that its address is right",
             retryable=True,
             outcome="none",
             reason="unreachable",

@@ -125,7 +125,7 @@ async def _addresses(target: Target, scope: Scope, resolve: Resolver) -> list[Ad
         if (flaw := address_flaw(scope, target, address)) and not _is_own(target, address):
             raise PolicyDenied(
                 f"{target} is not connected to: {flaw}",
-                hint="use https, or write the address itself into `url`",
+                hint="use https, or write the address itself in place of the name",
                 address=str(address),
             )
     return found

@@ -19,7 +19,7 @@ _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 _PIECE: Final = 4_096
 """Packed bytes that are unpacked at a time: at most 4 MB come of them, so the event loop is never held up."""
 _STREAM_FACTOR: Final = 16
-_SOME_CERTIFICATE: Final = "write `certificate: {cert: {$file: …}, key: {$file: …}}` into the upstream"
+_SOME_CERTIFICATE: Final = "write `certificate: {cert: {$file: …}, key: {$file: …}}` into an entry of `upstreams`"
 _OTHER_CERTIFICATE: Final = "use one that is valid and that the server's certification authority has issued"
 _OF_CERTIFICATES: Final = "CERTIFICATE", "UNKNOWN_CA", "ACCESS_DENIED", "DECRYPT_ERROR", "HANDSHAKE_FAILURE"
 """Alerts with these in their names refuse a client; the last one is what TLS 1.2 has for one that shows no certificate."""
@@ -131,7 +131,7 @@ class OriginTransport(httpx2.AsyncBaseTransport):
         if reason == "CERTIFICATE_VERIFY_FAILED":
             return UpstreamError(
                 f"the certificate of {self._target} is not trusted: {getattr(known, 'verify_message', '')}",
-                hint="if its certification authority is your own, write `certificate: {ca: {$file: …}}` into the upstream",
+                hint="if its certification authority is your own, write `certificate: {ca: {$file: …}}` into an entry of `upstreams`",
                 outcome="none",
                 reason="certificate",
             )
@@ -148,7 +148,7 @@ class OriginTransport(httpx2.AsyncBaseTransport):
         text = str(error) or "the connection ended"
         may_want_another = known is not None or not isinstance(error, httpx2.ConnectError)
         if not self._was_answered and not is_alert and may_want_another:
-            text += " (a server that wants another client certificate may do that: see `certificate` of the upstream)"
+            text += " (a server that wants another client certificate may do that: see `certificate` of `upstreams`)"
         return kind(text)
 
     def _addressed(self, url: httpx2.URL, address: Address) -> httpx2.URL:
@@ -173,7 +173,7 @@ class OriginTransport(httpx2.AsyncBaseTransport):
         if not same:
             raise UpstreamError(
                 f"{self._target} redirects to {_origin(to)}, which was not granted",
-                hint="write the address it redirects to into `url` of the upstream, and grant it",
+                hint="write the address it redirects to in place of this one, and grant it",
                 outcome="unknown",
                 redirectedTo=_origin(to),
             )

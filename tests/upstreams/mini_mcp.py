@@ -111,6 +111,11 @@ async def parts(call: Call) -> Any:
     }
 
 
+@tool(inputSchema={"type": "object", "additionalProperties": True})
+async def encoded(call: Call) -> Any:
+    return {"content": [{"type": call.arguments["kind"], "data": call.arguments["data"], "mimeType": "image/png"}]}
+
+
 @tool()
 async def fail(call: Call) -> Any:
     return {**text("the disk is full"), "isError": True}

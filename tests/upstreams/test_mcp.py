@@ -38,7 +38,7 @@ def mini(era: str, tmp_path: Path, log: Path) -> Iterator[Tavern]:
 
 def test_all_pages_of_the_list_are_read(mini: Tavern) -> None:
     tools = mini.upstreams["mini"].tools
-    assert len(tools) == 16 and "mini:echo" in tools and "mini:wait" in tools
+    assert len(tools) == 17 and "mini:echo" in tools and "mini:wait" in tools
     assert mini.upstreams["mini"].version == mini.tools["mini:echo"].version == "7"
     assert mini.upstreams["mini"].description == "Be brief."
 
@@ -76,6 +76,29 @@ def test_every_kind_of_content_arrives_and_bytes_are_artifacts_of_the_caller(min
     assert result.content[5]["resource"]["text"] == "inside"
     assert result.content[6]["name"] == "blob.bin"
     assert "hologram" in result.content[7]["text"]
+
+
+@pytest.mark.parametrize("kind", ["image", "audio"])
+@pytest.mark.parametrize(
+    ("data", "kept"),
+    [
+        ("aGk=", b"hi"),
+        ("aG\r\nk=\n", b"hi"),
+        ("!!!!", None),
+        ("aGk", None),
+        ("aGk=aGk=", None),
+        ("data:image/png;base64,aGk=", None),
+        ("图片", None),
+    ],
+)
+def test_bytes_that_are_no_base64_become_a_text_that_says_so(
+    mini: Tavern, kind: str, data: str, kept: bytes | None
+) -> None:
+    (block,) = mini.invoke_sync("mini:encoded", {"kind": kind, "data": data}).content
+    if kept is None:
+        assert block == {"type": "text", "text": f"[encoded-{kind}: its data is no base64]"}
+    else:
+        assert mini.artifacts.read(block["uri"].rpartition(":")[2]) == kept
 
 
 FAILURES: dict[str, tuple[str, str, str]] = {

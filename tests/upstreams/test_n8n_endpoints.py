@@ -119,7 +119,9 @@ async def test_failures_say_what_they_are(tmp_path: Path) -> None:
         n8n.webhooks.clear()
         inactive = await host.invoke("workflow/send_slack_message", HELLO)
         assert failure(inactive) == ("UPSTREAM_ERROR", "none", "inactive")
-        assert failure(await host.invoke("app:nowhere", HELLO)) == ("UPSTREAM_ERROR", "none", "unreachable")
+        nowhere = await host.invoke("app:nowhere", HELLO)
+        assert failure(nowhere) == ("UPSTREAM_ERROR", "none", "unreachable")
+        assert nowhere.error is not None and nowhere.error.fix == "see that it runs, and that its address is right"
 
 
 @pytest.mark.parametrize(

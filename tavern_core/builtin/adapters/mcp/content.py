@@ -76,9 +76,12 @@ async def _resource(resource: Mapping[str, Any], tool: str, call: UpstreamCall) 
 
 async def _kept(data: str, kind: object, name: str, call: UpstreamCall) -> dict[str, Any]:
     """Keep base64 as an artifact; in a thread, because it may be large and is written to the disk."""
+    return await asyncio.to_thread(_kept_now, data, text_of(kind) or "application/octet-stream", name[:200], call)
+
+
+def _kept_now(data: str, media_type: str, name: str, call: UpstreamCall) -> dict[str, Any]:
     try:
-        raw = binascii.a2b_base64(data.encode("ascii"))
+        raw = binascii.a2b_base64("".join(data.split()).encode("ascii"), strict_mode=True)  # else it skips other signs
     except ValueError:
-        return {"type": "text", "text": "[a part that is no base64]"}
-    media_type = text_of(kind) or "application/octet-stream"
-    return await asyncio.to_thread(call.context.keep, raw, media_type, name[:200])
+        return {"type": "text", "text": f"[{name}: its data is no base64]"}
+    return call.context.keep(raw, media_type, name)

@@ -57,7 +57,7 @@ async def call_webhook(
         if api is None:
             raise UpstreamError(
                 f"n8n execution {job} was started, and what comes of it cannot be seen without an API key",
-                hint="write settings.apiKey; without one, let the workflow answer when it has ended, or not with a jobId",
+                hint="write settings.apiKey into an entry of `upstreams`; without one, let the workflow answer when it has ended, or not with a jobId",
                 outcome="unknown",
                 reason="no key",
                 execution=job,
@@ -117,7 +117,7 @@ def _failure(tool: UpstreamTool, answer: Answer) -> UpstreamError:
     if answer.status in (401, 403):
         return UpstreamError(
             f"the webhook of {tool.name} refuses the credentials ({answer.status}): {said.get('message', '')!s:.300}",
-            hint="write what its webhook node asks for into `headers` of the upstream",
+            hint="write what its webhook node asks for into `headers` of an entry of `upstreams`",
             outcome="none" if "uthorization" in str(said.get("message")) else "unknown",
             reason="unauthorized",
         )
