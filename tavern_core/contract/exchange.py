@@ -92,7 +92,7 @@ async def exchange(
     """
     if outcome is None:
         outcome = "none" if method in _READING else "unknown"
-    who = str(http.base_url).rstrip("/")
+    who = str(http.base_url).partition("?")[0].rstrip("/")  # a query may hold a key
     with failures(who, outcome):
         async with http.stream(method, path, **options) as response:
             body = bytearray()

@@ -154,3 +154,41 @@ def test_a_token_that_is_not_there_is_not_found(tavern: Run, project: Path) -> N
     revoked = tavern("tokens", "revoke", "nothing")
     assert revoked.code == 5
     assert "TOKEN_NOT_FOUND" in revoked.err
+
+
+SECRETS = {
+    "{kind: mcp, command: [mcp-server-time, --token, s3cret-value]}": "mcp-server-time --token ***",
+    "{kind: mcp, command: [mcp-server-time, --api-key=s3cret-value]}": "mcp-server-time --api-key=***",
+    "{kind: mcp, command: [mcp-server-time, 'postgres://me:s3cret-value@db/x']}": "mcp-server-time postgres://me:***@db/x",
+    "{kind: mcp, url: 'http://127.0.0.1:9/mcp?key=s3cret-value'}": "http://127.0.0.1:9/mcp?key=***",
+    "{kind: n8n, url: 'http://127.0.0.1:9/a?b=c&token=s3cret-value'}": "http://127.0.0.1:9/a?b=c&token=***",
+    "{kind: mcp, command: [mcp-server-time, --local-timezone=UTC]}": "mcp-server-time --local-timezone=UTC",
+}
+
+
+@pytest.mark.parametrize("entry", SECRETS)
+def test_a_secret_in_a_command_or_an_address_is_shown_to_the_reviewer_alone(
+    tavern: Run, project: Path, entry: str
+) -> None:
+    (project / "tavern.yaml").write_text(f"upstreams: {{one: {entry}}}\n")
+    shown, secret = SECRETS[entry], "s3cret-value"
+    listed = tavern("upstreams", "list", "--json")
+    assert listed.json[0]["target"] == shown
+    for command in (
+        ("list",),
+        ("show", "one"),
+        ("show", "one", "--json"),
+        ("check", "one"),
+        ("refresh", "--json"),
+        ("connect", "one"),
+    ):
+        done = tavern("upstreams", *command)
+        assert secret not in done.out + done.err, command
+        assert command[0] not in ("list", "show") or shown in done.out
+    if secret in entry:
+        assert secret in tavern("plugins", "review", "one").out
+        assert tavern("plugins", "grant", "one", "network" if "url" in entry else "process:spawn").code == 0
+        for command in (("check", "one"), ("check",), ("connect", "one")):
+            done = tavern("upstreams", *command)
+            assert secret not in done.out + done.err, command
+        assert secret in (project / "tavern.lock").read_text()

@@ -74,7 +74,11 @@ PROFILES = {
 
 ENTRIES: dict[str, tuple[str, str, str]] = {
     "a prompt": ("mini:greet", "info", "mini has no tool 'greet'; the entry holds for a prompt or resource"),
-    "an address": ("mini:mini://note", "info", "mini has no tool 'mini://note'; the entry holds for a prompt or resource"),
+    "an address": (
+        "mini:mini://note",
+        "info",
+        "mini has no tool 'mini://note'; the entry holds for a prompt or resource",
+    ),
     "a misspelt tool": ("mini:ecko", "warning", "did you mean 'mini:echo'?"),
     "no upstream": ("nosuch:greet", "warning", "no tool, plugin or alias fits 'nosuch:greet'; the entry has no effect"),
     "a tool": ("mini:echo", "", ""),
@@ -87,7 +91,9 @@ def test_an_entry_for_a_prompt_or_an_address_is_no_mistake_in_a_list(tmp_path: P
     with host(tmp_path, config, mini=entry()) as tavern:
         tavern.upstreams.refresh_sync("mini")
         tavern.tools.list()
-        found = {d.message.partition(": ")[2].partition(": ")[0]: d for d in tavern.diagnostics if d.code == "CONFIG_INVALID"}
+        found = {
+            d.message.partition(": ")[2].partition(": ")[0]: d for d in tavern.diagnostics if d.code == "CONFIG_INVALID"
+        }
     for number, (_, severity, said) in enumerate(ENTRIES.values()):
         for place in (f"tools.deny[{number}]", f"callers.user:ann.deny[{number}]"):
             one = found.pop(place, None)

@@ -133,9 +133,7 @@ class ListReview:
             hint = f"remove 'group:{path[-1]}' from the group {path[-2]!r}"
             yield self._warning(f"tools.groups.{path[0]}", message, hint)
 
-    def _review_list(
-        self, place: str, entries: Sequence[str], *, wide: bool, reads: bool = False
-    ) -> Iterator[Finding]:
+    def _review_list(self, place: str, entries: Sequence[str], *, wide: bool, reads: bool = False) -> Iterator[Finding]:
         """Args: reads: the list holds for prompts and resources of upstreams, too."""
         for index, entry in enumerate(entries):
             if not self._exists(entry, wide=wide):

@@ -102,7 +102,9 @@ class N8nConnection:
         answer = await exchange(self._http, "GET", "/healthz")
         if answer.status >= 500:
             raise UpstreamError(
-                f"{self._upstream.url} answers {answer.status}", hint="look at n8n's log", retryable=True
+                f"{self._upstream.url.partition('?')[0]} answers {answer.status}",
+                hint="look at n8n's log",
+                retryable=True,
             )
 
     async def close(self) -> None:
