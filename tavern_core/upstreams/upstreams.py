@@ -153,7 +153,7 @@ class Upstreams(Mapping[str, UpstreamStatus]):
         """Take the definitions of an upstream's tools as reviewed, as they are now.
 
         Args:
-            tools: names as the upstream spells them, or ids; none: all. Those that are gone are forgotten.
+            tools: names as the upstream spells them, alone or after its own, or ids; none: all. Those that are gone are forgotten.
 
         Raises:
             UpstreamNotFound: there is no such upstream (UPSTREAM_NOT_FOUND).
@@ -162,7 +162,7 @@ class Upstreams(Mapping[str, UpstreamStatus]):
         """
         entry = self._entry(name)
         known = {*entry.tools(), *self._quarantine.differences(entry)}
-        spelt = {f"{entry.plugin}:{local_name(tool)}": tool for tool in known}
+        spelt = {f"{entry.plugin}:{name}": tool for tool in known for name in (tool, local_name(tool))}
         chosen = [spelt.get(tool, tool) for tool in tools]
         for tool in chosen:
             if tool not in known:

@@ -354,6 +354,24 @@ def test_the_removal_of_a_tool_is_accepted_without_what_is_in_quarantine(named: 
             host.upstreams.accept("toy", ["never"])
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("named", ["发送报告 每周", "toy:发送报告 每周", "id"])
+def test_decisions_about_a_tool_are_made_by_each_of_its_names(named: str, tmp_path: Path) -> None:
+    system = System((replace(ECHO, name="发送报告 每周"),))
+    with opened(system, tmp_path, pin=True) as host:
+        (tool,) = host.upstreams.connect_sync("toy").tools
+        system.tools = (replace(system.tools[0], description="Another."),)
+        host.upstreams.refresh_sync("toy")
+        assert host.upstreams["toy"].quarantined == (tool,)
+        host.upstreams.accept("toy", [tool if named == "id" else named])
+        assert not host.upstreams["toy"].quarantined
+        if named.startswith("toy:"):
+            host.tools.pin(named)
+            assert [pin.tool for pin in host.tools.pins()] == [tool]
+            host.tools.unpin(named)
+            assert not host.tools.pins()
+
+
 @pytest.mark.parametrize(("stated", "version"), [("1.2.3", "1.2.3"), ("v2 (beta)", "0"), ("", "0")])
 def test_a_tool_has_the_version_of_its_upstream_and_another_one_puts_nothing_in_quarantine(
     stated: str, version: str, tmp_path: Path

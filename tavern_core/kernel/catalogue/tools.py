@@ -171,7 +171,9 @@ class Tools:
 
     def unpin(self, *tools: str) -> None:
         """Forget what was reviewed of these tools. Raises ToolNotFound: one is not pinned (TOOL_NOT_FOUND)."""
-        self._specs.pins.unpin(tools)
+        pinned = {pin.tool for pin in self.pins()}
+        found = {tool: None if tool in pinned else self._registry.find(tool) for tool in tools}
+        self._specs.pins.unpin(tool if entry is None else entry.id for tool, entry in found.items())
         self._specs.base.signals.tools.emit()
 
     def __contains__(self, tool: object) -> bool:
