@@ -307,6 +307,8 @@ def test_of_profiles_that_programs_give_only_so_many_are_kept(monkeypatch: pytes
     ("wire_names", "fields", "used", "messages"),
     [
         ({"text:count": "words"}, {}, {"text:count": "words"}, {}),
+        ({"text.count": "words"}, {}, {"text:count": "words"}, {}),
+        ({"text.count": "a b"}, {}, {}, {"text.count": "'a b' is not a name"}),
         ({"text:count": "a b"}, {}, {}, {"text:count": "'a b' is not a name"}),
         ({"text:count": "数"}, {}, {}, {"text:count": "'数' is not a name"}),
         ({"text:count": ""}, {}, {}, {"text:count": "'' is not a name"}),

@@ -192,7 +192,7 @@ def resolve_profile(
     tools, findings = _listed(profile, search)
     findings += _overlong(profile, search.file)
     findings += _unknown_capabilities(profile, search.file)
-    wire_names, unusable = usable_wire_names(profile, tools)
+    wire_names, unusable = usable_wire_names(profile, tools, find)
     findings += unusable
     return Profile(
         profile.name,
@@ -326,11 +326,14 @@ def _unknown_capabilities(profile: AgentProfile, file: str) -> Iterator[Finding]
             )
 
 
-def usable_wire_names(profile: AgentProfile, tools: Collection[str]) -> tuple[dict[str, str], list[Finding]]:
+def usable_wire_names(
+    profile: AgentProfile, tools: Collection[str], find: Callable[[str], str | None] = lambda written: None
+) -> tuple[dict[str, str], list[Finding]]:
     """The entries of `wire_names` that can be used, and why the others cannot be.
 
     Args:
         tools: ids of the tools of the inventory.
+        find: as for `resolve_profile`.
     """
     used: dict[str, str] = {}
     problems: list[Finding] = []
@@ -339,12 +342,13 @@ def usable_wire_names(profile: AgentProfile, tools: Collection[str]) -> tuple[di
         where = Location(f"profile {profile.name}", pointer=f"wire_names.{tool[:_LONGEST_ID]}")
         problems.append(Finding(CODE, message, hint, where, "warning"))
 
-    for tool, name in islice(profile.wire_names.items(), MOST_TOOLS):
+    for written, name in islice(profile.wire_names.items(), MOST_TOOLS):
+        tool = written if written in tools else find(written) or written
         if tool not in tools:
-            near = did_you_mean(tool[:_LONGEST_ID], tools) if len(problems) < _MOST_HINTS else ""
-            leave_out(tool, "the inventory has no such tool", near)
+            near = did_you_mean(written[:_LONGEST_ID], tools) if len(problems) < _MOST_HINTS else ""
+            leave_out(written, "the inventory has no such tool", near)
         elif not _WIRE_NAME.fullmatch(name):
-            leave_out(tool, f"{name!r:.150} is not a name for MCP clients", "write 1 to 128 of A-Z a-z 0-9 _ . -")
+            leave_out(written, f"{name!r:.150} is not a name for MCP clients", "write 1 to 128 of A-Z a-z 0-9 _ . -")
         else:
             used[tool] = name
     reserved = {wire_name(tool): tool for tool in UNLISTED_TOOLS}
