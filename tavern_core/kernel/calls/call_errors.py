@@ -62,6 +62,8 @@ def error_of(error: BaseException, call: RunningCall) -> CallError:
             failed = _as_call_error(error, call.plan, call.written, in_tool=in_tool)
         if isinstance(error, LeftBehind):
             failed.details["stopped"] = False
+    if call.is_unsure and failed.outcome == "none":
+        failed.outcome = "unknown"
     failed.details.setdefault("stage", call.stage)
     return failed
 

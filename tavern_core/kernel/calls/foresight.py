@@ -43,7 +43,7 @@ class Foresight:
         asked = call.call or tool_call(plan, call, context, self.series)
         asked = call.call = replace(asked, arguments=call.values or {})
         call.stage = "check_call"
-        wish = judged(plan, call, await self.hooks.judge(own_gates(plan), asked, plan.shown, mode))
+        wish = judged(plan, call, await self.hooks.judge(plan.gates, asked, plan.shown, mode))
         if (rule := plan.approval) is not None:
             check_rule(plan, rule)
         shown = None if plan.preview is None else await self._preview(plan, call, mode, plan.preview)

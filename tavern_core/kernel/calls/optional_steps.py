@@ -179,6 +179,8 @@ class Governance:
             give_copy(plan, call, self.limits.argument_bytes)  # what a try did to its arguments is its own
             try:
                 result = await once(plan, call, mode)
+                if call.is_unsure and (said := result.error) is not None and said.outcome == "none":
+                    result = result.replace(error=replace(said, outcome="unknown"))
                 if result.ok or attempt > further:
                     return result
                 given = result
@@ -195,6 +197,7 @@ class Governance:
                     return given
                 raise raised
             attempt += 1
+            call.is_unsure = call.is_unsure or failed.outcome != "none"
             await self._emit_retry(plan, call, mode, attempt, pause, failed)
             try:
                 await mode.pause(pause)

@@ -103,6 +103,8 @@ class RunningCall:
     used_up: tuple[Record, ...] = ()
     """What it needed to run and can be used once, an approval and a plan token: each as it was before, to be given back if the
     tool does not begin."""
+    is_unsure: bool = False
+    """Whether an attempt before the current one may have had an effect: then the call may have had one."""
     is_again: bool = False
     """Whether a process that has ended began the call of this key."""
     limit: tuple[str, float] | None = None

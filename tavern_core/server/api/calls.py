@@ -20,7 +20,7 @@ INVOKE: Final = compile_validator(
         "properties": {
             "arguments": {"type": "object", "description": "By name, as the parameters of the tool say."},
             "purpose": {"type": "string", "maxLength": 2_000, "description": "The reason, for the audit log."},
-            "idempotencyKey": {"type": "string", "minLength": 1, "maxLength": 1_000, "description": "Or the header."},
+            "idempotencyKey": {"type": "string", "minLength": 1, "maxLength": 255, "description": "Or the header."},
             "job": {
                 "type": "boolean",
                 "description": "True: in the background, so that people can be asked meanwhile.",

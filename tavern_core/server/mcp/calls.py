@@ -70,8 +70,8 @@ class Calls:
         spec = listing.specs[tool]
         if spec.job and needs_tasks(spec) and not knows_tasks(ctx):
             return _refuse_waiting(ctx, tool)
-        key = (ctx.params or {}).get("_meta", {}).get(KEY)
-        return await self.answered(ctx, params, listing, tool, arguments, key if isinstance(key, str) else None)
+        key = (ctx.params or {}).get("_meta", {}).get(KEY)  # the call refuses what is no key
+        return await self.answered(ctx, params, listing, tool, arguments, key)
 
     async def answered(
         self,
