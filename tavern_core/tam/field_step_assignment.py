@@ -21,7 +21,8 @@ from tavern_core.tam.wording import WORDS, joined
 MOST_RETRIES: Final = 100
 MOST_ERRORS: Final = 20
 """Maximum problems per code and block: enough to repair it, too few to fill the memory."""
-_LONGEST_REQUEST_ID: Final = 256
+_LONGEST_REQUEST_ID: Final = 240
+"""With the number of a step at its end it is still an idempotency key."""
 _HINTS: Final = ("json", "base64", "text")
 
 

@@ -199,9 +199,12 @@ class Pipeline:
                 self.conclusion.record(call, result)
                 if isinstance(error, GeneratorExit):
                     return result
+                if isinstance(error, KeyboardInterrupt) or result.error is None:
+                    raise
                 if not has_begun(error):  # true of this call, and not of one that made it
-                    raise asyncio.CancelledError from None
-                raise
+                    error = asyncio.CancelledError()
+                error.tavern_outcome = result.error.outcome  # type: ignore[attr-defined]  # for a job
+                raise error from None
             if call.used_up and call.token is None and result.error is not None and result.error.outcome == "none":
                 await self.plans.give_back(call.used_up, mode)
         finally:

@@ -195,12 +195,13 @@ class RunningJobs:
                 return
             result = await self._called(running)
             status = status_of(result)
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as error:
             status = "cancelled"
+            details = {"stopped": False} if any(not one.done() for one in running.left) else {}
+            outcome = getattr(error, "tavern_outcome", "unknown")  # that of its call
+            result = ToolResult(False, error=replace(CANCELLED, details=details, outcome=outcome))
             if not has_place or running.is_waiting:
                 result = ToolResult(False, error=NEVER_RAN)
-            elif any(not one.done() for one in running.left):
-                result = result.replace(error=replace(CANCELLED, details={"stopped": False}))
         except Exception as error:  # noqa: BLE001 - a job ends, whatever happens
             result = _failed(error)
         finally:
