@@ -29,6 +29,7 @@ from tavern_core.model.call import Rights, ToolCall
 from tavern_core.model.safe_printing import with_type
 from tavern_core.model.secret_references import SECRET, is_operators_reference
 from tavern_core.model.upstream import UpstreamConfig, origin_entry
+from tavern_core.schema.redact import named_secrets
 from tavern_core.schema.secret_names import is_secret_name
 from tavern_core.upstreams.upstream_plugin_candidates import Entry
 
@@ -138,6 +139,9 @@ class UpstreamFacility:
         self.headers = {name: _header(str(value), f"{place}.{name}") for name, value in headers.items()}
         environment = self._followed(written["environment"], f"upstreams.{self.name}.environment")
         self._environment = {name: str(value) for name, value in environment.items()}
+        in_plain_text = named_secrets([settings, headers, environment])
+        for known in (self._secrets, self._known):
+            known.add(*in_plain_text)
 
     def http(self, url: str = "", *, timeout_s: float = 30.0, max_bytes: int = 64_000_000) -> Any:
         from tavern_core.upstreams.http_client import client

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import itertools
 import json
 import logging
+import re
 import threading
 import weakref
 from collections.abc import Iterable
@@ -23,6 +25,8 @@ SHORTEST: Final = 6
 """Shorter strings are not searched for: masking every ``1`` would hide everything and protect nothing."""
 _GENERATIONS: Final = 4
 """Of secrets that are renewed: a call that is under way may still be answered with a token of before."""
+_OF_HEADER: Final = re.compile(r"(?:bearer|basic|token|api-?key)\s+(\S+)", re.IGNORECASE)
+"""The value of a header: a scheme and what is secret. Who receives it repeats either."""
 _redact: Final = compile_redactor()
 
 
@@ -90,8 +94,19 @@ class KnownSecrets:
 
 def _texts(values: Iterable[Any]) -> frozenset[str]:
     texts = [str(v) for v in values if isinstance(v, str | int) and not isinstance(v, bool)]
-    found = {text for value in texts for text in (value, *value.splitlines())}
-    return frozenset(text.strip() for text in found if len(text.strip()) >= SHORTEST)
+    found = {text.strip() for value in texts for text in (value, *value.splitlines())}
+    found |= {part for text in found if (header := _OF_HEADER.fullmatch(text)) for part in _parts(header[1])}
+    return frozenset(text for text in found if len(text) >= SHORTEST)
+
+
+def _parts(credentials: str) -> list[str]:
+    """The credentials of a header; of a user with a password (``Basic``) also these."""
+    try:
+        both = base64.b64decode(credentials, validate=True).decode()
+    except ValueError:
+        return [credentials]
+    user, colon, password = both.partition(":")
+    return [credentials, both, password] if user and colon else [credentials]
 
 
 class MaskingFilter(logging.Filter):
