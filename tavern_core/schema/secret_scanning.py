@@ -20,7 +20,7 @@ from tavern_core.schema.secret_names import STEMS, is_secret_name, words_of
 
 _PIECE: Final = 16_384
 """Characters per search in a long text."""
-_OVERLAP: Final = 700
+_OVERLAP: Final = 800
 """Characters between the start of a rule's match and the end of what the search must see of it."""
 _REACH: Final = 9_000
 """Characters that a rule may match after its start, except in runs without a blank."""
@@ -203,17 +203,15 @@ def _in_pieces(text: str) -> Iterator[str]:
 
 
 def _suspicious(text: str) -> list[tuple[int, int]]:
-    """The ranges for the rules: from blank to blank, with margins for their context."""
+    """The ranges for the rules. What begins shortly before a piece was found in the piece before, whose range covers it."""
     spans: list[tuple[int, int]] = []
     for at in range(0, len(text), _PIECE):
         if not may_hold_secret(text[at : at + _PIECE + _OVERLAP]):
             continue
-        start, end = max(0, at - _OVERLAP), at + _PIECE + _REACH
-        start = max(text.rfind(blank, max(0, start - _LONGEST_RUN), start) for blank in " \n\t") + 1 if start else 0
+        end = at + _PIECE + _REACH
         ends = (text.find(blank, end, end + _LONGEST_RUN) for blank in " \n\t")
-        end = min((found for found in ends if found >= 0), default=min(len(text), end + _LONGEST_RUN))
-        if spans and start <= spans[-1][1]:
-            start = spans.pop()[0]
+        end = min((found for found in ends if found >= 0), default=end + _LONGEST_RUN)
+        start = spans.pop()[0] if spans and at <= spans[-1][1] else at
         spans.append((start, end))
     return spans
 

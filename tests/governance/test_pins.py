@@ -108,7 +108,8 @@ def test_a_tool_that_is_not_pinned_may_change(tmp_path: Path) -> None:
 def test_a_pin_by_hand_holds_without_a_list(tmp_path: Path) -> None:
     with opened(tmp_path, count, pin=()) as host:
         host.tools.pin("t:count")
-    assert called(tmp_path, further, pin=()).error.kind == "TOOL_QUARANTINED"
+    error = called(tmp_path, further, pin=()).error
+    assert (error.kind, error.details["changed"]) == ("TOOL_QUARANTINED", ["inputSchema"])
     with opened(tmp_path, further, pin=()) as host:
         host.tools.unpin("t:count")
         assert host.invoke_sync("t:count", {"text": "abc"}).ok
@@ -169,6 +170,14 @@ def test_the_command_line_pins_shows_and_forgets(tmp_path: Path) -> None:
     assert tavern("call", "pen:add", "line=x")[:2] == (0, "x\n")
     assert tavern("unpin", "pen:add")[0] == 0
     assert json.loads(tavern("pins", "--json")[1]) == []
+
+
+def test_a_tool_whose_pin_cannot_be_written_does_not_run_and_the_host_is_to_blame(tmp_path: Path) -> None:
+    (tmp_path / ".tool-pins.json.lock").mkdir(parents=True)
+    ran: list[str] = []
+    error = called(tmp_path, tool(name="count")(lambda text: ran.append(text))).error
+    assert (error.kind, error.outcome, error.details["exception"], ran) == ("INTERNAL", "none", "StateDamaged", [])
+    assert "t:count: the host failed with StateDamaged: cannot lock" in error.message
 
 
 @pytest.mark.slow

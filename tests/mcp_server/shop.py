@@ -158,6 +158,19 @@ def post(
     return httpx2.post(url, content=json.dumps(body), headers={**sent, **(headers or {})}, timeout=30)
 
 
+@contextmanager
+def subscribed(url: str, token: str, notifications: dict[str, Any]) -> Iterator[Iterator[dict[str, Any]]]:
+    """The messages of a stream of events of the 2026 era; the first one says what is listened to."""
+    params = {"_meta": META, "notifications": notifications}
+    body = {"jsonrpc": "2.0", "id": 1, "method": "subscriptions/listen", "params": params}
+    headers = {
+        "accept": "application/json, text/event-stream", "authorization": f"Bearer {token}",
+        "mcp-protocol-version": "2026-07-28", "mcp-method": "subscriptions/listen",
+    }  # fmt: skip
+    with httpx2.stream("POST", url, headers=headers, json=body, timeout=30) as response:
+        yield (json.loads(line.removeprefix("data:")) for line in response.iter_lines() if line.startswith("data:"))
+
+
 def answer(response: httpx2.Response) -> dict[str, Any]:
     """The JSON-RPC message of a response, whether it came as JSON or as a stream."""
     if response.headers["content-type"].startswith("text/event-stream"):

@@ -20,7 +20,7 @@ from mcp_types import ElicitResult
 
 from tavern_core import Plugin, Prompt, Resource, Tavern, hookimpl, tool
 from tests import programs
-from tests.mcp_server.shop import ERAS, answer, client, open_shop, post
+from tests.mcp_server.shop import ERAS, answer, client, open_shop, post, subscribed
 
 
 @pytest.fixture(scope="module")
@@ -547,6 +547,16 @@ def test_an_address_beyond_ascii_is_read_and_watched_in_both_spellings(tmp_path:
                     return str((await asyncio.wait_for(anext(stream), 10)).uri)
 
         assert asyncio.run(main()) == written
+
+
+def test_a_client_that_listens_is_notified_of_the_list_that_changed(shop: Any) -> None:
+    url, tavern, _ = shop
+    every = {"toolsListChanged": True, "promptsListChanged": True, "resourcesListChanged": True}
+    token = tavern.tokens.create("agent:listening")[1]
+    with subscribed(url, token, every) as messages:
+        assert next(messages)["params"]["notifications"] == every
+        tavern.tools.register(tool(name="late")(lambda: 1))
+        assert next(messages)["method"] == "notifications/tools/list_changed"
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ from tavern_core import Tavern, tool
 from tavern_core.server.mcp import asgi_app, changes, event_store
 from tavern_core.server.mcp.event_store import RecentEvents, SessionEvents
 from tavern_core.server.mcp.service import Pages
-from tests.mcp_server.shop import META, answer, open_shop
+from tests.mcp_server.shop import META, answer, open_shop, subscribed
 
 JSON = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
 
@@ -253,20 +253,10 @@ def test_only_what_a_caller_may_read_is_watched(tmp_path: Path) -> None:
         session = Session(url, text)
         watched = {uri: answer(session.post("resources/subscribe", {"uri": uri})) for uri in ("shop://cover", "x://y")}
         wanted = {"resourceSubscriptions": ["x://y", "shop://manual/2", "artifact:none"]}
-        body = {
-            "jsonrpc": "2.0",
-            "id": 1,
-            "method": "subscriptions/listen",
-            "params": {"_meta": META, "notifications": wanted},
-        }
-        headers = {**JSON, "authorization": f"Bearer {text}", "mcp-protocol-version": "2026-07-28"}
-        headers |= {"mcp-method": "subscriptions/listen"}
-        with httpx2.stream("POST", url, headers=headers, json=body, timeout=30) as response:
-            acknowledged = next(line for line in response.iter_lines() if line.startswith("data:"))
+        with subscribed(url, text, wanted) as messages:
+            acknowledged = next(messages)
     assert watched["shop://cover"]["result"] == {} and watched["x://y"]["error"]["code"] == -32002
-    assert json.loads(acknowledged.removeprefix("data:"))["params"]["notifications"] == {
-        "resourceSubscriptions": ["shop://manual/2"]
-    }
+    assert acknowledged["params"]["notifications"] == {"resourceSubscriptions": ["shop://manual/2"]}
 
 
 @pytest.mark.slow

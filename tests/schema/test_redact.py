@@ -439,6 +439,27 @@ def test_long_texts_are_searched_wherever_a_secret_stands(glue: str) -> None:
     assert clean.count("lorem") == long.count("lorem")
 
 
+LONG: dict[str, tuple[str, str]] = {
+    "a long address": (f"https://{'u' * 256}:hunter2{'p' * 505}@host", f"https://{'u' * 256}:***@host"),
+    "a long value": (f"password={'p' * 4_080}hunter2", "password=***"),
+    "a long header": (f"Cookie: {'a=b; ' * 1_500}c=hunter2", "Cookie: ***"),
+    "a long key": (f"sk-{'a1' * 15_000}hunter2", "***"),
+    "two words": ("api key=hunter2X", "api key=***"),
+    "the rest of a word": (
+        f"task-management-and-planning {'a ' * 500}password=hunter2X",
+        f"task-management-and-planning {'a ' * 500}password=***",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", LONG)
+@pytest.mark.parametrize("offset", [-8_000, -795, -790, -600, -77, -20, -9, -4, -2, -1, 0, 1])
+def test_a_secret_across_the_end_of_a_piece_goes_whole_and_alone(case: str, offset: int) -> None:
+    written, shown = LONG[case]
+    before, after = ("lorem ipsum " * 4_000)[: 2 * 16_384 + offset - 1], "dolor sit " * 4_000
+    assert redact_text(f"{before} {written}\n{after}") == f"{before} {shown}\n{after}"
+
+
 @pytest.mark.parametrize("length", [40_000, 200_000])
 def test_a_key_longer_than_a_piece_goes_whole(length: int) -> None:
     key = f"-----BEGIN PRIVATE KEY-----\n{'MIIB' * (length // 4)}\n-----END PRIVATE KEY-----"
