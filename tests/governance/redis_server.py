@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import select
 import signal
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import redis
@@ -55,6 +57,38 @@ class Server:
         """End it, in whatever state it is."""
         self._process.kill()
         self._process.wait()
+
+
+class LossyLink:
+    """A way to a server. Of a request that holds `lost`, the answer is lost, and the connection with it."""
+
+    def __init__(self, port: int) -> None:
+        self.lost = b""
+        self._port = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"redis://127.0.0.1:{self._listener.getsockname()[1]}/0"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        """Take no further connection."""
+        self._listener.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                threading.Thread(target=self._pass_on, args=(client,), daemon=True).start()
+
+    def _pass_on(self, client: socket.socket) -> None:
+        is_lost = False
+        with client, socket.create_connection(("127.0.0.1", self._port)) as server:
+            while True:
+                ready, _, _ = select.select([client, server], [], [])
+                data = ready[0].recv(1 << 20)
+                if not data or (is_lost and ready[0] is server):
+                    return
+                is_lost = is_lost or (ready[0] is client and bool(self.lost) and self.lost in data)
+                (server if ready[0] is client else client).sendall(data)
 
 
 @contextmanager

@@ -307,6 +307,22 @@ def test_a_job_whose_approval_is_jumped_over_by_the_clock_fails(
         assert "no answer came in time" in error.message
 
 
+def test_a_job_that_was_stored_although_its_store_failed_is_cancelled(tmp_path: Path) -> None:
+    with redis_server.running(tmp_path) as address:
+        link = redis_server.LossyLink(int(address.rpartition(":")[2].partition("/")[0]))
+        with opened(tmp_path / "lossy", state={"store": link.address}):
+            first = begun("work", {"steps": 1})
+            link.lost = b"lost on its way"
+            result = host.invoke_sync("t:work", {"steps": 1}, purpose="lost on its way", job=True)
+            assert result.error is not None
+            assert (result.error.kind, "the job cannot be stored" in result.error.message) == ("INTERNAL", True)
+            link.lost = b""
+        with opened(tmp_path / "later", state={"store": address}):
+            (lost,) = (job for job in host.jobs.list() if job.id != first)
+            assert (lost.status, lost.purpose) == ("cancelled", "lost on its way")
+        link.close()
+
+
 PAYS = """
 import json, sys, time
 from tavern_core import CallContext, Plugin, Tavern, tool

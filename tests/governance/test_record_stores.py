@@ -261,6 +261,44 @@ def test_processes_go_on_with_one_store_after_one_of_them_found_it_corrupt(tmp_p
     late.close()
 
 
+def test_a_file_that_becomes_corrupt_is_put_aside_once_and_reported_to_all_who_had_opened_it(tmp_path: Path) -> None:
+    path, reported = tmp_path / "state.sqlite", list[tuple[Path, Path]]()
+    first, other = (SqliteRecords(path, lambda *renamed: reported.append(renamed)) for _ in range(2))
+    first.add(record("a"))
+    assert other.get("job", "a") is not None
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
+        (version,) = db.execute("PRAGMA schema_version").fetchone()
+        db.execute("PRAGMA writable_schema = ON")
+        db.execute("UPDATE sqlite_master SET sql = 'nonsense' WHERE name = 'records'")
+        db.execute(f"PRAGMA schema_version = {version + 1}")
+    for store, hint in (
+        (first, "renamed to state.sqlite.damaged, and a new one"),
+        (other, "another process has renamed"),
+    ):
+        with pytest.raises(StateDamaged, match="malformed database schema") as caught:
+            store.get("job", "a")
+        assert hint in caught.value.hint
+        assert store.get("job", "a") is None
+    assert reported == [(path, tmp_path / "state.sqlite.damaged")]
+    first.close()
+    other.close()
+
+
+def test_a_file_that_cannot_be_opened_stays_where_it_is(tmp_path: Path) -> None:
+    store = SqliteRecords(tmp_path)
+    with pytest.raises(StateDamaged, match="unable to open") as caught:
+        store.get("job", "a")
+    assert "see that the folder can be written" in caught.value.hint
+    assert tmp_path.exists()
+
+
+def test_a_wrong_question_is_no_damage_of_the_store(tmp_path: Path) -> None:
+    store = SqliteRecords(tmp_path / "state.sqlite")
+    with pytest.raises(OverflowError):
+        store.list("job", most=2**70)
+    store.close()
+
+
 @pytest.mark.slow
 def test_a_corrupt_file_is_put_aside_by_the_first_who_notices_alone(tmp_path: Path) -> None:
     path = tmp_path / "state.sqlite"

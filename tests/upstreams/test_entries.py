@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tavern_core import Tavern
+from tavern_core import Plugin, Tavern
 from tavern_core.errors import ConfigInvalid, PolicyDenied
 from tests.upstreams.toy import System, opened
 
@@ -206,6 +206,18 @@ def test_a_wrong_setting_is_an_error_that_names_its_key(tmp_path: Path) -> None:
 def test_an_unknown_kind_names_the_nearest(tmp_path: Path) -> None:
     with opened(System(), tmp_path, kind="toi") as host, pytest.raises(Exception, match="no adapter of kind 'toi'"):
         host.upstreams.connect_sync("toy")
+
+
+@pytest.mark.parametrize("declared", ["toy", "other"])
+def test_the_plugin_that_declares_the_kind_is_activated_with_the_first_call(declared: str, tmp_path: Path) -> None:
+    config = {"upstreams": {"toy": {"kind": "toy", "url": "http://127.0.0.1:9/toy"}}}
+    manifest = {"name": "toys", "version": "1", "adapters": [declared]}
+    plugin = Plugin(System().plugin().thing, name="toys", manifest=manifest)
+    with Tavern.open(config, home=tmp_path, plugins=[plugin], activate="none") as host:
+        host.grant("toy", all_requested=True)
+        assert host.plugins["toys"].state == "granted"
+        assert host.invoke_sync("toy:echo", {"x": 1}).ok == (declared == "toy")
+        assert host.plugins["toys"].state == ("active" if declared == "toy" else "granted")
 
 
 def test_an_upstream_shadows_no_plugin(tmp_path: Path) -> None:

@@ -4,13 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tavern_core import CallContext
-from tests.upstreams.toy import ECHO, System, lost, opened
+from tavern_core.kernel.calls.elicitation import conversation
+from tests.upstreams.toy import ECHO, INTEGER, System, lost, opened
+
+
+@contextmanager
+def asked(person: Any) -> Iterator[None]:
+    """Questions of calls within the block are put to `person`."""
+    token = conversation.set(person)
+    try:
+        yield
+    finally:
+        conversation.reset(token)
 
 
 def test_one_connection_serves_all_calls_and_closes_with_the_host(tmp_path: Path) -> None:
@@ -73,6 +86,33 @@ def test_the_host_waits_until_a_lost_connection_is_closed(tmp_path: Path) -> Non
     with opened(system, tmp_path) as host:
         assert not host.invoke_sync("toy:echo", {"x": 1}).ok
     assert (system.connected, system.closed) == (1, 1)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_question_of_an_upstream_is_answered_on_the_loop_of_the_caller(is_async: bool, tmp_path: Path) -> None:
+    loops: dict[str, Any] = {}
+
+    class Person:
+        def can_ask(self, kind: str) -> bool:
+            return True
+
+        async def ask(self, questions: Mapping[str, Any]) -> Mapping[str, Any]:
+            loops["asked"] = asyncio.get_running_loop()
+            return {key: {"x": 7} for key in questions}
+
+    async def answer(tool: Any, arguments: Any, call: Any) -> Any:
+        loops["upstream"] = asyncio.get_running_loop()
+        return await call.ask("Which?", INTEGER)
+
+    async def called() -> Any:
+        loops["caller"] = asyncio.get_running_loop()
+        return await host.invoke("toy:echo", {"x": 1})
+
+    with opened(System(answer=answer), tmp_path) as host, asked(Person()):
+        result = asyncio.run(called()) if is_async else host.invoke_sync("toy:echo", {"x": 1})
+    assert result.value == {"x": 7}
+    assert loops["asked"] is loops.get("caller", loops["upstream"])
+    assert (loops["asked"] is loops["upstream"]) == (not is_async)
 
 
 def test_a_cancellation_that_no_one_asked_for_is_a_lost_connection(tmp_path: Path) -> None:
