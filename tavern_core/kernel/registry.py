@@ -43,6 +43,12 @@ class _Known:
     """Id → its aliases in the configuration."""
     misfits: tuple[Finding, ...] = ()
     """Aliases in the configuration that cannot be used, and why."""
+    disputed: frozenset[str] = frozenset()
+    """Aliases in the configuration that are names of another tool, too: of neither, unless it is the id of one."""
+
+    def target(self, written: str) -> str | None:
+        """The id of which `written` is an alias."""
+        return None if written in self.disputed else self.aliases.get(written)
 
 
 def no_text(written: object) -> ToolNotFound:
@@ -115,12 +121,12 @@ class Registry:
         known = self._known()
         if (entry := known.entries.get(written)) is not None:
             return entry
-        if (target := known.aliases.get(written)) is not None:  # names of an upstream may have blanks at their end
+        if (target := known.target(written)) is not None:  # names of an upstream may have blanks at their end
             return known.entries[target]
         for spelling in spellings(written[:400]):
             if (entry := known.entries.get(spelling)) is not None:
                 return entry
-            if (target := known.aliases.get(spelling)) is not None:
+            if (target := known.target(spelling)) is not None:
                 return known.entries[target]
             if spelling in self._hidden:  # not by its folded name: that would call the other plugin's tool
                 return None
@@ -215,7 +221,7 @@ class Registry:
                 loose.setdefault(f"{folded[1]}{name}", set()).add(entry.id)
                 loose.setdefault(name, set()).add(entry.id)
             hidden |= self._add_aliases(plugin, entries, aliases, loose)
-        given, misfits = self._add_given(entries, aliases, loose)
+        given, misfits, disputed = self._add_given(entries, aliases, loose)
         self._hidden = hidden
         self._picture = _Known(
             entries,
@@ -223,6 +229,7 @@ class Registry:
             {k: tuple(sorted(v)) if len(v) > 1 else tuple(v) for k, v in loose.items()},
             {meant: tuple(names) for meant, names in given.items()},
             tuple(misfits),
+            frozenset(disputed),
         )
         self._is_stale = False
 
@@ -245,9 +252,10 @@ class Registry:
 
     def _add_given(
         self, entries: Mapping[str, Entry], aliases: dict[str, str], loose: dict[str, set[str]]
-    ) -> tuple[dict[str, list[str]], list[Finding]]:
-        """Add the aliases of the configuration to `aliases` and `loose`; returns tool id → its aliases, and what cannot be used."""
+    ) -> tuple[dict[str, list[str]], list[Finding], set[str]]:
+        """Add the aliases of the configuration to `aliases` and `loose`; returns tool id → its aliases, what cannot be used, and `disputed`."""
         given: dict[str, list[str]] = {}
+        disputed: set[str] = set()
         misfits: list[Finding] = []
         for alias, written in self._given.items():
             meant = next((i for i in spellings(written) if i in entries), None) or aliases.get(written)
@@ -262,11 +270,12 @@ class Registry:
                 )
                 if meant is not None and alias not in entries and (alike := loose.get(fold(alias))):
                     alike.add(meant)  # so that a new tool of a server does not get the calls of an alias
+                    disputed.add(alias)
                 continue
             aliases[alias] = meant
             given.setdefault(meant, []).append(alias)
             loose.setdefault(fold(alias), set()).add(meant)
-        return given, misfits
+        return given, misfits, disputed
 
     def _taken(self, alias: str, target: str, loose: Mapping[str, set[str]]) -> str:
         """Why an alias of the configuration would mean two things; empty when it means `target` alone."""

@@ -354,6 +354,21 @@ def test_the_removal_of_a_tool_is_accepted_without_what_is_in_quarantine(named: 
             host.upstreams.accept("toy", ["never"])
 
 
+@pytest.mark.parametrize("alias", ["toy:发送报告", "toy.发送报告"])
+def test_a_new_tool_does_not_get_the_calls_of_an_alias_that_is_its_own_name(alias: str, tmp_path: Path) -> None:
+    system = System()
+    config = {"tools": {"aliases": {"toy:发送报告": "toy:echo"}}}
+    with opened(system, tmp_path, config=config) as host:
+        (echo,) = host.upstreams.connect_sync("toy").tools
+        assert host.invoke_sync(alias, {"x": 1}).ok
+        system.tools = (ECHO, replace(ECHO, name="发送报告"))
+        host.upstreams.refresh_sync("toy")
+        (new,) = set(host.upstreams["toy"].tools) - {echo}
+        refused = host.invoke_sync(alias, {"x": 1}).error
+        assert refused is not None and (refused.kind, refused.details["nearest"]) == ("TOOL_NOT_FOUND", [echo, new])
+        assert host.invoke_sync(new, {"x": 1}).ok
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("named", ["发送报告 每周", "toy:发送报告 每周", "id"])
 def test_decisions_about_a_tool_are_made_by_each_of_its_names(named: str, tmp_path: Path) -> None:
