@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tavern_core import CallContext, Plugin, Service, Tavern, ToolSpec, factory, hookimpl, tool
+from tavern_core import CallContext, Plugin, Service, Tavern, ToolResult, ToolSpec, factory, hookimpl, tool
 from tavern_core.errors import ConfigInvalid, NameConflict, PluginError, UsageError
 
 from .conftest import QUIET, Opened, run, tools
@@ -281,6 +282,34 @@ def test_an_alias_that_means_nothing_or_two_things_is_reported_and_not_used(
     assert f"tools.aliases.{key}" in found.message
     assert host.tools["t:one"].aliases == ()
     assert host.tools["u:one"].id == "u:one"
+
+
+LISTS: dict[str, tuple[dict[str, Any], Callable[[Tavern, list[ToolResult]], bool]]] = {
+    "allow": ({"tools": {"allow": ["zähl"]}}, lambda host, made: made[1].ok),
+    "only": ({"tools": {"only": ["zähl"]}}, lambda host, made: made[1].ok),
+    "deny": ({"tools": {"deny": ["zähl"]}}, lambda host, made: kind(made[0]) == "POLICY_DENIED"),
+    "pin": ({"tools": {"pin": ["zähl"]}}, lambda host, made: [pin.tool for pin in host.tools.pins()] == ["t:one"]),
+    "untrusted": ({"tools": {"untrusted": ["zähl"]}}, lambda host, made: "untrusted" in made[0].meta),
+    "trusted": ({"tools": {"trusted": ["zähl"]}}, lambda host, made: made[1].ok),
+    "ask": ({"approval": {"ask": ["zähl"]}}, lambda host, made: kind(made[0]) == "APPROVAL_REQUIRED"),
+    "limits": (
+        {"limits": {"tools": {"zähl": {"rate": "1/hour"}}}},
+        lambda host, made: kind(made[1]) == "BUDGET_EXCEEDED",
+    ),
+}
+
+
+def kind(result: ToolResult) -> str:
+    return "" if result.error is None else result.error.kind
+
+
+@pytest.mark.parametrize("where", LISTS)
+def test_every_list_alone_knows_the_aliases_of_tools(opened: Opened, where: str) -> None:
+    config, holds = LISTS[where]
+    host = aliased(opened, {"zähl": "t:one"}, **config)
+    made = [host.invoke_sync("t:one", {"n": n}) for n in range(2)]
+    assert holds(host, made), made
+    assert not [d.message for d in host.diagnostics if d.code == "CONFIG_INVALID"]
 
 
 @pytest.mark.parametrize("alias", ["wipe", "wi-pe", "t.wi-pe"])

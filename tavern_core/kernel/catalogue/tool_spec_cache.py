@@ -301,9 +301,12 @@ class ToolSpecs:
         return [name for name, record in self.lifecycle.records.items() if record.candidate.source == "builtin"]
 
     def _config_has_lists(self) -> bool:
-        tools, approval = self.config.tools, self.config.approval
-        lists = (tools.allow, tools.only, tools.deny, tools.groups, approval.ask, approval.allow, approval.deny)
-        return any(lists) or bool(self.config.callers)
+        config = self.config
+        tools, approval = config.tools, config.approval
+        return any((
+            tools.allow, tools.only, tools.deny, tools.groups, tools.pin, tools.trusted, tools.untrusted,
+            approval.ask, approval.allow, approval.deny, config.callers, config.limits.tools,
+        ))  # fmt: skip
 
     def index(self) -> ToolIndex:
         """All tools, searchable; kept across states, only changed tools are indexed again."""
