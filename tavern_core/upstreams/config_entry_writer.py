@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -200,10 +201,10 @@ def _entry_of(name: str, server: Any, taken: Mapping[str, Any]) -> NewEntry:
 def _open_secrets(entry: Mapping[str, Any]) -> Iterator[str]:
     """What the operator must know about secrets and placeholders in places where references cannot stand."""
     words, url = entry.get("command", ()), entry.get("url", "")
-    if any(redact_text(word) != word for word in words):
-        yield "its command line may hold a secret: move it into `environment`, by reference"
+    if redact_text(line := shlex.join(words)) != line:
+        yield "its command line may hold a secret, which review and the lock file show: move it into `environment`, by reference"
     if redact_text(url) != url:
-        yield "its address may hold a secret, which listings and the lock file show: move it into `headers`, by reference"
+        yield "its address may hold a secret, which review and the lock file show: move it into `headers`, by reference"
     if any(map(_PLACEHOLDER.search, words)):
         yield "its command line has a placeholder, which is not filled in here: write its value, a secret into `environment`"
     if _PLACEHOLDER.search(url):

@@ -120,6 +120,10 @@ SERVERS: dict[str, tuple[Any, Any, str]] = {
         {"a": {"command": ["x", "--key=sk-" + "b" * 30]}},
         "may hold a secret",
     ),
+    "a secret in a word of its own": (
+        {"a": {"command": "x", "args": ["--token", "b7c1d9e2"]}}, {"a": {"command": ["x", "--token", "b7c1d9e2"]}},
+        "may hold a secret",
+    ),
 }  # fmt: skip
 
 
