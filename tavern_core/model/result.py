@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from math import isfinite
 from typing import Any, Final, Literal, NoReturn
 
-from tavern_core.errors import CallError, Outcome, UsageError, call_error_of
+from tavern_core.errors import CallError, Outcome, OutputInvalid, UsageError, call_error_of
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model import depths
 from tavern_core.model.message_translation import Said
@@ -455,6 +455,16 @@ def _as_text(value: Any) -> str:
         return json.dumps(value, ensure_ascii=False, default=str)
     except (ValueError, RecursionError):  # a result that was not made by the pipeline may hold anything
         return f"<{type(value).__name__}>"
+
+
+def check_result(result: ToolResult) -> None:
+    """Raises OutputInvalid: a result that a tool made cannot stand for its call (OUTPUT_SCHEMA_INVALID)."""
+    if why := contradiction(result):
+        raise OutputInvalid(
+            f"the tool answered a ToolResult that contradicts itself: {why}",
+            hint="return the answer alone, or raise ToolFailed",
+            outcome="unknown",
+        )
 
 
 def contradiction(result: ToolResult) -> str:

@@ -23,7 +23,7 @@ import asyncio, datetime, enum, os, sys
 from dataclasses import dataclass
 from typing import Annotated, Literal
 from pydantic import BaseModel
-from tavern_core import (CallContext, Evidence, PolicyDenied, Tool, ToolCall, ToolFailed, ToolResult, factory, hookimpl, offer, tool)
+from tavern_core import (CallContext, Evidence, PolicyDenied, Tool, ToolCall, ToolError, ToolFailed, ToolResult, factory, hookimpl, offer, tool)
 
 class Point(BaseModel):
     x: int
@@ -80,6 +80,14 @@ def own_result(ok: bool) -> ToolResult:
     if ok:
         return ToolResult(True, {"a": 1}, content=({"type": "text", "text": "one"},), evidence=(Evidence("file", "x", "made"),), meta={"m": 1})
     return ToolResult(False)
+
+@tool
+def odd_result(what: str) -> ToolResult:
+    """Answers a ToolResult that contradicts itself."""
+    return {"content": lambda: ToolResult(True, 1, content=("a",)), "status": lambda: ToolResult(True, 1, status="weird"),
+            "evidence": lambda: ToolResult(True, 1, evidence=("a",)),
+            "time": lambda: ToolResult(True, 1, evidence=(Evidence("file", "x", "made", float("nan")),)),
+            "error": lambda: ToolResult(True, 1, error=ToolError("X", "m")), "meta": lambda: ToolResult(True, 1, meta=5)}[what]()
 
 @tool
 def blocks():
@@ -157,7 +165,7 @@ async def make_later(context):
 
 @hookimpl
 def tavern_register_tools(ctx):
-    return [count, later, point, box, who, nothing, own_result, blocks, fails, weird, wrong, large, own_schema, Old(),
+    return [count, later, point, box, who, nothing, own_result, odd_result, blocks, fails, weird, wrong, large, own_schema, Old(),
                 Toolbox(), factory(make, names=["special"]), factory(make_later, names=["second"]), offer(count, name="renamed", optional=True),
                 {"id": "mapped", "description": "Says hello.", "implementation": {"type": "script", "command": ["python", "s.py"]},
                  "parameters": {"type": "object", "properties": {}}}]
@@ -170,6 +178,7 @@ IDS = [
     "who",
     "nothing",
     "own_result",
+    "odd_result",
     "blocks",
     "fails",
     "weird",
@@ -215,6 +224,7 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
     ("wrong", {}),
     ("large", {"characters": 5_000_000}),
     ("large", {"characters": 1_000_000}),
+    *[("odd_result", {"what": what}) for what in ("content", "status", "evidence", "time", "error", "meta")],
     ("own_schema", {}),
     ("own_schema", {"a": 1, "b": [None, True, 1.5]}),
     ("old", {}),

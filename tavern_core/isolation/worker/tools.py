@@ -31,7 +31,7 @@ from tavern_core.kernel.plugins.tool_spec_reading import (
 )
 from tavern_core.model.config import LimitsConfig
 from tavern_core.model.manifest import Manifest
-from tavern_core.model.result import ToolResult
+from tavern_core.model.result import ToolResult, check_result
 from tavern_core.model.tool import ToolSpec
 
 
@@ -156,6 +156,7 @@ class WorkerTools:
         _, name = self._bound[key]
         try:
             if isinstance(answer, ToolResult):
+                check_result(answer)
                 return CALLS.encode(plain_parts(answer, sys.maxsize, name))  # the frame has a limit of its own
             return ["json", plain(answer, self._limits.output_bytes, name)]
         except TavernError as error:

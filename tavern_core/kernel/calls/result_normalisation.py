@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from tavern_core.errors import OutputInvalid, OutputTooLarge, ToolFailed
-from tavern_core.model.result import CallTrace, ToolError, ToolResult, contradiction, success
+from tavern_core.model.result import CallTrace, ToolError, ToolResult, check_result, success
 from tavern_core.model.safe_printing import said
 from tavern_core.schema.bounded_json_copying import (
     ROOM,
@@ -107,12 +107,7 @@ def _content_answer(value: Mapping[Any, Any], trace: CallTrace, limit: int, tool
 
 
 def _own_result(value: ToolResult, trace: CallTrace, limit: int, tool: str) -> ToolResult:
-    if why := contradiction(value):
-        raise OutputInvalid(
-            f"{tool} answered a ToolResult that contradicts itself: {why}",
-            hint="return the answer alone, or raise ToolFailed",
-            outcome="unknown",
-        )
+    check_result(value)
     ended = trace[2] + trace[3]  # where the tool did not say when
     evidence = tuple(
         replace(e, type=_text(e.type), ref=_text(e.ref), summary=_text(e.summary), created=e.created or ended)  # type: ignore[arg-type]
