@@ -87,4 +87,11 @@ class HostNodeFacilities:
     ) -> ToolResult:
         """Call a tool for the caller of the workflow."""
         context = None if self._is_host(run.context) else run.context
-        return await self._invoke(tool, arguments, context, str(options.get("purpose") or f"node {path} of {run.id}"))
+        outcome = "unknown"
+        try:
+            purpose = str(options.get("purpose") or f"node {path} of {run.id}")
+            result = await self._invoke(tool, arguments, context, purpose)
+            outcome = "done" if result.error is None else result.error.outcome
+        finally:
+            run.may_have_changed = run.may_have_changed or outcome != "none"
+        return result

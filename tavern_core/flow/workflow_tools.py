@@ -200,7 +200,10 @@ class Engine:
         try:
             wanted = job_id.get() if call is not None and not call.parent else ""
             options = {"run_id": wanted} if wanted.startswith("run-") else {}
-            handle = await self._workflows.start(what, arguments, context=context, **options)
+            if options and self._workflows.kept_run(wanted) is not None:  # it waited for an approval
+                handle = await self._workflows.take_up(wanted, context=context)
+            else:
+                handle = await self._workflows.start(what, arguments, context=context, **options)
         except CallError:
             raise
         except TavernError as error:
@@ -307,7 +310,7 @@ def answer_of(outputs: Mapping[str, Any], named: Collection[str]) -> Any:
 
 
 def _call_error(result: RunResult) -> CallError:
-    outcome: errors.Outcome = "none" if set(result.states.values()) <= {"queued", "skipped", "cached"} else "unknown"
+    outcome: errors.Outcome = "unknown" if result.may_have_changed else "none"
     if result.state == "cancelled" and not result.errors:
         return errors.CallCancelled("the run was cancelled", outcome=outcome, runId=result.run_id)
     if result.state == "waiting":
@@ -316,10 +319,18 @@ def _call_error(result: RunResult) -> CallError:
             "the run was left and waits for answers", hint=hint, outcome=outcome, runId=result.run_id
         )
     first = result.errors[0]
+    hint, waits = first.hint, {}
+    if first.kind == "APPROVAL_REQUIRED" and isinstance(approval := first.details.get("approval"), str):
+        if outcome == "none":  # the same call may be made again
+            waits = {"approval": approval}
+        else:
+            approve, resume = f"`tavern approvals approve {approval}`", f"`tavern workflows resume {result.run_id}`"
+            hint = f"another person answers with {approve}, then {resume}: what has run does not run again"
     return call_error_of(first.kind)(
         f"node {first.path} ({first.type}) failed: {first.message}" if first.path else first.message,
-        hint=first.hint,
+        hint=hint,
         outcome=outcome,
+        **waits,
         node=first.path.rpartition("/")[2],
         path=first.path,
         type=first.type,

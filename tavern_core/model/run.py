@@ -166,6 +166,8 @@ class RunResult:
     """The open questions of a waiting run, each with id, path, schema and prompt."""
     untrusted: tuple[str, ...] = ()
     """The sources of untrusted content that its nodes have read, so that the outputs may hold some of it."""
+    may_have_changed: bool = True
+    """False: only nodes of the host ran, and nothing that they called had an effect."""
 
     @property
     def ok(self) -> bool:

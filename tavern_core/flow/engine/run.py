@@ -102,6 +102,7 @@ class Run:
         self.facilities = host.facilities
         self.context = context
         self.reads: Mapping[str, None] | None = None
+        self.may_have_changed = False
         """The sources of untrusted content that its nodes have read (`kernel/calls/taint_tracking.py`)."""
         self.outer: Frame | None = None
         """The call within which it runs."""
@@ -202,6 +203,7 @@ class Run:
             self.started,
             latency,
             questions,
+            may_have_changed=self.may_have_changed,
         )
 
     def begin(self) -> None:

@@ -380,6 +380,8 @@ class Jobs(Mapping[str, Job]):
             return ended(job, status_of(result), result.error)
         if not job.id.startswith("run-") or runs is None or not (job.status == "input_required" or kept.is_lost):
             return job
+        if kept.facts.get("approval"):  # its run has ended, and goes on after the approval
+            return job
         known = runs.job(job.id)
         if known is None:
             return job
