@@ -4,8 +4,9 @@
     cache/upstreams/<name>.json         the definitions, and those that were reviewed last
     cache/upstreams/.health.json        name → when it was asked last, how long it took, what went wrong
 
-The index is read when a host opens; definitions when tools are looked at. A file that is damaged, or not of the same listing as the
-other, is an empty one: the upstream is listed anew. One upstream's files never cost another's.
+The index is read when a host opens; definitions when tools are looked at. If another process has listed the upstream in between, the
+index is read again. A file that is damaged, or not of the same listing as the other, is an empty one: the upstream is listed anew. One
+upstream's files never cost another's.
 """
 
 from __future__ import annotations
@@ -128,7 +129,9 @@ class Catalogue:
                 found = self._known[name] = self._read(name)
                 listed = self._listed.get(name)
                 if listed is not None and set(listed.tools) != found.tools.keys():
-                    self._listed[name] = None
+                    # another process has listed it since the index was read, or one of both files is damaged
+                    now = Listed.from_json(self._json(f"{name}.index.json"))
+                    self._listed[name] = now if now is not None and set(now.tools) == found.tools.keys() else None
             return found
 
     def store(self, name: str, listed: Listed, definitions: Definitions) -> None:

@@ -35,6 +35,7 @@ class Quarantine:
         if not self._is_strict(entry):
             return
         if found := self.differences(entry).get(tool.name):
+            entry.list_changed.emit()  # another process may have accepted a list that is not known here yet
             raise ToolQuarantined(
                 f"{entry.plugin}:{local_name(tool.name)} is in quarantine: {_summary(found)}",
                 hint=f"tavern upstreams show {entry.name} shows the difference; if it is what you want: "

@@ -21,6 +21,7 @@ from tavern_core.errors import ConnectionLost, UsageError
 from tavern_core.model.naming_rules import is_local_name
 from tavern_core.upstreams import listing_refresh
 from tavern_core.upstreams.tool_specs import local_name
+from tests.isolation.waiting import until
 from tests.upstreams.toy import ECHO, INTEGER, System, lost, opened
 
 
@@ -598,6 +599,43 @@ def test_other_processes_see_what_came_of_asking_an_upstream_last(tmp_path: Path
         assert host.upstreams["toy"].last_error == "gone"
     with opened(system, tmp_path, url="http://127.0.0.1:10/other") as host:
         assert not host.upstreams["toy"].last_error
+
+
+LISTED_ELSEWHERE: dict[str, tuple[tuple[UpstreamTool, ...], dict[str, str]]] = {
+    "another tool": ((ECHO, replace(ECHO, name="more")), {"toy:echo": "", "toy:more": ""}),
+    "a tool gone": ((replace(ECHO, name="more"),), {"toy:echo": "TOOL_NOT_FOUND", "toy:more": ""}),
+    "no tools": ((), {"toy:echo": "TOOL_NOT_FOUND"}),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", LISTED_ELSEWHERE)
+def test_what_another_process_lists_before_the_first_call_is_what_there_is(case: str, tmp_path: Path) -> None:
+    tools, calls = LISTED_ELSEWHERE[case]
+    system = System(tools=(ECHO, replace(ECHO, name="first")))
+    with opened(system, tmp_path) as host:
+        host.upstreams.connect_sync("toy")
+    with opened(system, tmp_path) as waiting, opened(system, tmp_path) as other:
+        system.tools = tools
+        other.upstreams.refresh_sync("toy")
+        for tool, kind in calls.items():
+            error = waiting.invoke_sync(tool, {"x": 1}).error
+            assert ("" if error is None else error.kind) == kind
+        assert waiting.plugins["toy"].state == "active"
+        assert not waiting.upstreams.refresh_sync("toy")["toy"]
+
+
+@pytest.mark.slow
+def test_a_definition_that_another_process_accepted_is_used_here_without_a_refresh(tmp_path: Path) -> None:
+    system = System()
+    with opened(system, tmp_path, pin=True) as serving, opened(system, tmp_path, pin=True) as other:
+        assert serving.invoke_sync("toy:echo", {"x": 1}).ok
+        system.tools = (replace(ECHO, description="Other."),)
+        other.upstreams.refresh_sync("toy")
+        other.upstreams.accept("toy")
+        until(lambda: not serving.invoke_sync("toy:echo", {"x": 1}).ok)  # it sees that another one was reviewed
+        until(lambda: serving.invoke_sync("toy:echo", {"x": 1}).ok)
+        assert serving.tools.get("toy:echo").description == "Other."
 
 
 @given(st.text(min_size=1, max_size=300))
