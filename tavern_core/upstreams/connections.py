@@ -330,9 +330,12 @@ class Connections:
         if found is None:
             raise self._no_adapter(entry)
         adapter: Adapter = found
-        if self._fitting.get(entry.name) is not adapter:
+        before = self._fitting.get(entry.name)
+        if before is not adapter:
             self._check_target(entry, adapter)
             self._fitting[entry.name] = adapter
+            if before is not None:  # its plugin was started again
+                await self.close(entry.name)
         return adapter
 
     def flaw(self, entry: Entry) -> UpstreamError | None:
@@ -351,10 +354,14 @@ class Connections:
         return {kind for record in records for kind in record.candidate.facts.declared.get("adapters", ())}
 
     def _no_adapter(self, entry: Entry) -> UpstreamError:
-        kind, known = (
-            entry.config.kind,
-            {*self._lifecycle.tables.contributions.all("adapters"), *self._declared_kinds()},
-        )
+        kind = entry.config.kind
+        for record in list(self._lifecycle.records.values()):
+            if kind in record.candidate.facts.declared.get("adapters", ()):
+                text = f"the adapter of kind {kind!r} is that of plugin {record.name}, which is {record.state}"
+                return self._misconfigured(
+                    entry, ".kind", f"{text}: {record.reason}" if record.reason else text, record.fix
+                )
+        known = {*self._lifecycle.tables.contributions.all("adapters"), *self._declared_kinds()}
         hint = did_you_mean(kind, known) or f"kinds: {', '.join(sorted(known))}"
         return self._misconfigured(entry, ".kind", f"there is no adapter of kind {kind!r}", hint)
 

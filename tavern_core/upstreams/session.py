@@ -11,6 +11,7 @@ library that is bound to its task (cancel scopes of anyio) is opened and closed 
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import time
 from collections.abc import Awaitable, Callable
@@ -119,7 +120,7 @@ class Session:
             if (wait := self._not_before - time.monotonic()) > 0:
                 raise ConnectionLost(
                     f"{self._name} is not connected to: {self.error.message if self.error else 'it failed'}",
-                    hint=f"it is tried again in {wait:.0f} s"
+                    hint=f"it is tried again in {math.ceil(wait)} s"
                     + (f"; `tavern upstreams check {self._name}` tries at once" if self._is_listed else ""),
                     outcome="none",
                     retryable=True,

@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -282,6 +282,27 @@ def test_a_worker_that_dies_loses_the_connection_and_the_next_call_opens_another
     assert error is not None and error.kind == "CONNECTION_LOST"
     host.upstreams.check_sync("up")
     assert host.invoke_sync("up:double", {"n": 1}).ok
+
+
+STARTED_AGAIN: dict[str, Callable[[Tavern], object]] = {
+    "reloaded": lambda host: host.plugins.reload_sync("far"),
+    "disabled and enabled": lambda host: (host.plugins.disable_sync("far"), host.plugins.enable_sync("far")),
+}
+
+
+@pytest.mark.parametrize("case", STARTED_AGAIN)
+def test_calls_go_on_after_the_plugin_of_the_adapter_was_started_again(case: str, host: Tavern) -> None:
+    before = host.invoke_sync("up:double", {"n": 3}).value["pid"]
+    STARTED_AGAIN[case](host)
+    after = host.invoke_sync("up:double", {"n": 3})
+    assert after.ok and after.value["pid"] != before
+
+
+def test_without_its_plugin_an_upstream_says_how_to_enable_it(host: Tavern) -> None:
+    host.plugins.disable_sync("far")
+    refused = host.invoke_sync("up:double", {"n": 3}).error
+    assert refused is not None and "plugin far, which is disabled" in refused.message
+    assert refused.fix == "tavern plugins enable far"
 
 
 @pytest.mark.parametrize("during", ["wait", "hold", "list"])
