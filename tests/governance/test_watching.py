@@ -188,12 +188,12 @@ async def waits(ctx: ToolContext) -> None:
 
 
 @pytest.mark.parametrize("how", ["its job is cancelled", "its caller goes away"])
-def test_the_span_of_a_call_that_is_cancelled_has_failed(tmp_path: Path, how: str) -> None:
+def test_a_call_that_is_cancelled_has_failed_for_those_who_watch(tmp_path: Path, how: str) -> None:
     EXPORTER.clear()
 
     async def cancelled() -> None:
         begun, loop = asyncio.Event(), asyncio.get_running_loop()
-        async with Tavern.open({}, home=tmp_path / "home", plugins=[Plugin([waits], name="t")]) as host:
+        async with Tavern.open({"metrics": {"enabled": True}}, home=tmp_path / "home", plugins=[Plugin([waits], name="t")]) as host:
             host.events.subscribe(lambda _: loop.call_soon_threadsafe(begun.set), "TOOL_PROGRESS")
             is_job = how == "its job is cancelled"
             call = asyncio.ensure_future(host.invoke("t:waits", job=is_job))
@@ -205,6 +205,7 @@ def test_the_span_of_a_call_that_is_cancelled_has_failed(tmp_path: Path, how: st
             else:
                 call.cancel()
                 await asyncio.gather(call, return_exceptions=True)
+            assert 'tool_invocations_total{ok="false",toolName="t:waits"} 1.0' in host.metrics.text()
 
     asyncio.run(cancelled())
     failed = [span for span in EXPORTER.get_finished_spans() if not span.status.is_ok]

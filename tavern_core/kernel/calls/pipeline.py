@@ -199,6 +199,7 @@ class Pipeline:
                 self.conclusion.record(call, result)
                 if isinstance(error, GeneratorExit):
                     return result
+                self._given_up(result)
                 if isinstance(error, KeyboardInterrupt) or result.error is None:
                     raise
                 if not has_begun(error):  # true of this call, and not of one that made it
@@ -215,6 +216,9 @@ class Pipeline:
         if result.error is None and plan.ends_quietly and call.reads is None and not self.conclusion.secrets.values:
             return result
         return await self._concluded(call, result, mode)
+
+    def _given_up(self, result: ToolResult) -> None:
+        """The caller goes away without this result."""
 
     def _failed(self, call: RunningCall, error: BaseException) -> ToolResult:
         """The result of a call that ended in an error."""
