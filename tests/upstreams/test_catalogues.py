@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -313,6 +314,28 @@ PINNED: dict[str, tuple[tuple[Any, ...], str, str]] = {
     "new": ((ECHO, replace(ECHO, name="more")), "toy:more", "it is new"),
     "renamed": ((replace(ECHO, name="echoes"),), "toy:echoes", "'echo' under another name"),
 }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_named", [False, True])
+@pytest.mark.parametrize("case", PINNED)
+def test_models_read_of_a_running_host_what_another_process_accepts(
+    case: str, is_named: bool, tmp_path: Path
+) -> None:
+    tools, tool, _ = PINNED[case]
+    system = System()
+    with opened(system, tmp_path, pin=True) as host:
+        assert host.invoke_sync("toy:echo", {"x": 1}).ok
+        system.tools = tools
+        host.upstreams.refresh_sync("toy")
+        assert "In quarantine" in host.manual()
+        with opened(system, tmp_path, pin=True, granted=False) as elsewhere:
+            elsewhere.upstreams.accept("toy", [tool] if is_named else [])
+        end = time.monotonic() + 30
+        while "In quarantine" in host.manual():
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        assert host.invoke_sync(tool, {"x": 1}).ok
 
 
 @pytest.mark.slow

@@ -113,7 +113,7 @@ class Plugins(Mapping[str, PluginStatus]):
         """Let decisions take effect that other processes have written; False: a plugin is being changed, so try again."""
         self._reconciler.judge_again()  # first: what is activated from now on has the rights of now
         off = self._states.disabled()
-        self._outdated |= self._reconciler.decided_newer()
+        self._outdated |= self._reconciler.decided_anew()
         records = [record for record in self._lifecycle.records.values() if not record.candidate.fixed_id]
         # At once: none waits for the running calls of another.
         are_done = await asyncio.gather(

@@ -74,9 +74,12 @@ class Reconciler:
                 record.broken = None
         self.judge()
 
-    def decided_newer(self) -> set[str]:
-        """See `Roster.decided_newer`."""
-        return self._roster.decided_newer()
+    def decided_anew(self) -> set[str]:
+        """Show of upstreams what was accepted elsewhere; the plugins about whose newer files another process has decided."""
+        newer, upstreams = self._roster.decided_anew()
+        for candidate in upstreams:
+            self._lifecycle.tools_changed(candidate.name, candidate)
+        return newer
 
     async def decided_elsewhere(self, record: Record, read_again: Callable[[], None] | None) -> None:
         """Apply what another process has written about the rights of an active plugin; see `decided`."""

@@ -149,17 +149,19 @@ class Roster:
         rights = now.granted, now.undecided, now.scopes, now.kept_apart
         return now.state not in USABLE or rights != (known.granted, known.undecided, known.scopes, known.kept_apart)
 
-    def decided_newer(self) -> set[str]:
-        """The plugins about which the lock file says something else than at the last look, and of other files than were read here."""
+    def decided_anew(self) -> tuple[set[str], list[Candidate]]:
+        """The plugins about which the lock file says something else than at the last look.
+
+        Returns:
+            those of which it says it about other files than were read here; and the upstreams, whose tools may be in quarantine or not
+            now, as they are with that.
+        """
         before, self._decided = self._decided, self._grants.read().records
-
-        def is_newer(name: str, decided: GrantRecord) -> bool:
-            if decided == before.get(name) or (record := self._records.get(name)) is None:
-                return False
-            known = record.candidate
-            return (decided.version, decided.manifest_hash) != (known.version, known.manifest_hash)
-
-        return {name for name, decided in self._decided.items() if is_newer(name, decided)}
+        changed = {name for name in before.keys() | self._decided.keys() if before.get(name) != self._decided.get(name)}
+        known = {name: self._records[name].candidate for name in changed if name in self._records}
+        is_upstream = any(candidate.source == "upstream" for candidate in known.values())
+        newer = {name for name, one in known.items() if (now := self._decided.get(name)) is not None and _is_other(now, one)}
+        return newer, [one for one in (self._sources.upstreams() if is_upstream else ()) if one.name in known]
 
     def _around(self, grants: Grants) -> Circumstances:
         own = {name for name, record in self._records.items() if record.candidate.source == "builtin"}
@@ -213,6 +215,10 @@ def _has_left(record: Record, now: Candidate | None) -> bool:
     if now is None:
         return known.source != "object"
     return known.source not in ("builtin", "object") and now.stamp != known.stamp
+
+
+def _is_other(decided: GrantRecord, candidate: Candidate) -> bool:
+    return (decided.version, decided.manifest_hash) != (candidate.version, candidate.manifest_hash)
 
 
 def _clash(candidate: Candidate, used: str, unused: str) -> Diagnostic:
