@@ -101,7 +101,7 @@ def answer(session: Session, job: str, value: str, question: str) -> None:
     if session.as_json:
         session.out.json({"jobId": job, "answered": taken})
     else:
-        session.out.text(f"{job} has the answer" if taken else f"{job} has no question")
+        session.out.text(f"{job} has the answer" if taken else f"{job} has no open question")
         if taken:
             kind = "workflows" if job.startswith("run-") else "jobs"
             print_note(f"if no process runs it any more: tavern {kind} resume {job}")
