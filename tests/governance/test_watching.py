@@ -193,7 +193,9 @@ def test_a_call_that_is_cancelled_has_failed_for_those_who_watch(tmp_path: Path,
 
     async def cancelled() -> None:
         begun, loop = asyncio.Event(), asyncio.get_running_loop()
-        async with Tavern.open({"metrics": {"enabled": True}}, home=tmp_path / "home", plugins=[Plugin([waits], name="t")]) as host:
+        async with Tavern.open(
+            {"metrics": {"enabled": True}}, home=tmp_path / "home", plugins=[Plugin([waits], name="t")]
+        ) as host:
             host.events.subscribe(lambda _: loop.call_soon_threadsafe(begun.set), "TOOL_PROGRESS")
             is_job = how == "its job is cancelled"
             call = asyncio.ensure_future(host.invoke("t:waits", job=is_job))

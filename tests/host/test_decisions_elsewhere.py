@@ -188,14 +188,15 @@ def test_a_plugin_is_activated_again_on_the_loop_that_opened_its_host(
 
     async def main() -> None:
         async with home.open() as host:
-            seen = []
+            seen: list[str | None] = []
             for words in ((), lose, regain):
                 if words:
                     await asyncio.to_thread(home.types, *words)
-                before = seen[-1:]
-                while (found := (await host.invoke("pen:look")).value) in before:
+                answer = await host.invoke("pen:look")
+                while answer.value in seen[-1:]:
                     await asyncio.sleep(0.01)
-                seen.append(found)
+                    answer = await host.invoke("pen:look")
+                seen.append(answer.value)
             assert seen == ["seen", None, "seen"]
 
     asyncio.run(main())

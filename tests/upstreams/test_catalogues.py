@@ -319,9 +319,7 @@ PINNED: dict[str, tuple[tuple[Any, ...], str, str]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("is_named", [False, True])
 @pytest.mark.parametrize("case", PINNED)
-def test_models_read_of_a_running_host_what_another_process_accepts(
-    case: str, is_named: bool, tmp_path: Path
-) -> None:
+def test_models_read_of_a_running_host_what_another_process_accepts(case: str, is_named: bool, tmp_path: Path) -> None:
     tools, tool, _ = PINNED[case]
     system = System()
     with opened(system, tmp_path, pin=True) as host:

@@ -116,9 +116,7 @@ class Plugins(Mapping[str, PluginStatus]):
         self._outdated |= self._reconciler.decided_anew()
         records = [record for record in self._lifecycle.records.values() if not record.candidate.fixed_id]
         # At once: none waits for the running calls of another.
-        are_done = await asyncio.gather(
-            *(self._caught_up(record, is_off=record.name in off) for record in records)
-        )
+        are_done = await asyncio.gather(*(self._caught_up(record, is_off=record.name in off) for record in records))
         await self._settle()
         await self._lifecycle.resume(self._reconciler.starts_with_host)
         return all(are_done)

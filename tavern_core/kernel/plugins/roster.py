@@ -160,7 +160,9 @@ class Roster:
         changed = {name for name in before.keys() | self._decided.keys() if before.get(name) != self._decided.get(name)}
         known = {name: self._records[name].candidate for name in changed if name in self._records}
         is_upstream = any(candidate.source == "upstream" for candidate in known.values())
-        newer = {name for name, one in known.items() if (now := self._decided.get(name)) is not None and _is_other(now, one)}
+        newer = {
+            name for name, one in known.items() if (now := self._decided.get(name)) is not None and _is_other(now, one)
+        }
         return newer, [one for one in (self._sources.upstreams() if is_upstream else ()) if one.name in known]
 
     def _around(self, grants: Grants) -> Circumstances:
