@@ -932,7 +932,9 @@ def test_sync_work_on_the_thread_of_its_caller_sees_that_its_time_is_over(outer:
     context = CallContext(budget=Budget(timeout_ms=50))
     results.append(host.invoke_sync("app:around" if outer else "app:spins", context=context))
     assert [result.error.kind for result in results] == ["TIMEOUT"] * len(results)
-    assert results[0].error.outcome == ("unknown" if checks else "done")
+    error = results[0].error
+    assert (error.outcome, error.details["stopped"]) == (("unknown", True) if checks else ("done", False))
+    assert error.details["limit"] and error.message.startswith("app:spins did not finish in time")
 
 
 def test_sync_work_in_a_thread_is_notified_and_not_awaited() -> None:

@@ -58,6 +58,10 @@ def error_of(error: BaseException, call: RunningCall) -> CallError:
             failed = timed_out(call, stopped=stopped, outcome=_outcome(call.plan, error), begun=has_begun(error))
         elif is_lost:
             failed = _lost(error, call)
+        elif in_tool and isinstance(error, CallTimeout) and not error.details and call.seconds == 0:
+            # The tool saw it first (`ToolContext.check`).
+            outcome = _outcome(call.plan, error) if error.outcome == "unknown" else error.outcome
+            failed = timed_out(call, stopped=True, outcome=outcome)
         else:
             failed = _as_call_error(error, call.plan, call.written, in_tool=in_tool)
         if isinstance(error, LeftBehind):
