@@ -22,7 +22,7 @@ from tavern_core.kernel.access.tool_selectors import (
     plugin_key,
     readings,
 )
-from tavern_core.model.config import AccessRule, ToolsConfig
+from tavern_core.model.config import HostConfig
 from tavern_core.model.naming_rules import CALLER_KEYS, CALLER_KINDS, RESERVED_NAMESPACES, caller_key_flaw, split_id
 from tavern_core.model.nearest import did_you_mean, nearest
 from tavern_core.model.wildcard import matches
@@ -37,30 +37,25 @@ _NO_SUCH_GROUP: Final = "add the group to tools.groups, or take the entry out"
 
 
 class ListReview:
-    """Compares the lists of one host with what exists in it. `known` is what the lists are compiled with.
-
-    Args:
-        upstreams: those of `plugins` whose prompts and resources the lists may name, too.
-    """
+    """Compares the lists of one host with what exists in it. `known` is what the lists are compiled with."""
 
     def __init__(
         self,
-        config: ToolsConfig,
-        callers: Mapping[str, AccessRule],
+        config: HostConfig,
         tools: Iterable[str],
         plugins: Iterable[str],
         aliases: Mapping[str, str],
         file: str,
         host: Iterable[str] = (),
-        upstreams: Iterable[str] = (),
     ) -> None:
-        self._config, self._callers, self._file = config, callers, file
+        self._config, self._callers, self._file = config.tools, config.callers, file
         self._tool_ids, self._aliases = tools, aliases
         self._plugins = sorted({*plugins, *RESERVED_NAMESPACES})
-        self._upstreams = frozenset(map(plugin_key, upstreams))
+        self._upstreams = {plugin_key(entry.plugin_name(name)) for name, entry in config.upstreams.items()}
+        """Their prompts and resources may be named in lists, too."""
         self._suggestions_left = _MOST_SUGGESTIONS
-        self._group_names = [name for name in config.groups if group_key(name) != "plugins"]
-        groups = Groups({name: config.groups[name] for name in self._group_names})
+        self._group_names = [name for name in config.tools.groups if group_key(name) != "plugins"]
+        groups = Groups({name: config.tools.groups[name] for name in self._group_names})
         self.known = Known(groups, self._plugins, aliases, host)
 
     # Computed at the first entry: a host without lists compiles in no time, however many tools it has.

@@ -207,8 +207,7 @@ def compile_access(
         host: names of the plugins that are the host's own.
     """
     tools, callers = config.tools, config.callers
-    upstreams = [entry.plugin_name(name) for name, entry in config.upstreams.items()]
-    review = ListReview(tools, callers, known_tools, known_plugins, aliases or {}, file, host, upstreams)
+    review = ListReview(config, known_tools, known_plugins, aliases or {}, file, host)
     known = review.known
     return AccessPolicy(
         ToolList.compile("tools.allow", tools.allow, known, wide=False),
