@@ -95,3 +95,8 @@ class HostNodeFacilities:
         finally:
             run.may_have_changed = run.may_have_changed or outcome != "none"
         return result
+
+    def may_be_repeated(self, tool: str) -> bool:
+        """See `NodeFacilities`."""
+        entry = self._lifecycle.tables.registry.find(tool)
+        return entry is not None and entry.spec is not None and entry.spec.may_be_repeated(has_key=False)

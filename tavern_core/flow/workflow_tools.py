@@ -319,7 +319,7 @@ def _call_error(result: RunResult) -> CallError:
             "the run was left and waits for answers", hint=hint, outcome=outcome, runId=result.run_id
         )
     first = result.errors[0]
-    hint, waits = first.hint, {}
+    hint, waits = first.hint, dict[str, Any]()
     if first.kind == "APPROVAL_REQUIRED" and isinstance(approval := first.details.get("approval"), str):
         if outcome == "none":  # the same call may be made again
             waits = {"approval": approval}

@@ -39,7 +39,9 @@ _RATE: Final = re.compile(r"([0-9]{1,7})\s*/\s*([0-9]{0,4})\s*([a-z]+)", re.ASCI
 def parse_rate(text: str) -> tuple[int, float]:
     """``10/minute`` as (most, seconds). Raises ValueError: it is not a rate."""
     found = _RATE.fullmatch(text.strip().lower()) if isinstance(text, str) and len(text) < 40 else None
-    unit = found and (_UNITS.get(found[3]) or (len(found[3]) > 2 and _UNITS.get(found[3].removesuffix("s"))))  # not `ms`
+    unit = found and (
+        _UNITS.get(found[3]) or (len(found[3]) > 2 and _UNITS.get(found[3].removesuffix("s")))
+    )  # not `ms`
     if found is None or not unit or not (0 < int(found[1]) <= MOST_RATE) or not int(found[2] or 1):
         raise ValueError(
             f"{text!r:.60} is not a rate: write 10/minute (second, minute, hour, day; 100/15minutes; at most {MOST_RATE:,})"

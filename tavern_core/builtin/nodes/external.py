@@ -31,7 +31,7 @@ async def call_tool(ctx: NodeContext, tool: str, arguments: dict[str, Any] | Non
         error = result.error
         asked = {"approval": approval} if (approval := error.details.get("approval")) is not None else {}
         raise call_error_of(error.kind)(
-            f"{tool}: {error.message}", hint=error.fix, retryable=error.retryable, outcome=error.outcome,
+            error.message if error.message.startswith(tool) else f"{tool}: {error.message}", hint=error.fix, retryable=error.retryable, outcome=error.outcome,
             retry_after_ms=error.retry_after_ms, tool=tool, **asked,
         )  # fmt: skip
     return {"value": result.value}

@@ -41,6 +41,7 @@ _NEVER_AGAIN: Final = (
 )
 """Errors that a second attempt cannot change."""
 _ENDED: Final = object()
+_CALL: Final = "core:CallTool"
 _MODEL: Final = "core:LLM"
 """Asks the model that the operator set up, so it is neither an untrusted system nor a transfer of data to one."""
 _OF_THE_HOST: Final = "core:"
@@ -97,7 +98,7 @@ async def tried(scope: ScopePart, number: int, work: Work, once: Callable[[int],
         except Exception as error:
             asked_ms = getattr(error, "retry_after_ms", None) or 0
             is_last = attempt > retry.times or asked_ms >= LONGEST_WAIT_S * 1000
-            if is_last or isinstance(error, _NEVER_AGAIN) or not _is_harmless_again(error, work):
+            if is_last or isinstance(error, _NEVER_AGAIN) or not _is_harmless_again(error, work, scope):
                 with suppress(Exception):  # an error may refuse new attributes
                     error.__tavern_attempts__ = attempt  # type: ignore[attr-defined]
                 raise
@@ -121,7 +122,7 @@ def _has_effects(plan: FlowPlan) -> bool:
     return False
 
 
-def _is_harmless_again(error: Exception, work: Work) -> bool:
+def _is_harmless_again(error: Exception, work: Work, scope: ScopePart) -> bool:
     """Whether a retry does no harm; the rule of calls (`kernel/calls/retry_rules.py`).
 
     A node without effects changes nothing. The error of a call states its own outcome.
@@ -131,6 +132,8 @@ def _is_harmless_again(error: Exception, work: Work) -> bool:
         return not _has_effects(work.step.plan)
     unsaid = "unknown" if spec.has_effects else "none"
     outcome = error.outcome if isinstance(error, CallError) else unsaid
+    if outcome == "unknown" and work.step.type == _CALL and isinstance(error, CallError):  # its tool says it
+        return scope.run.facilities.may_be_repeated(str(error.details.get("tool")))
     return outcome == "none" or (outcome == "unknown" and (spec.idempotent or spec.cache))
 
 

@@ -49,6 +49,10 @@ class NodeFacilities(Protocol):
         options: Mapping[str, Any],
     ) -> ToolResult: ...
 
+    def may_be_repeated(self, tool: str) -> bool:
+        """Whether a second call of a tool does no harm, whatever became of the first."""
+        ...
+
 
 class Cache(Protocol):
     """Answers of earlier runs."""

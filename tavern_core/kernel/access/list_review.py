@@ -131,14 +131,15 @@ class ListReview:
     def _review_list(self, place: str, entries: Sequence[str], *, wide: bool, reads: bool = False) -> Iterator[Finding]:
         """Args: reads: the list holds for prompts and resources of upstreams, too."""
         for index, entry in enumerate(entries):
+            where = place if place.endswith(f".{entry}") else f"{place}[{index}]"  # a key, or an entry of a list
             if not self._exists(entry, wide=wide):
-                if reads and (found := self._of_reads(f"{place}[{index}]", entry)) is not None:
+                if reads and (found := self._of_reads(where, entry)) is not None:
                     yield found
                     continue
-                yield self._warning(f"{place}[{index}]", *self._unknown(entry), entry=entry)
+                yield self._warning(where, *self._unknown(entry), entry=entry)
             elif len(ids := self._several(entry, wide=wide)) > 1:
                 message = f"{entry!r} names tools of several plugins: {', '.join(ids[:5])}"
-                yield self._warning(f"{place}[{index}]", message, "write the full id of the one you mean", entry=entry)
+                yield self._warning(where, message, "write the full id of the one you mean", entry=entry)
 
     def _of_reads(self, place: str, entry: str) -> Finding | None:
         """An entry that holds for no tool, but may hold for a prompt or a resource, which are known to the upstream alone."""

@@ -26,6 +26,7 @@ from tavern_core.errors import (
     ApprovalRejected,
     CallError,
     InputInvalid,
+    Outcome,
     StateDamaged,
     TavernError,
     UsageError,
@@ -198,7 +199,7 @@ class RunningJobs:
         except asyncio.CancelledError as error:
             status = "cancelled"
             details = {"stopped": False} if any(not one.done() for one in running.left) else {}
-            outcome = getattr(error, "tavern_outcome", "unknown")  # that of its call
+            outcome: Outcome = getattr(error, "tavern_outcome", "unknown")  # that of its call
             result = ToolResult(False, error=replace(CANCELLED, details=details, outcome=outcome))
             if not has_place or running.is_waiting:
                 result = ToolResult(False, error=NEVER_RAN)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from mcp.server.context import ServerRequestContext
@@ -20,6 +21,7 @@ from pydantic import Field
 from tavern_core.errors import InputInvalid, JobNotFound, TavernError
 from tavern_core.kernel.access.tokens import Token
 from tavern_core.kernel.calls.elicitation import conversation
+from tavern_core.kernel.calls.tool_context_control import Progress, on_progress
 from tavern_core.model.call import CallContext
 from tavern_core.model.job import Job
 from tavern_core.model.question import Question
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
 TASKS: Final = "io.modelcontextprotocol/tasks"
 MISSING_CAPABILITY: Final = -32021
 _STATUS: Final[Mapping[str, str]] = {"queued": "working", "running": "working"}
+_LOOK_S: Final = 0.25
+"""How often a client that waits for a job is sent its progress."""
 _OF_THE_HOST: Final = frozenset({"INTERNAL", "CONNECTION_LOST"})
 """Errors that say nothing of what the tool did: the task has failed. With all others it is completed, and its result is an error."""
 _APPROVAL_SCHEMA: Final[Mapping[str, Any]] = {
@@ -83,7 +87,8 @@ class Tasks:
     async def waited(self, job_id: str) -> ToolResult:
         """What comes of a job, for a client that waits; how far it is, when that takes too long."""
         jobs, end = self._tavern.jobs, time.monotonic() + self._wait_s
-        talk = conversation.get()
+        talk, report = conversation.get(), on_progress.get()
+        following = None if report is None else asyncio.create_task(self._followed(job_id, report))
         try:
             while (left := end - time.monotonic()) > 0:
                 job = await jobs.wait(job_id, left)
@@ -95,7 +100,21 @@ class Tasks:
         except asyncio.CancelledError:
             jobs.cancel(job_id)
             raise
+        finally:
+            if following is not None:
+                following.cancel()
         return jobs.result(job_id)
+
+    async def _followed(self, job_id: str, report: Callable[[Progress], None]) -> None:
+        """Say how far a job is, whenever that has changed."""
+        last = None
+        while True:
+            with suppress(TavernError):  # the store cannot be asked now
+                job = await self._tavern.jobs.wait(job_id, 0)
+                if job.progress is not None and job.progress != last:
+                    last = job.progress
+                    report(Progress(last["done"], last["total"], last["message"]))
+            await asyncio.sleep(_LOOK_S)
 
     # Methods -------------------------------------------------------------------------------------------------------------
 
