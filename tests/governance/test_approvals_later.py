@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tavern_core import CallContext, Plugin, Tavern, tool
+from tavern_core import CallContext, Plugin, Tavern, deny, hookimpl, require_approval, tool
 from tavern_core.errors import PolicyDenied, UsageError
 from tests import programs
 
@@ -239,6 +239,27 @@ def test_defaults_are_part_of_a_plan_and_gates_are_asked_for_it(office: Office) 
         assert plan_of(host, {})["arguments"] == {"amount": 1}
         assert host.invoke_sync("o:pay", {"amount": 1}, dry_run=True).error.kind == "POLICY_DENIED"  # type: ignore[union-attr]
         assert host.invoke_sync("o:send", {"amount": "x"}, dry_run=True).error.kind == "INPUT_SCHEMA_INVALID"  # type: ignore[union-attr]
+
+
+def test_a_dry_run_passes_the_gates_of_plugins(tmp_path: Path) -> None:
+    class Gate:
+        @tool
+        def pay(self, amount: int) -> int:
+            return amount
+
+        @hookimpl
+        def tavern_register_tools(self) -> list[Any]:
+            return [self.pay]
+
+        @hookimpl
+        def tavern_check_call(self, call: Any) -> Any:
+            return {7: deny("not seven"), 8: require_approval("eight is much")}.get(call.arguments["amount"])
+
+    with Tavern.open(home=tmp_path, plugins=[Plugin(Gate(), name="g")]) as host:
+        refused = host.invoke_sync("g:pay", {"amount": 7}, dry_run=True).error
+        assert refused is not None and (refused.kind, refused.details["plugin"]) == ("POLICY_DENIED", "g")
+        needs = [plan_of(host, {"amount": amount}, "g:pay")["needsApproval"] for amount in (6, 8)]
+    assert needs == [False, True]
 
 
 @pytest.mark.parametrize("token", ["", "plan-", "plan-0000", 7, None, "x" * 1000])

@@ -53,6 +53,16 @@ async def forever() -> int:
     return 1
 
 
+@tool(read_only=True)
+async def reads() -> None:
+    await asyncio.sleep(3600)
+
+
+@tool(limits={"concurrency": 1})
+async def alone() -> None:
+    await asyncio.sleep(3600)
+
+
 @tool
 def fails() -> int:
     raise ToolFailed("no such thing")
@@ -92,7 +102,7 @@ async def spawns() -> str:
 
 
 host: Tavern
-TOOLS = [work, forever, fails, pay, always, quick, later, outer, spawns]
+TOOLS = [work, forever, reads, alone, fails, pay, always, quick, later, outer, spawns]
 QUESTION = {
     "name": "ask", "description": "asks",
     "nodes": [{"id": "q", "type": "core:AskUser", "inputValues": {"question": "which?"}}], "edges": [],
@@ -255,6 +265,19 @@ def test_a_job_can_be_cancelled() -> None:
     assert waited(job).status == "cancelled"
     assert host.jobs.result(job).error.kind == "CANCELLED"  # type: ignore[union-attr]
     assert not host.jobs.cancel(job)
+
+
+@pytest.mark.parametrize(("name", "outcome"), [("forever", "unknown"), ("reads", "none"), ("alone", "none")])
+def test_a_job_that_is_cancelled_says_what_its_call_may_have_changed(name: str, outcome: str) -> None:
+    called = threading.Semaphore(0)
+    host.events.subscribe(lambda event: called.release(), "TOOL_CALLED")
+    jobs = [begun(name) for _ in range(2 if name == "alone" else 1)]  # the second one waits for the first
+    assert all(called.acquire(timeout=30) for _ in jobs)
+    assert host.jobs.cancel(jobs[-1])
+    assert waited(jobs[-1]).status == "cancelled"
+    error = host.jobs.result(jobs[-1]).error
+    assert error is not None
+    assert (error.kind, error.outcome) == ("CANCELLED", outcome)
 
 
 def test_a_job_that_needs_approval_waits_for_an_approver() -> None:

@@ -20,12 +20,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tavern_core import Budget, CallContext, Plugin, Tavern, ToolCall, tool
-from tavern_core.errors import ConfigInvalid, UpstreamError, UsageError
+from tavern_core import Budget, CallContext, Plugin, Tavern, ToolCall, ToolResult, tool
+from tavern_core.errors import ConfigInvalid, ToolFailed, UpstreamError, UsageError
 from tavern_core.kernel.limits import result_cache
 from tavern_core.kernel.limits.breakers import CircuitBreaker
 from tavern_core.kernel.limits.slots import Full, Slots
 from tavern_core.model.rate_and_concurrency_limits import Breaker, ToolLimits, parse_rate
+from tavern_core.model.result import ToolError
 from tests import programs
 from tests.governance import redis_server
 
@@ -68,7 +69,21 @@ def test_rates_read_as_people_write_them(text: str, rate: tuple[int, float]) -> 
 
 
 @pytest.mark.parametrize(
-    "text", ["", "ten/minute", "10", "0/minute", "10/0s", "10/year", "-1/s", "10/minute/x", "9" * 50]
+    "text",
+    [
+        "",
+        "ten/minute",
+        "10",
+        "0/minute",
+        "10/0s",
+        "10/00s",
+        "10/500ms",
+        "10/hs",
+        "10/year",
+        "-1/s",
+        "10/minute/x",
+        "9" * 50,
+    ],
 )
 def test_what_is_no_rate_is_refused_where_it_stands(text: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is not a rate"):
@@ -732,6 +747,34 @@ def test_a_call_that_is_cancelled_between_two_attempts_has_the_outcome_of_the_fi
             assert (error.kind, error.outcome, len(ran)) == ("CANCELLED", outcome, count)
 
 
+@pytest.mark.parametrize(
+    ("limits", "second", "kind"),
+    [
+        ({"rate": "1/minute"}, None, "BUDGET_EXCEEDED"),
+        ({"breaker": {"failures": 1, "restMs": 60_000}}, None, "CIRCUIT_OPEN"),
+        ({}, ToolFailed("no"), "TOOL_ERROR"),
+        ({}, ToolResult(False, error=ToolError("TOOL_ERROR", "no", outcome="none")), "TOOL_ERROR"),
+    ],
+)
+def test_what_an_attempt_may_have_done_stays_the_outcome_of_the_call(
+    tmp_path: Path, limits: dict[str, Any], second: Any, kind: str
+) -> None:
+    ran: list[int] = []
+
+    @tool(idempotent=True)
+    def pay() -> Any:
+        ran.append(1)
+        if len(ran) == 1:
+            raise UpstreamError("the answer was lost", outcome="unknown", retryable=True)
+        if isinstance(second, Exception):
+            raise second
+        return second
+
+    with host_of(tmp_path, [pay], {"retries": 1, "tools": {"t:pay": limits}}) as host:
+        error = host.invoke_sync("t:pay").error
+    assert (error.kind, error.outcome, len(ran)) == (kind, "unknown", 1 if second is None else 2)
+
+
 def test_any_number_of_callers_leaves_bounded_traces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tavern_core.kernel.limits.limiter_registry._MOST_CALLERS", 20)
     config = {"limits": {"callers": {"*": {"concurrency": 2}}}, "metrics": {"enabled": True}}
@@ -990,6 +1033,32 @@ def test_nodes_are_tried_again_by_the_rule_of_calls(
     with Tavern.open({}, home=tmp_path / "home", plugins=[plugin]) as host:
         assert host.workflows.run_sync(flow).state == "error"
     assert len(ran) == tries
+
+
+@pytest.mark.parametrize(
+    ("options", "outcome", "tries"),
+    [
+        ({}, "none", 3),
+        ({}, "unknown", 1),
+        ({"idempotent": True}, "unknown", 3),
+        ({"read_only": True}, "unknown", 3),
+        ({"idempotent": True}, "done", 1),
+    ],
+)
+def test_a_node_that_calls_a_tool_is_tried_again_as_its_tool_says(
+    tmp_path: Path, options: dict[str, Any], outcome: Any, tries: int
+) -> None:
+    ran: list[int] = []
+
+    @tool(**options)
+    def away() -> int:
+        ran.append(1)
+        raise UpstreamError("away", outcome=outcome)
+
+    call = {"type": "core:CallTool", "inputValues": {"tool": "t:away"}, "configValues": {"$exec": {"retry": 2}}}
+    with host_of(tmp_path, [away]) as host:
+        error = host.workflows.run_sync({"nodes": [{"id": "a", **call}], "edges": []}).errors[0]
+    assert (error.message, len(ran)) == ("t:away: away", tries)
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from mcp.client import InputRequiredRoundsExceededError
 from mcp.shared.exceptions import MCPDeprecationWarning, MCPError
 from mcp_types import ElicitResult
 
-from tavern_core import Plugin, Prompt, Resource, Tavern, hookimpl, tool
+from tavern_core import Plugin, Prompt, Resource, Tavern, ToolContext, hookimpl, tool
 from tests import programs
 from tests.mcp_server.shop import ERAS, answer, client, open_shop, post, subscribed
 
@@ -178,6 +178,44 @@ def test_a_client_without_tasks_waits_for_a_job_and_answers_what_it_asks(shop: A
             return text(await session.call_tool("shop__deliver", {"item": "tea"}))
 
     assert asyncio.run(main()) == "delivered 2 of tea"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("era", ERAS)
+def test_a_client_without_tasks_sees_how_far_its_job_is(tmp_path: Path, era: str) -> None:
+    seen = threading.Event()
+
+    @tool(job=True)
+    async def grow(ctx: ToolContext) -> str:
+        ctx.progress(1, 2, "half")
+        return "grown" if await asyncio.to_thread(seen.wait, 20) else "nobody looked"
+
+    async def looks(done: float, total: float | None, message: str | None) -> None:
+        if (done, total, message) == (1, 2, "half"):
+            seen.set()
+
+    with open_shop(tmp_path) as (url, tavern, _):
+        tavern.tools.register(grow)
+        token = tavern.tokens.create("agent:watching")[1]
+
+        async def main() -> str:
+            async with client(url, token, era) as session:
+                return text(await session.call_tool("app__grow", {}, progress_callback=looks))
+
+        assert asyncio.run(main()) == "grown"
+
+
+@pytest.mark.parametrize("key", [17, {"order": 17}, ["17"], True])
+def test_a_key_that_is_no_text_is_refused_before_the_call(shop: Any, key: Any) -> None:
+    url, tavern, plugin = shop
+    token, done = tavern.tokens.create("agent:keys")[1], len(plugin.done)
+
+    async def main() -> Any:
+        async with client(url, token, "auto") as session:
+            return await session.call_tool("shop__price", {"item": "tea"}, meta={"tavern/idempotencyKey": key})
+
+    result = asyncio.run(main())
+    assert (result.is_error, result.meta["tavern/error"]["kind"], len(plugin.done)) == (True, "USAGE", done)
 
 
 @pytest.mark.slow

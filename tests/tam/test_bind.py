@@ -211,6 +211,8 @@ MODIFIERS: list[tuple[str, list[str], list[dict[str, Any]], str]] = [
     ("a retry in words", ["command:»»»any«««", "retry:»»»twice«««"], [], "invalid_modifier"),
     ("a wrong hint", ["command:»»»any«««", "x:»»»1«««", "type_hint_x:»»»yaml«««"], [], "invalid_modifier"),
     ("an empty request id", ["command:»»»any«««", "request_id:»»» «««"], [], "invalid_modifier"),
+    ("the longest request id", ["command:»»»any«««", f"request_id:»»»{'x' * 240}«««"], [{"request_id": "x" * 240}], ""),
+    ("a longer request id", ["command:»»»any«««", f"request_id:»»»{'x' * 241}«««"], [], "invalid_modifier"),
     ("two request ids", ["command:»»»any«««", "request_id:»»»a«««", "requestId:»»»b«««"], [], "duplicate_key"),
     ("a hint for nothing", ["command:»»»any«««", "type_hint_x:»»»json«««"], [], "orphan_parameter"),
     ("a retry of no step", ["command_1:»»»any«««", "retry_2:»»»1«««"], [], "orphan_parameter"),

@@ -44,7 +44,6 @@ _ENDED: Final = object()
 _CALL: Final = "core:CallTool"
 _MODEL: Final = "core:LLM"
 """Asks the model that the operator set up, so it is neither an untrusted system nor a transfer of data to one."""
-_OF_THE_HOST: Final = "core:"
 _IN_A_ROW: Final = 64
 """Chunks before the event loop can do other work."""
 
@@ -65,8 +64,6 @@ async def perform(scope: ScopePart, number: int, work: Work, inputs: dict[str, A
         scope.begin(number)
     else:
         run.check(work, inputs)
-    if work.step.spec.has_effects or not work.step.type.startswith(_OF_THE_HOST):
-        run.may_have_changed = True
     if work.step.spec.capabilities and work.step.type != _MODEL:
         judge_node(run, work.step.type, work.step.spec.capabilities, inputs)
     if not work.step.exec.retry.times or work.step.streams:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 _CONVERTED: Final = frozenset({("INTEGER", "FLOAT"), ("INTEGER", "STRING"), ("FLOAT", "STRING"), ("BOOLEAN", "STRING")})
+_OF_THE_HOST: Final = "core:"
 _QUICK: Final[Mapping[str, type]] = {"STRING": str, "INTEGER": int, "BOOLEAN": bool, "BINARY": bytes}
 
 
@@ -103,6 +104,8 @@ class Work:
     """Some of its outputs are streams."""
     is_quick: bool
     """A coroutine function without streams, lazy inputs, time-out, retries, adapters, class or capabilities: the fastest path."""
+    may_change: bool
+    """Its code may change something: all but that of the host's own nodes without effects."""
 
     def fresh_values(self) -> dict[str, Any]:
         """The values of the file, for one run of the node: nothing is shared between runs."""
@@ -200,6 +203,7 @@ def _work(step: Step, inside: bytes, shared: frozenset[tuple[int, str]], taken: 
         _is_kept(step),
         step.spec.streams,
         _is_quick(step, code),
+        step.kind == "node" and (step.spec.has_effects or not step.type.startswith(_OF_THE_HOST)),
     )
 
 

@@ -360,9 +360,12 @@ class Scheduler:
 
     def begin(self, number: int) -> None:
         """A step runs from now on."""
-        self._began[number] = self.run.note("running", self.prefix + self.prepared.works[number].step.id)
+        work = self.prepared.works[number]
+        self._began[number] = self.run.note("running", self.prefix + work.step.id)
+        if work.may_change:
+            self.run.may_have_changed = True
         if self.streams.open(number, lambda reader: self.outputs[reader] is not None):
-            self._release(number, self.prepared.works[number].step.listeners)
+            self._release(number, work.step.listeners)
 
     def _start_special(self, number: int, work: Work, inputs: dict[str, Any]) -> None:
         """Steps without node code: bypassed ones, the interface, groups."""

@@ -178,9 +178,9 @@ class Jobs(Mapping[str, Job]):
         records = self._records
         if kept is None or not records.records.is_present(str(kept.facts.get("process"))):
             return job, True
-        if job.id.startswith("run-"):  # it says itself which of its questions are open
-            return job, bool(job.questions)
         approval = kept.facts.get("approval")
+        if job.id.startswith("run-") and not approval:  # it says itself which of its questions are open
+            return job, bool(job.questions)
         return job, not all(
             not self._is_pending(name) if name == approval else records.answer_left(id, name)
             for name in (str(question["id"]) for question in job.questions)
@@ -288,7 +288,8 @@ class Jobs(Mapping[str, Job]):
         """
         job, kept = await self._running.aside(self._found, id, context)
         runs = self._engines.runs
-        if kept is None or (id.startswith("run-") and runs is not None and runs.job(id) is not None):
+        is_run = id.startswith("run-") and runs is not None and runs.job(id) is not None
+        if kept is None or (is_run and not kept.facts.get("approval")):
             raise UsageError(f"{id} is a run of a workflow", hint=f"tavern.workflows.resume({id!r})")
         process = str(kept.facts.get("process", ""))
         is_here = job.status == "input_required" and await self._running.aside(
@@ -380,10 +381,10 @@ class Jobs(Mapping[str, Job]):
             return ended(job, status_of(result), result.error)
         if not job.id.startswith("run-") or runs is None or not (job.status == "input_required" or kept.is_lost):
             return job
-        if kept.facts.get("approval"):  # its run has ended, and goes on after the approval
-            return job
         known = runs.job(job.id)
         if known is None:
+            return job
+        if kept.facts.get("approval") and known.status == "failed":  # it goes on after the approval
             return job
         if not kept.is_lost and known.status not in ("input_required", "running"):  # its result is stored in a moment
             return replace(job, status="running", questions=())

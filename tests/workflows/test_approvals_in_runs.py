@@ -1,0 +1,110 @@
+"""Workflows with nodes whose calls need approval: what happens before and after the answer, and what runs only once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tavern_core import CallContext, Plugin, Tavern, tool
+from tests.workflows.folder import CALLS, Flows
+
+ANN = CallContext(principal="user:ann")
+BOSS = CallContext(principal="user:boss", roles=frozenset({"approver"}))
+PAY = {"type": "core:CallTool", "tool": "bank:pay"}
+ALONE: dict[str, Any] = {"p": PAY}
+AFTER_A_NODE: dict[str, Any] = {"n": {"type": "t:Plain"}, "p": {**PAY, "more": 1}}
+AFTER_A_CALL: dict[str, Any] = {"n": {"type": "core:CallTool", "tool": "bank:note"}, "p": {**PAY, "more": 1}}
+
+
+class Bank:
+    def __init__(self) -> None:
+        self.done: list[str] = []
+
+        @tool(requires_approval=True)
+        def pay(more: Any = None) -> int:
+            self.done.append("pay")
+            return 5
+
+        @tool
+        def note() -> int:
+            self.done.append("note")
+            return 1
+
+        self.plugin = Plugin([pay, note], name="bank")
+
+
+@pytest.fixture
+def bank() -> Bank:
+    return Bank()
+
+
+def approve(host: Tavern) -> None:
+    (pending,) = host.approvals.list()
+    host.approvals.approve(pending.id, by=BOSS)
+
+
+def test_a_call_with_a_key_runs_after_the_approval(flows: Flows, bank: Bank) -> None:
+    flows.write("w", ALONE)
+    with flows.open(bank.plugin) as host:
+        waiting = host.invoke_sync("workflow:w", context=ANN, idempotency_key="k")
+        assert waiting.error is not None
+        assert (waiting.status, waiting.error.outcome) == ("input_required", "none")
+        assert waiting.error.details["approval"] == host.approvals.list()[0].id
+        assert waiting.error.message.count("bank:pay") == 1
+        approve(host)
+        assert [host.invoke_sync("workflow:w", context=ANN, idempotency_key="k").ok for _ in range(2)] == [True, True]
+    assert bank.done == ["pay"]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "edges", "before"), [(AFTER_A_NODE, "n.y>p.more", []), (AFTER_A_CALL, "n.value>p.more", ["note"])]
+)
+def test_after_a_node_that_may_have_changed_something_the_run_is_resumed(
+    flows: Flows, bank: Bank, nodes: dict[str, Any], edges: str, before: list[str]
+) -> None:
+    flows.write("w", nodes, edges)
+    with flows.open(bank.plugin) as host:
+        waiting = host.invoke_sync("workflow:w", context=ANN, idempotency_key="k")
+        assert waiting.error is not None
+        assert (waiting.error.kind, waiting.error.outcome) == ("APPROVAL_REQUIRED", "unknown")
+        assert "approval" not in waiting.error.details
+        run = waiting.error.details["runId"]
+        assert f"`tavern workflows resume {run}`" in waiting.error.fix
+        approve(host)
+        assert host.workflows.resume_sync(run, context=ANN).ok
+    assert bank.done == [*before, "pay"]
+    assert CALLS.count("plain") <= 1
+
+
+@pytest.mark.parametrize("is_approved", [True, False])
+def test_a_job_waits_for_the_approval_and_goes_on_as_the_same_run(flows: Flows, bank: Bank, is_approved: bool) -> None:
+    flows.write("w", ALONE)
+    with flows.open(bank.plugin) as host:
+        job = host.invoke_sync("workflow:w", context=ANN, job=True).job
+        assert job is not None
+        asking = host.wait(host.jobs.wait(job, 30))
+        assert (asking.status, asking.questions[0]["type"]) == ("input_required", "approval")
+        assert host.jobs[job].status == "input_required"
+        assert host.jobs.answer(job, is_approved, context=BOSS)
+        done = host.wait(host.jobs.wait(job, 30))
+        result = host.jobs.result(job)
+    assert (done.id, done.status, bank.done) == (job, "completed" if is_approved else "failed", ["pay"] * is_approved)
+    assert is_approved or (result.error is not None and result.error.kind == "APPROVAL_REJECTED")
+
+
+def test_a_job_whose_process_ended_while_it_waited_is_resumed_after_the_approval(
+    flows: Flows, bank: Bank, tmp_path: Path
+) -> None:
+    flows.write("w", ALONE)
+    with flows.open(bank.plugin) as host:
+        job = host.invoke_sync("workflow:w", context=ANN, job=True).job
+        assert job is not None
+        host.wait(host.jobs.wait(job, 30))
+    with flows.open(bank.plugin) as host:
+        assert host.jobs[job].status == "input_required"
+        approve(host)
+        host.wait(host.jobs.resume(job))
+        assert host.wait(host.jobs.wait(job, 30)).status == "completed"
+    assert bank.done == ["pay"]
