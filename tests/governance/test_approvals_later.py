@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from collections.abc import Iterator
@@ -239,6 +240,40 @@ def test_defaults_are_part_of_a_plan_and_gates_are_asked_for_it(office: Office) 
         assert plan_of(host, {})["arguments"] == {"amount": 1}
         assert host.invoke_sync("o:pay", {"amount": 1}, dry_run=True).error.kind == "POLICY_DENIED"  # type: ignore[union-attr]
         assert host.invoke_sync("o:send", {"amount": "x"}, dry_run=True).error.kind == "INPUT_SCHEMA_INVALID"  # type: ignore[union-attr]
+
+
+def test_a_call_that_is_cancelled_in_a_queue_leaves_its_approval(tmp_path: Path) -> None:
+    ran: list[int] = []
+
+    @tool(requires_approval=True, limits={"concurrency": 1})
+    async def pay(amount: int) -> int:
+        ran.append(amount)
+        await asyncio.sleep(3600 if amount == 1 else 0)
+        return amount
+
+    async def main(host: Tavern) -> None:
+        called = asyncio.Semaphore(0)
+        host.events.subscribe(lambda event: called.release(), "TOOL_CALLED")
+
+        async def begun(amount: int) -> asyncio.Task[Any]:
+            await host.invoke("o:pay", {"amount": amount}, context=ANN)
+            host.approvals.approve(host.approvals.list()[0].id, by=BOSS)
+            call = asyncio.create_task(host.invoke("o:pay", {"amount": amount}, context=ANN))
+            await called.acquire()
+            return call
+
+        for call in [await begun(1), await begun(2)][::-1]:  # the second one waits for the first
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await call
+        assert [(await host.invoke("o:pay", {"amount": n}, context=ANN)).status for n in (1, 2)] == [
+            "input_required",
+            "ok",
+        ]
+
+    with Tavern.open(home=tmp_path, plugins=[Plugin([pay], name="o")]) as host:
+        asyncio.run(main(host))
+    assert ran == [1, 2]
 
 
 def test_a_dry_run_passes_the_gates_of_plugins(tmp_path: Path) -> None:

@@ -835,7 +835,7 @@ def test_a_try_does_not_see_what_an_earlier_one_did_to_its_arguments(tmp_path: P
 
 
 def test_limits_of_a_tool_file_and_of_the_configuration_are_steps_of_its_plan(tmp_path: Path) -> None:
-    @tool(read_only=True, limits={"rate": "5/s", "cache_ms": 1000, "breaker": {}})
+    @tool(read_only=True, limits={"rate": "5/s", "cache_ms": 1000, "breaker": {}, "attempt_ms": 400, "idle_ms": 500})
     def busy() -> int:
         return 1
 
@@ -843,7 +843,8 @@ def test_limits_of_a_tool_file_and_of_the_configuration_are_steps_of_its_plan(tm
         steps = [step.name for step in host.tool_plan("t:busy")]
         words = {step.name: step.does for step in host.tool_plan("t:busy")}
     at = steps.index("execute")
-    assert steps[at - 5 : at] == ["result_cache", "breaker", "rate", "concurrency", "retry"]
+    assert steps[at - 6 : at] == ["result_cache", "breaker", "rate", "concurrency", "retry", "deadlines"]
+    assert words["deadlines"] == "ends an attempt after 0.4 s and what says nothing for 0.5 s"
     assert words["rate"] == "9/s (limits.tools.busy)"
 
 

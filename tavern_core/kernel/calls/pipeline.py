@@ -202,6 +202,8 @@ class Pipeline:
                 self._given_up(result)
                 if isinstance(error, KeyboardInterrupt) or result.error is None:
                     raise
+                if call.used_up and call.token is None and result.error.outcome == "none":
+                    self.plans.give_back_at_once(call.used_up)
                 if not has_begun(error):  # true of this call, and not of one that made it
                     error = asyncio.CancelledError()
                 error.tavern_outcome = result.error.outcome  # type: ignore[attr-defined]  # for a job

@@ -113,6 +113,10 @@ class Governor:
             found.append(("concurrency", ", ".join([*reported, *(["limits.callers"] if self.is_personal else [])])))
         if self.retries:
             found.append(("retry", f"up to {self.retries} further attempts, where doing it again does no harm"))
+        times = [f"an attempt after {self.attempt_s:g} s"] if self.attempt_s else []
+        times += [f"what says nothing for {self.idle_s:g} s"] if self.idle_s else []
+        if times:
+            found.append(("deadlines", f"ends {' and '.join(times)}"))
         return tuple(found)
 
 
