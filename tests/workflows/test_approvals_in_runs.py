@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -94,8 +93,9 @@ def test_a_job_waits_for_the_approval_and_goes_on_as_the_same_run(flows: Flows, 
     assert is_approved or (result.error is not None and result.error.kind == "APPROVAL_REJECTED")
 
 
+@pytest.mark.parametrize("door", ["jobs", "workflows"])
 def test_a_job_whose_process_ended_while_it_waited_is_resumed_after_the_approval(
-    flows: Flows, bank: Bank, tmp_path: Path
+    flows: Flows, bank: Bank, door: str
 ) -> None:
     flows.write("w", ALONE)
     with flows.open(bank.plugin) as host:
@@ -105,6 +105,7 @@ def test_a_job_whose_process_ended_while_it_waited_is_resumed_after_the_approval
     with flows.open(bank.plugin) as host:
         assert host.jobs[job].status == "input_required"
         approve(host)
-        host.wait(host.jobs.resume(job))
+        host.wait(getattr(host, door).resume(job))
         assert host.wait(host.jobs.wait(job, 30)).status == "completed"
+        assert host.jobs.result(job).ok
     assert bank.done == ["pay"]

@@ -140,7 +140,7 @@ class Jobs(Mapping[str, Job]):
         if job.is_over:
             if job.error is not None:
                 return ToolResult(False, error=job.error, job=id)
-            if kept is None or kept.is_lost:  # a run, which was resumed
+            if kept is None or kept.is_lost or kept.facts.get("approval"):  # a run, which was resumed
                 known = (
                     None
                     if self._engines.runs is None
@@ -384,9 +384,12 @@ class Jobs(Mapping[str, Job]):
         known = runs.job(job.id)
         if known is None:
             return job
-        if kept.facts.get("approval") and known.status == "failed":  # it goes on after the approval
+        waits_for_approval = bool(kept.facts.get("approval"))  # its run has failed, and goes on after that
+        if waits_for_approval and known.status == "failed":
             return job
-        if not kept.is_lost and known.status not in ("input_required", "running"):  # its result is stored in a moment
+        if (
+            not kept.is_lost and not waits_for_approval and known.status not in ("input_required", "running")
+        ):  # its result is stored in a moment
             return replace(job, status="running", questions=())
         return replace(job, questions=known.questions, status=known.status, error=known.error)
 
