@@ -200,8 +200,9 @@ class Engine:
         try:
             wanted = job_id.get() if call is not None and not call.parent else ""
             options = {"run_id": wanted} if wanted.startswith("run-") else {}
-            if options and self._workflows.kept_run(wanted) is not None:  # it waited for an approval
-                handle = await self._workflows.take_up(wanted, context=context)
+            if options and (kept := self._workflows.kept_run(wanted)) is not None:  # it waited for an approval
+                unstored = {name: arguments[name] for name in kept.masked if name in arguments}
+                handle = await self._workflows.take_up(wanted, inputs=unstored, context=context)
             else:
                 handle = await self._workflows.start(what, arguments, context=context, **options)
         except CallError:

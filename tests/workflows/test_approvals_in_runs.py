@@ -93,6 +93,18 @@ def test_a_job_waits_for_the_approval_and_goes_on_as_the_same_run(flows: Flows, 
     assert is_approved or (result.error is not None and result.error.kind == "APPROVAL_REJECTED")
 
 
+def test_a_job_with_secrets_goes_on_with_them(flows: Flows, bank: Bank) -> None:
+    secret = {"dataFlowType": "OBJECT", "required": True}
+    flows.write("w", {"in": {"type": "core:GroupInput"}, **ALONE}, "in.more>p.more", interfaceInputs={"more": secret})
+    with flows.open(bank.plugin) as host:
+        job = host.invoke_sync("workflow:w", {"more": {"password": "hunter2-very-secret"}}, context=ANN, job=True).job
+        assert job is not None
+        assert host.wait(host.jobs.wait(job, 30)).status == "input_required"
+        approve(host)
+        assert host.wait(host.jobs.wait(job, 30)).status == "completed"
+    assert bank.done == ["pay"]
+
+
 @pytest.mark.parametrize("door", ["jobs", "workflows"])
 def test_a_job_whose_process_ended_while_it_waited_is_resumed_after_the_approval(
     flows: Flows, bank: Bank, door: str
