@@ -1062,6 +1062,24 @@ def test_a_node_that_calls_a_tool_is_tried_again_as_its_tool_says(
     assert (error.message, len(ran)) == ("t:away: away", tries)
 
 
+@pytest.mark.parametrize(("options", "tries"), [({}, 1), ({"idempotent": True}, 3), ({"read_only": True}, 3)])
+def test_a_call_that_takes_longer_than_its_node_may_is_a_timeout(
+    tmp_path: Path, options: dict[str, Any], tries: int
+) -> None:
+    ran: list[int] = []
+
+    @tool(**options)
+    async def slow() -> None:
+        ran.append(1)
+        await asyncio.sleep(3600)
+
+    settings = {"configValues": {"$exec": {"retry": 2, "timeoutMs": 20}}}
+    call = {"type": "core:CallTool", "inputValues": {"tool": "t:slow"}, **settings}
+    with host_of(tmp_path, [slow]) as host:
+        error = host.workflows.run_sync({"nodes": [{"id": "a", **call}], "edges": []}).errors[0]
+    assert (error.kind, error.message, len(ran)) == ("TIMEOUT", "not ready after 20 ms ($exec.timeoutMs)", tries)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("outcome", "idempotent", "tries"), [("none", False, 3), ("unknown", False, 1), ("unknown", True, 3)]

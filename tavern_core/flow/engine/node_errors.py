@@ -31,11 +31,16 @@ class GroupFailed(Exception):
         self.errors, self.outputs = errors, outputs
 
 
-def _timed_out(error: TimeLimit, path: str, work: Work, attempts: int) -> NodeError:
+def time_limit_of(work: Work) -> tuple[str, str, dict[str, Any]]:
+    """Message, repair and details of a node that exceeded the time limit of one attempt."""
     type_, own = work.step.type, work.step.exec.timeout_ms
     limit, name = (own, "$exec.timeoutMs") if own else (work.step.spec.timeout_ms, f"timeoutMs of {type_}")
-    text, hint = f"not ready after {limit} ms ({name})", "raise $exec.timeoutMs of the node"
-    return NodeError(path, type_, "TIMEOUT", text, "", hint, attempts, {"stopped": error.stopped, "limit": name})
+    return f"not ready after {limit} ms ({name})", "raise $exec.timeoutMs of the node", {"limit": name}
+
+
+def _timed_out(error: TimeLimit, path: str, work: Work, attempts: int) -> NodeError:
+    text, hint, details = time_limit_of(work)
+    return NodeError(path, work.step.type, "TIMEOUT", text, "", hint, attempts, {"stopped": error.stopped, **details})
 
 
 def node_error(error: BaseException, path: str, work: Work) -> NodeError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping
 from concurrent.futures import Future
 from contextlib import aclosing, suppress
@@ -12,10 +13,20 @@ from typing import Any, Final
 
 from tavern_core.contract.nodes import Final as FinalAnswer
 from tavern_core.contract.nodes import MisfitInput, NothingCame, Skip
-from tavern_core.errors import ApprovalRejected, ApprovalRequired, CallError, InputInvalid, OutputInvalid, PolicyDenied
+from tavern_core.errors import (
+    ApprovalRejected,
+    ApprovalRequired,
+    CallError,
+    CallTimeout,
+    ConnectionLost,
+    InputInvalid,
+    OutputInvalid,
+    PolicyDenied,
+)
 from tavern_core.flow.engine.cache_keys import value_key
 from tavern_core.flow.engine.channel import Reader
 from tavern_core.flow.engine.eager_task import together
+from tavern_core.flow.engine.node_errors import time_limit_of
 from tavern_core.flow.engine.node_outputs import Given, Recalled, Unread, judged, outputs_of
 from tavern_core.flow.engine.node_value_encoding import fresh
 from tavern_core.flow.engine.plan_tables import Work
@@ -140,8 +151,15 @@ async def _once(scope: ScopePart, number: int, work: Work, inputs: dict[str, Any
     body = _call(scope, number, work, inputs, attempt, threads)
     if timeout is None:
         return await body
+    end = time.perf_counter() + timeout / 1000
     try:
         return await bounded(body, timeout / 1000)
+    except ConnectionLost as lost:  # a call of it was cut off, and knows nothing of this limit
+        if time.perf_counter() < end:
+            raise
+        text, hint, details = time_limit_of(work)
+        details |= {"stopped": lost.details.get("stopped", True), "tool": lost.details.get("tool")}
+        raise CallTimeout(text, hint=hint, outcome=lost.outcome, **details) from None
     except TimeLimit as limit:
         if any(not thread.done() for thread in threads):  # only waiting for it was cancelled
             scope.hold_for(number, threads)
