@@ -17,7 +17,7 @@ from pydantic_core import to_json
 
 from tavern_core.errors import RunNotFound, UsageError
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.kernel.stores.sqlite_file import SqliteFile
+from tavern_core.kernel.stores.sqlite_file import OnDamage, SqliteFile
 from tavern_core.model.agent_run import AgentEvent, AgentOutcome, AgentRecord
 from tavern_core.model.call import check_most
 from tavern_core.model.nearest import did_you_mean
@@ -52,10 +52,13 @@ class AgentRuns:
         mask: returns plain JSON without its secrets.
         process: the name of this process.
         is_present: whether a process is alive.
+        on_damage: called for a corrupt file: its old name and its new one.
     """
 
-    def __init__(self, path: Path, mask: Callable[[Any], Any], process: str, is_present: Callable[[str], bool]) -> None:
-        self._file = SqliteFile(path, _SCHEMA)
+    def __init__(
+        self, path: Path, mask: Callable[[Any], Any], process: str, is_present: Callable[[str], bool], on_damage: OnDamage
+    ) -> None:
+        self._file = SqliteFile(path, _SCHEMA, on_damage=on_damage)
         self.mask = mask
         self._process = process
         self._is_present = is_present

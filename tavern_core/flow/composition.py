@@ -150,7 +150,13 @@ def _running(
     caches = Caches(
         SessionCache(),
         DiskCache(base.home / "cache" / "answers.db", holds_secret),
-        RunStore(base.home / "runs.db", mask, holds_secret, secrets),
+        RunStore(
+            base.home / "runs.db",
+            mask,
+            holds_secret,
+            secrets,
+            base.diagnostics.of_damage("earlier runs of workflows are lost"),
+        ),
     )
     rights = NodeRights(lifecycle, base.config.capabilities, host, inventories.resolved)
     facilities = HostNodeFacilities(lifecycle, models, models.invoke, artifacts, is_host)

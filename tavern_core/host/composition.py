@@ -332,15 +332,11 @@ def _records(base: Foundation) -> RecordStore:
 
         return RedisRecords(where)
 
-    def damaged(path: Path, aside: Path) -> None:
-        base.diagnostics.add(
-            "STATE_DAMAGED",
-            f"{path} was corrupt and was renamed to {aside.name}; earlier keys, approvals and jobs are lost",
-            hint="look what was running; a call whose key is lost would be made again",
-            severity="error",
-        )
-
-    return SqliteRecords(base.home / "state.sqlite", damaged)
+    on_damage = base.diagnostics.of_damage(
+        "earlier keys, approvals and jobs are lost",
+        hint="look what was running; a call whose key is lost would be made again",
+    )
+    return SqliteRecords(base.home / "state.sqlite", on_damage)
 
 
 def _kept_files(loaded: LoadedConfig) -> tuple[Path, ...]:

@@ -269,6 +269,7 @@ async def _asked(control: Control, questions: Mapping[str, Question], task: asyn
         task: in which the call runs; None: no loop runs it.
     """
     asking = asyncio.ensure_future(control.ask(questions))
+    asking.add_done_callback(lambda done: done.cancelled() or done.exception())  # who asked may have gone
     if task is not None:
         await asyncio.wait([asking, task], return_when=asyncio.FIRST_COMPLETED)
         if not asking.done():

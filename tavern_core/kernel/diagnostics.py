@@ -7,6 +7,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Literal
 
 from tavern_core.errors import Finding, sayable
@@ -51,6 +52,19 @@ class Diagnostics:
             severity: None: the finding's own.
         """
         self.add(finding.code, finding.located, hint=finding.hint, severity=severity or finding.severity)
+
+    def of_damage(self, lost: str, hint: str = "look what was running") -> Callable[[Path, Path], None]:
+        """Keeps a diagnostic of a corrupt store: called with its old name and the one that it was given.
+
+        Args:
+            lost: what was in it.
+        """
+
+        def damaged(path: Path, aside: Path) -> None:
+            text = f"{path} was corrupt and was renamed to {aside.name}; {lost}"
+            self.add("STATE_DAMAGED", text, hint=hint, severity="error")
+
+        return damaged
 
     def put(self, diagnostic: Diagnostic, *, found: bool = False, judged: bool = False, quiet: bool = False) -> None:
         """Keep one diagnostic and log it.

@@ -203,6 +203,7 @@ def test_a_damaged_record_is_reported_and_what_is_left_can_be_shown(office: Offi
     for side in office.home.glob("agents.sqlite-*"):
         side.unlink()
     assert office.run().state in ("done", "failed")
+    assert (office.home / "agents.sqlite.damaged").exists()
 
 
 @pytest.mark.slow

@@ -227,13 +227,17 @@ def test_a_part_is_named_by_whole_numbers(tmp_path: Path, part: tuple[Any, Any],
                 host.artifacts.read(made.id, *part)
 
 
-def test_bytes_that_were_changed_are_not_passed_off_as_whole(tmp_path: Path) -> None:
+@pytest.mark.parametrize("left", [b"half", b"whale", None])
+def test_bytes_that_were_changed_are_not_passed_off_as_whole(tmp_path: Path, left: bytes | None) -> None:
     with opened(tmp_path) as host:
         made = host.artifacts.put(b"whole", "text/plain")
         (file,) = [path for path in (tmp_path / "home" / "artifacts").rglob("*") if path.is_file()]
-        file.write_bytes(b"half")
-        with pytest.raises(StateDamaged):
+        file.unlink() if left is None else file.write_bytes(left)
+        with pytest.raises(StateDamaged, match=made.id) as damage:
             host.artifacts.read(made.id)
+        assert damage.value.hint == f"`tavern artifacts remove {made.id}`, and make it again"
+        host.artifacts.remove(made.id)
+        assert host.artifacts.read(host.artifacts.put(b"whole").id) == b"whole"
 
 
 @pytest.mark.slow

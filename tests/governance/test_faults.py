@@ -194,6 +194,65 @@ def test_a_store_whose_schema_is_no_text_is_kept_and_the_host_goes_on(tmp_path: 
     assert (tmp_path / "state.sqlite.damaged").exists()
 
 
+LOGGED = """
+import os, signal, sys
+from tavern_core import Plugin, Tavern, tool
+
+@tool
+def charge(n: int) -> int:
+    return n
+
+with Tavern.open({"audit": {"enabled": False}}, home=sys.argv[1], plugins=[Plugin([charge], name="shop")]) as host:
+    for n in range(40):
+        host.invoke_sync("shop:charge", {"n": n}, idempotency_key=f"k{n}")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+"""After the kill, all keys are in the write-ahead log of SQLite and none in its file."""
+
+
+def frames(log: bytes) -> tuple[int, int]:
+    """Bytes of one frame of a write-ahead log, and how many there are."""
+    size = 24 + int.from_bytes(log[8:12], "big")
+    return size, (len(log) - 32) // size
+
+
+def flipped(log: bytes, at: int) -> bytes:
+    return log[:at] + bytes([log[at] ^ 1]) + log[at + 1 :]
+
+
+@pytest.mark.parametrize(
+    ("change", "is_damage"),
+    [
+        (lambda log: log, False),
+        (lambda log: flipped(log, 20), True),
+        (lambda log: flipped(log, 32 + frames(log)[0] * 2 + 500), True),
+        (lambda log: flipped(log, 32 + frames(log)[0] * (frames(log)[1] // 2) + 20), True),
+        (lambda log: log[: 32 + frames(log)[0]] + bytes(len(log) - 32 - frames(log)[0]), True),
+        # What a process leaves that is killed while it writes: frames without the mark of a commit, the last one cut off.
+        (lambda log: log + bytes([0, 0, 0, 1, 0, 0, 0, 0]) + log[16:24] + b"\x01" * (frames(log)[0] - 16), False),
+        (lambda log: log + log[32 : 32 + 24], False),
+    ],
+    ids=["unchanged", "header", "a page", "the middle", "zeros to the end", "an unfinished commit", "half a frame"],
+)
+def test_a_log_of_the_store_that_is_corrupt_is_kept_and_said(tmp_path: Path, change: Any, is_damage: bool) -> None:
+    @tool
+    def charge(n: int) -> int:
+        return n
+
+    home = tmp_path / "home"
+    with start(LOGGED, home) as victim:
+        victim.wait()
+    path = home / "state.sqlite-wal"
+    path.write_bytes(change(path.read_bytes()))
+    with Tavern.open({"audit": {"enabled": False}}, home=home, plugins=[Plugin([charge], name="shop")]) as host:
+        results = [host.invoke_sync("shop:charge", {"n": n}, idempotency_key=f"k{n}") for n in (0, 39)]
+        codes = {diagnostic.code for diagnostic in host.diagnostics}
+    assert all(result.ok for result in results)
+    assert ("STATE_DAMAGED" in codes) == is_damage
+    assert [(home / f"state.sqlite.damaged{ending}").exists() for ending in ("", "-wal")] == [is_damage] * 2
+    assert [result.meta.get("idempotency") for result in results] == [None if is_damage else "replayed"] * 2
+
+
 @pytest.mark.soak
 def test_a_store_that_is_corrupt_at_a_hundred_places_is_kept_and_the_host_goes_on(tmp_path: Path) -> None:
     damaged_at(tmp_path, 100)

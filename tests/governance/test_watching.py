@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -47,8 +48,18 @@ def fails() -> int:
     raise UpstreamError("away", retry_after_ms=1)
 
 
+IS_WAITING = threading.Event()
+
+
+@tool
+async def waits() -> int:
+    IS_WAITING.set()
+    await asyncio.Event().wait()
+    return 1
+
+
 def opened(tmp_path: Path, **config: Any) -> Tavern:
-    return Tavern.open(config, home=tmp_path / "home", plugins=[Plugin([works, writes, fails], name="t")])
+    return Tavern.open(config, home=tmp_path / "home", plugins=[Plugin([works, writes, fails, waits], name="t")])
 
 
 @pytest.mark.slow
@@ -60,7 +71,14 @@ def test_calls_are_counted_as_prometheus_reads_them(tmp_path: Path) -> None:
         host.invoke_sync("t:fails", context=CallContext(budget=Budget(max_retries=2)))
         for name in ("t:x", "t:y", "odd\n"):
             host.invoke_sync(name)
-        host.invoke_sync("t:works", job=True)
+        job = host.invoke_sync("t:works", job=True)
+        host.wait(host.jobs.wait(job.job, 30))
+        host.invoke_sync("jobs:getResult", {"jobId": job.job})
+        host.invoke_sync("jobs:getResult", {"jobId": "none"})
+        waiting = host.invoke_sync("t:waits", job=True)
+        IS_WAITING.wait(30)
+        host.jobs.cancel(waiting.job)
+        host.wait(host.jobs.wait(waiting.job, 30))
         families = {family.name: family for family in text_string_to_metric_families(host.metrics.text())}
     counts = {
         (s.labels["toolName"], s.labels["ok"]): s.value
@@ -68,9 +86,11 @@ def test_calls_are_counted_as_prometheus_reads_them(tmp_path: Path) -> None:
         if s.name == "tool_invocations_total"
     }
     assert counts["t:writes", "false"] == counts["t:fails", "false"] == 1
-    assert counts["t:works", "true"] >= 3
+    assert counts["t:works", "true"] == 4
+    assert counts["jobs:getResult", "true"] == counts["jobs:getResult", "false"] == 1
+    assert counts["t:waits", "false"] == 1
     assert counts["unknown", "false"] == 3
-    assert {name for name, _ in counts} == {"t:works", "t:writes", "t:fails", "unknown"}
+    assert {name for name, _ in counts} == {"t:works", "t:writes", "t:fails", "t:waits", "jobs:getResult", "unknown"}
     latency = families["tool_latency_ms"]
     assert {s.labels["le"] for s in latency.samples if s.name == "tool_latency_ms_bucket"} >= {"1.0", "60000.0", "+Inf"}
     retries = [s for s in families["tool_retries"].samples if s.name == "tool_retries_total"]
@@ -78,7 +98,7 @@ def test_calls_are_counted_as_prometheus_reads_them(tmp_path: Path) -> None:
     (denied,) = [s for s in families["policy_denied"].samples if s.name == "policy_denied_total"]
     assert (denied.labels["toolName"], denied.labels["reason"], denied.value) == ("t:writes", "core-capabilities", 1)
     assert families["tool_concurrency_running"].samples
-    assert sum(s.value for s in families["jobs"].samples) == 1
+    assert sum(s.value for s in families["jobs"].samples) == 2
 
 
 def test_limits_breakers_and_kept_answers_are_gauges(tmp_path: Path) -> None:

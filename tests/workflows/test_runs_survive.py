@@ -265,6 +265,8 @@ async def test_a_store_corrupt_anywhere_never_gives_a_wrong_answer_and_never_sto
             except (RunNotFound, StateDamaged):
                 pass
             assert (await tavern.workflows.run("chain")).ok, at
+            is_renamed = path.with_name("runs.db.damaged").exists()
+            assert not is_renamed or "STATE_DAMAGED" in {d.code for d in tavern.diagnostics}
 
 
 async def test_a_store_that_cannot_be_written_holds_no_run_up(flows: Flows, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -130,17 +130,17 @@ class Artifacts:
         return known
 
     def open(self, id: str, *, context: CallContext | None = None) -> BinaryIO:  # noqa: A002 - the artifact's
-        """Its bytes, as a file to read from. Raises as `get`; StateDamaged: they are missing or changed (STATE_DAMAGED)."""
+        """Its bytes, as a file to read from. Raises as `get`; StateDamaged: they are missing, or not as many (STATE_DAMAGED)."""
         known = self.get(id, context=context)
         running_call_has_read(known.untrusted)
         path = self._path(known.digest)
         try:
             file = path.open("rb")
         except OSError as error:
-            raise StateDamaged(f"{path}: the bytes of {known.id} cannot be read: {error}", path=str(path)) from error
+            raise _unusable(known, path, f"cannot be read: {error.strerror or error}") from error
         if os.fstat(file.fileno()).st_size != known.size:
             file.close()
-            raise StateDamaged(f"{path}: the bytes of {known.id} are not the stored ones", path=str(path))
+            raise _unusable(known, path, "are not the stored ones")
         return file
 
     def read(self, id: str, start: int = 0, length: int = -1, *, context: CallContext | None = None) -> bytes:  # noqa: A002
@@ -151,7 +151,8 @@ class Artifacts:
             length: how many at most; -1: all from there on.
 
         Raises:
-            UsageError: `start` or `length` is no such number (USAGE). Else as `open`.
+            UsageError: `start` or `length` is no such number (USAGE).
+            StateDamaged: all of them are read, and they are not those that were stored (STATE_DAMAGED). Else as `open`.
         """
         if type(start) is not int or type(length) is not int or start < 0:
             raise UsageError(
@@ -161,7 +162,11 @@ class Artifacts:
         with self.open(id, context=context) as file:
             left = max(file.seek(0, os.SEEK_END) - start, 0)
             file.seek(-left, os.SEEK_END)
-            return file.read(left if length < 0 else min(length, left))
+            found = file.read(left if length < 0 else min(length, left))
+        known = self.get(id, context=context)
+        if len(found) == known.size and hashlib.sha256(found).hexdigest() != known.digest.removeprefix("sha256:"):
+            raise _unusable(known, self._path(known.digest), "are not the stored ones")
+        return found
 
     def list(self, *, context: CallContext | None = None, most: int = 100) -> tuple[Artifact, ...]:
         """Artifacts, newest first; with a context, that caller's alone.
@@ -231,6 +236,11 @@ class Artifacts:
                 _discard(beside)
                 raise
         return beside, hashed.hexdigest(), size
+
+
+def _unusable(artifact: Artifact, path: Path, why: str) -> StateDamaged:
+    hint = f"`tavern artifacts remove {artifact.id}`, and make it again"
+    return StateDamaged(f"{path}: the bytes of {artifact.id} {why}", hint=hint, path=str(path))
 
 
 def _discard(path: Path) -> None:

@@ -91,7 +91,7 @@ def _filter(call_id: str | None, types: Collection[str] | None) -> Callable[[byt
     needle = json.dumps(call_id, ensure_ascii=False).encode("utf-8", "replace") if call_id is not None else b""
 
     def wanted(line: bytes) -> Record | None:
-        if needle not in line or (record := decode(line)) is None or "seq" not in record:
+        if needle not in line or (record := decode(line)) is None or not isinstance(record.get("seq"), int):
             return None
         if call_id is not None and record.get("callId") != call_id:
             return None

@@ -22,7 +22,7 @@ from tavern_core.kernel.jobs.jobs import Jobs
 from tavern_core.kernel.limits.limiter_registry import LimitTable
 from tavern_core.kernel.log.recorder import DENIALS, Recorder
 from tavern_core.model.job import JOB_STATUSES
-from tavern_core.model.result import CallTrace, ToolResult
+from tavern_core.model.result import CallTrace, ToolError, ToolResult
 
 _BUCKETS_MS: Final = (1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 30_000, 60_000)
 _AT_ONCE: Final = 1_000
@@ -31,6 +31,8 @@ _UNKNOWN: Final = "unknown"
 """The name for unknown tools: a caller could invent any number of them."""
 _STATES: Final = {"closed": 0, "half-open": 1, "open": 2}
 _MOST_JOBS: Final = 10_000
+_MOST_TOOLS: Final = 10_000
+"""Names from namespaces."""
 
 
 class Metrics:
@@ -85,10 +87,15 @@ class Metrics:
         return generate_latest(self._registry).decode()
 
     def called(self, result: ToolResult) -> None:
-        """Count a call that has ended: it is noted, and added up later, for many calls at once."""
+        """Count a call that has ended: it is noted, and added up later, for many calls at once.
+
+        A call that became a job counts when the job ends.
+        """
         trace, error, ended = result._trace, result.error, self._ended
+        if result.status == "job":
+            return
         ended.append((trace, result.ok))
-        if trace is not None and trace[0] not in self._tools and self._is_tool(trace[0]):
+        if trace is not None and trace[0] not in self._tools and self._is_found(trace[0], error):
             self._tools.add(trace[0])
         if error is not None and error.kind in DENIALS:
             tool = self._name(trace)
@@ -97,6 +104,17 @@ class Metrics:
                 self._denied[tool, reason] += 1
         if len(ended) >= _AT_ONCE:
             self._add_up()
+
+    def cut_off(self, tool: str) -> None:
+        """Count a call that was cancelled, and has no result, as a failure."""
+        with self._lock:
+            self._counts[tool if tool in self._tools or self._is_tool(tool) else _UNKNOWN, False] += 1
+
+    def _is_found(self, tool: str, error: ToolError | None) -> bool:
+        """Whether there is a tool of this id; tools of namespaces are in no list, and any number of ids may lead to them."""
+        return self._is_tool(tool) or (
+            (error is None or error.details.get("stage") != "resolve") and len(self._tools) < _MOST_TOOLS
+        )
 
     def _add_up(self) -> None:
         with self._lock:

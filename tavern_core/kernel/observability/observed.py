@@ -68,7 +68,7 @@ class ObservedPipeline(Pipeline):
         call = Pipeline.run(self, mode, written, arguments, context, purpose, key, door, phase)
         if self.spans is not None:
             call = self._spanned(self.spans, call, written, context, door)
-        return call if self.metrics is None else self._counted(self.metrics, call)
+        return call if self.metrics is None else self._counted(self.metrics, call, written)
 
     async def _spanned(
         self, spans: Spans, call: Coroutine[Any, Any, ToolResult], written: str, context: CallContext | None, door: str
@@ -84,8 +84,12 @@ class ObservedPipeline(Pipeline):
             spans.end(span, result)
         return result
 
-    async def _counted(self, metrics: Metrics, call: Coroutine[Any, Any, ToolResult]) -> ToolResult:
-        result = await call
+    async def _counted(self, metrics: Metrics, call: Coroutine[Any, Any, ToolResult], written: str) -> ToolResult:
+        try:
+            result = await call
+        except asyncio.CancelledError:
+            metrics.cut_off(written)
+            raise
         metrics.called(result)
         return result
 

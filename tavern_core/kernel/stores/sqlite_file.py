@@ -10,10 +10,11 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from tavern_core.errors import StateDamaged, UsageError
 from tavern_core.kernel.execution.portal import COPIED_HINT, copied
@@ -22,6 +23,8 @@ from tavern_core.kernel.files.atomic_file import PRIVATE_FILE, make_private_fold
 if TYPE_CHECKING:
     import sqlite3
 
+OnDamage = Callable[[Path, Path], None]
+
 
 class SqliteFile:
     """One file. Safe for several threads and processes.
@@ -29,12 +32,16 @@ class SqliteFile:
     Args:
         schema: statements that create the tables, separated by semicolons.
         is_cache: see `connect`; a file whose tables are not those of the schema is replaced, too.
+        on_damage: called for a renamed file: its old name and its new one.
     """
 
-    def __init__(self, path: Path, schema: str, *, is_cache: bool = False) -> None:
+    def __init__(
+        self, path: Path, schema: str, *, is_cache: bool = False, on_damage: OnDamage = lambda path, aside: None
+    ) -> None:
         self.path = path
         self._schema = schema
         self._is_cache = is_cache
+        self._on_damage = on_damage
         self._process = 0
         """Which one opened it."""
         self._lock = threading.Lock()
@@ -60,15 +67,15 @@ class SqliteFile:
             try:
                 if self._db is None:
                     self._process = os.getpid()
-                    self._db = connect(self.path, self._schema, is_cache=self._is_cache)
+                    self._db = connect(
+                        self.path, self._schema, is_cache=self._is_cache, on_damage=self._on_damage
+                    )
                 yield self._db
             except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
                 hint = "free some disk space, and see that the folder can be written"
                 if is_damaged(error, is_cache=self._is_cache):
-                    if self._db is not None:
-                        self._db.close()
-                        self._db = None
-                    aside = put_aside(self.path)
+                    aside, self._db = put_aside(self.path, self._db), None
+                    self._on_damage(self.path, aside)
                     hint = f"it was renamed to {aside.name}, and the store starts empty"
                 raise StateDamaged(f"{self.path}: {error}", hint=hint, path=str(self.path)) from error
             except OSError as error:
@@ -90,8 +97,60 @@ def refuse_copy(process: int) -> None:
         raise UsageError(copied(process), hint=COPIED_HINT)
 
 
-def _make_current(db: sqlite3.Connection, schema: str, version: int, *, is_cache: bool, is_checked: bool) -> bool:
+def _log_is_damaged(db: sqlite3.Connection, path: Path) -> bool:
+    """Whether SQLite reads fewer frames of the write-ahead log than were committed: it stops without a word where one is damaged."""
+    import sqlite3
+
+    for _ in range(3):  # another process may be writing to it
+        head, committed = _committed_frames(path)
+        try:
+            _, known, _ = db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone() if committed else (0, 0, 0)
+        except sqlite3.OperationalError:  # it is locked, or cannot be written
+            return False
+        if known < 0 or known >= committed:
+            return False
+        time.sleep(0.01)
+    return _committed_frames(path)[0] == head
+
+
+def _committed_frames(path: Path) -> tuple[bytes, int]:
+    """The header of the write-ahead log and the number of its frames up to the last commit, by what the frames say of themselves."""
+    try:
+        with path.with_name(path.name + "-wal").open("rb") as file:
+            head, size = file.read(32), os.fstat(file.fileno()).st_size
+            if size <= len(head):
+                return head, 0
+            if not _is_log_header(head):
+                return head, 1
+            frame = 24 + int.from_bytes(head[8:12], "big")
+            for number in range((size - len(head)) // frame, 0, -1):
+                file.seek(len(head) + (number - 1) * frame)
+                about = file.read(16)
+                is_commit = about[8:] == head[16:24] and any(about[4:8])  # of this log, not of an earlier one
+                if is_commit or not any(about):  # SQLite writes no such frame
+                    return head, number
+            return head, 0
+    except FileNotFoundError:
+        return b"", 0
+
+
+def _is_log_header(head: bytes) -> bool:
+    order: Literal["little", "big"] = "big" if head[3] & 1 else "little"
+    first = second = 0
+    for at in range(0, 24, 8):
+        first = (first + int.from_bytes(head[at : at + 4], order) + second) & 0xFFFFFFFF
+        second = (second + int.from_bytes(head[at + 4 : at + 8], order) + first) & 0xFFFFFFFF
+    return head[24:] == first.to_bytes(4, "big") + second.to_bytes(4, "big")
+
+
+def _make_current(
+    db: sqlite3.Connection, path: Path, schema: str, version: int, *, is_cache: bool, is_checked: bool
+) -> bool:
     """Create the tables where they are missing; True: a newer version wrote the file. Raises sqlite3.DatabaseError: it is damaged."""
+    if _log_is_damaged(db, path):
+        import sqlite3
+
+        raise sqlite3.DatabaseError("the write-ahead log of the database is malformed")
     db.execute("PRAGMA journal_mode = WAL")
     db.execute("PRAGMA synchronous = NORMAL")
     (found,) = db.execute("PRAGMA user_version").fetchone()
@@ -121,7 +180,7 @@ def connect(
     is_cache: bool = False,
     is_checked: bool = False,
     autocommit: bool = False,
-    on_damage: Callable[[Path, Path], None] = lambda path, aside: None,
+    on_damage: OnDamage = lambda path, aside: None,
 ) -> sqlite3.Connection:
     """Open a database for all threads, and create its tables; a corrupt file is renamed and replaced.
 
@@ -145,18 +204,19 @@ def connect(
             path, timeout=10, check_same_thread=False, isolation_level=None if autocommit else "DEFERRED"
         )
         try:
-            if _make_current(db, schema, version, is_cache=is_cache, is_checked=is_checked):
+            if _make_current(db, path, schema, version, is_cache=is_cache, is_checked=is_checked):
                 text, hint = f"{path} was written by a newer version", "update this host, or use another TAVERN_HOME"
                 raise StateDamaged(text, hint=hint, path=str(path))
             with contextlib.suppress(OSError):
                 path.chmod(PRIVATE_FILE)
             return db
         except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+            is_corrupt = is_damaged(error) or "malformed" in str(error)
+            if is_corrupt and not is_second and inode == inode_of(path):  # else another process was faster
+                on_damage(path, put_aside(path, db))
             db.close()
-            if is_second or not (is_damaged(error) or "malformed" in str(error)):
+            if is_second or not is_corrupt:
                 raise
-            if inode == inode_of(path):  # else another process was faster
-                on_damage(path, put_aside(path))
         except BaseException:
             db.close()
             raise
@@ -188,12 +248,23 @@ def inode_of(path: Path) -> int:
         return 0
 
 
-def put_aside(path: Path) -> Path:
-    """Rename the file and SQLite's side files, which would corrupt the next one; returns its new path. Earlier ones are kept."""
+def put_aside(path: Path, db: sqlite3.Connection | None = None) -> Path:
+    """Rename the file and SQLite's side files, which would corrupt the next one; returns its new path. Earlier ones are kept.
+
+    Args:
+        db: a connection to it, which is closed; the write-ahead log that this removes is kept, too.
+    """
     aside, count = path.with_name(path.name + ".damaged"), 1
     while aside.exists():
         count += 1
         aside = path.with_name(f"{path.name}.damaged-{count}")
+    if db is not None:
+        log, kept = (one.with_name(one.name + "-wal") for one in (path, aside))
+        with contextlib.suppress(OSError):
+            kept.hardlink_to(log)
+        db.close()
+        if kept.exists():
+            log.unlink(missing_ok=True)
     for ending in ("", "-wal", "-shm"):
         with contextlib.suppress(FileNotFoundError):
             path.with_name(path.name + ending).replace(aside.with_name(aside.name + ending))

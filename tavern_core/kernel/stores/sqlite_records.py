@@ -250,13 +250,13 @@ class SqliteRecords:
             return error
         hint = "free some disk space, and see that the folder can be written"
         if is_damaged(error):
-            if self._db is not None:
-                self._db.close()
-                self._db = self._cursor = None
+            db, self._db, self._cursor = self._db, None, None
             if self._inode != inode_of(self._path):
+                if db is not None:
+                    db.close()
                 hint = "another process has renamed it and started a new one: its content is lost"
                 return StateDamaged(f"{self._path}: {error}", hint=hint, path=str(self._path))
-            aside = put_aside(self._path)
+            aside = put_aside(self._path, db)
             self._on_damage(self._path, aside)
             hint = f"it was renamed to {aside.name}, and a new one was started: its content is lost"
         return StateDamaged(f"{self._path}: {error}", hint=hint, path=str(self._path))
