@@ -56,7 +56,12 @@ class AgentRuns:
     """
 
     def __init__(
-        self, path: Path, mask: Callable[[Any], Any], process: str, is_present: Callable[[str], bool], on_damage: OnDamage
+        self,
+        path: Path,
+        mask: Callable[[Any], Any],
+        process: str,
+        is_present: Callable[[str], bool],
+        on_damage: OnDamage,
     ) -> None:
         self._file = SqliteFile(path, _SCHEMA, on_damage=on_damage)
         self.mask = mask

@@ -52,14 +52,14 @@ IS_WAITING = threading.Event()
 
 
 @tool
-async def waits() -> int:
+async def hangs() -> int:
     IS_WAITING.set()
     await asyncio.Event().wait()
     return 1
 
 
 def opened(tmp_path: Path, **config: Any) -> Tavern:
-    return Tavern.open(config, home=tmp_path / "home", plugins=[Plugin([works, writes, fails, waits], name="t")])
+    return Tavern.open(config, home=tmp_path / "home", plugins=[Plugin([works, writes, fails, hangs], name="t")])
 
 
 @pytest.mark.slow
@@ -75,7 +75,7 @@ def test_calls_are_counted_as_prometheus_reads_them(tmp_path: Path) -> None:
         host.wait(host.jobs.wait(job.job, 30))
         host.invoke_sync("jobs:getResult", {"jobId": job.job})
         host.invoke_sync("jobs:getResult", {"jobId": "none"})
-        waiting = host.invoke_sync("t:waits", job=True)
+        waiting = host.invoke_sync("t:hangs", job=True)
         IS_WAITING.wait(30)
         host.jobs.cancel(waiting.job)
         host.wait(host.jobs.wait(waiting.job, 30))
@@ -88,9 +88,9 @@ def test_calls_are_counted_as_prometheus_reads_them(tmp_path: Path) -> None:
     assert counts["t:writes", "false"] == counts["t:fails", "false"] == 1
     assert counts["t:works", "true"] == 4
     assert counts["jobs:getResult", "true"] == counts["jobs:getResult", "false"] == 1
-    assert counts["t:waits", "false"] == 1
+    assert counts["t:hangs", "false"] == 1
     assert counts["unknown", "false"] == 3
-    assert {name for name, _ in counts} == {"t:works", "t:writes", "t:fails", "t:waits", "jobs:getResult", "unknown"}
+    assert {name for name, _ in counts} == {"t:works", "t:writes", "t:fails", "t:hangs", "jobs:getResult", "unknown"}
     latency = families["tool_latency_ms"]
     assert {s.labels["le"] for s in latency.samples if s.name == "tool_latency_ms_bucket"} >= {"1.0", "60000.0", "+Inf"}
     retries = [s for s in families["tool_retries"].samples if s.name == "tool_retries_total"]

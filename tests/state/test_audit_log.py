@@ -43,7 +43,8 @@ def said(host: Tavern, capsys: pytest.CaptureFixture[str], *words: str) -> tuple
 
 
 @pytest.mark.parametrize(
-    "line", ['{"seq":"a","type":"TOOL_RESULT"}', '{"seq":null,"time":5}', '{"type":"RETRY"}', "[]", "5", '"x"', "\0\0", "{"]
+    "line",
+    ['{"seq":"a","type":"TOOL_RESULT"}', '{"seq":null,"time":5}', '{"type":"RETRY"}', "[]", "5", '"x"', "\0\0", "{"],
 )
 def test_a_line_that_is_no_record_keeps_no_others_from_being_shown(
     host: Tavern, capsys: pytest.CaptureFixture[str], line: str

@@ -67,9 +67,7 @@ class SqliteFile:
             try:
                 if self._db is None:
                     self._process = os.getpid()
-                    self._db = connect(
-                        self.path, self._schema, is_cache=self._is_cache, on_damage=self._on_damage
-                    )
+                    self._db = connect(self.path, self._schema, is_cache=self._is_cache, on_damage=self._on_damage)
                 yield self._db
             except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
                 hint = "free some disk space, and see that the folder can be written"
