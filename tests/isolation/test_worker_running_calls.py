@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import threading
 from collections.abc import Callable
@@ -277,3 +278,15 @@ def test_many_questions_that_wait_leave_the_worker_well(host: Tavern) -> None:
     assert host.jobs.answer(jobs[-1], {"count": 1}) and host.wait(host.jobs.wait(jobs[-1], 30)).status == "completed"
     assert host.invoke_sync("w:pid").value == worker
     assert all(host.jobs.cancel(job) for job in jobs[:-1])
+
+
+def test_a_host_closes_without_a_word_while_a_tool_of_a_worker_asks(
+    workshop: Workshop, caplog: pytest.LogCaptureFixture
+) -> None:
+    (workshop.folder("w", None, MANIFEST) / "__init__.py").write_text(CODE)
+    host = workshop.open()
+    job = host.invoke_sync("w:order", {"item": "tea"}, job=True).job
+    assert host.wait(host.jobs.wait(job, 30)).status == "input_required"
+    workshop.close(host)
+    gc.collect()
+    assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
