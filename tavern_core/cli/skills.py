@@ -15,6 +15,7 @@ from tavern_core.cli.output import one_line, shorten
 from tavern_core.cli.plugin_status_lookup import show_change
 from tavern_core.cli.session import Session
 from tavern_core.model.plugin_status import finding_json
+from tavern_core.model.skill import SKILL_FILES
 
 if TYPE_CHECKING:
     from tavern_core.errors import Finding
@@ -66,11 +67,11 @@ def show(session: Session, skill: str) -> None:
 def check(session: Session, targets: tuple[str, ...]) -> None:
     """Check skills against the specification (agentskills.io).
 
-    PATH is a folder or its SKILL.md. Without arguments, all skills are checked. Exit code 4 if one is not valid.
+    PATH is a folder, its SKILL.md, or a folder of skills. Without arguments, all skills are checked. Exit code 4 if one is not valid.
     """
     from tavern_core.kernel.manifest.skill_folder import check_skill
 
-    folders = [_folder(session, target) for target in targets]
+    folders = [folder for target in targets for folder in _skills_in(_folder(session, target))]
     if not targets:
         folders = [Path(skill.location) for skill in session.host("none").skills.list() if skill.location]
     checked = [(folder, check_skill(folder)) for folder in dict.fromkeys(folders)]
@@ -109,6 +110,16 @@ def _folder(session: Session, target: str) -> Path:
     if path.is_file() and path.name.lower() == "skill.md":
         return path.parent
     return Path(session.host("none").skills.get(target).location)
+
+
+def _skills_in(folder: Path) -> list[Path]:
+    """The folder itself; those of its skills if it is none, but holds some."""
+    found = [] if _is_skill(folder) else sorted(inner for inner in folder.iterdir() if _is_skill(inner))
+    return found or [folder]
+
+
+def _is_skill(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in SKILL_FILES)
 
 
 def _placed(finding: Finding, folder: Path) -> Finding:

@@ -35,7 +35,7 @@ def words_before_file(argv: Sequence[str]) -> tuple[int, str, str]:
         return 0, "", ""
     runner = "python" if argv[0] == "python3" else argv[0]
     count = 1
-    if runner in ("bun", "deno") and argv[1:2] == ["run"]:
+    if runner in ("bun", "deno") and list(argv[1:2]) == ["run"]:
         count = 2
     elif runner == "deno":
         return count, "deno needs `run` before the file", '"command": "deno run scripts/tool.ts"'

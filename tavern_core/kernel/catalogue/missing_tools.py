@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from tavern_core.errors import ToolNotFound
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.diagnostics import Diagnostics
+from tavern_core.kernel.manifest.tool_ids import plugin_name
 from tavern_core.kernel.plugins.record import Record
 from tavern_core.model.naming_rules import folded_id, spellings, split_id
 
@@ -49,6 +50,8 @@ def absence(
     owners += [
         r for r in records.values() if not set(ids).isdisjoint(r.candidate.tool_ids)
     ]  # a skill has no such prefix
+    named = {plugin_name(split_id(i)[1], "skill-") for i in ids if split_id(i)[0] == "skill"}
+    owners += [r for r in records.values() if r.candidate.source == "skill" and r.name in named]
     for record in owners:
         if not record.usable or (record.candidate.source == "upstream" and record.state == "pending_consent"):
             return Absence(f"plugin {record.name} is {record.state}: {record.reason}", record.fix, record.name)

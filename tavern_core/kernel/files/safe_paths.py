@@ -34,7 +34,7 @@ def path_problem(relative: str) -> str:
     if "\\" in relative:
         return "write / between folders, not \\"
     if relative.startswith(("/", "~")) or _DRIVE.match(relative) is not None:
-        return "the path must be relative to plugin.yaml"
+        return "the path must be relative to the plugin's folder"
     parts = relative.split("/")
     if ".." in parts:
         return "'..' leaves the plugin's folder"

@@ -10,13 +10,14 @@ plugin's (`vcp_settings.py`), and what its program may do is what the operator g
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from tavern_core.errors import Finding
 from tavern_core.kernel.files.plugin_file_reader import PluginFiles
 from tavern_core.kernel.manifest.declared_tools import DeclaredTools
-from tavern_core.kernel.manifest.implementation_validation import KINDS, split_command
+from tavern_core.kernel.manifest.implementation_validation import KINDS, shell_signs, split_command
 from tavern_core.kernel.manifest.tool_ids import plugin_name
 from tavern_core.kernel.manifest.translated import CODE, Translated, unstated_needs
 from tavern_core.kernel.manifest.vcp_parameters import declared_schema, infer, inferred_schema, prose
@@ -44,6 +45,7 @@ _NEEDS_VCP: Final[Mapping[str, str]] = {
     "messagePreprocessor": "it changes messages on their way through VCP",
 }
 """Why plugins of these types need VCP itself."""
+_WINDOWS_RUNNER: Final = re.compile(r"(python3?|node|bun|deno)\.exe(?=\s)", re.IGNORECASE)
 
 
 def read_vcp(content: bytes, folder: str, files: PluginFiles) -> Translated:
@@ -111,6 +113,8 @@ class _Reading:
         written = self._entry_point()
         if not written:
             return (), "its entryPoint names no program"
+        if signs := shell_signs(written):
+            return (), f"its program is refused: {signs[0]!r:.60} is for a shell, and no shell runs it"
         for _, message, _ in KINDS["script"](Implementation(type="script", command=written)):
             return (), f"its program is refused: {message}"
         argv = split_command(written)
@@ -123,7 +127,7 @@ class _Reading:
         entry = self._part("entryPoint")
         command, script = entry.get("command"), entry.get("script")
         if isinstance(command, str) and command.strip():
-            return command
+            return _WINDOWS_RUNNER.sub(r"\1", command.strip().replace("\\", "/"))  # many are written for Windows
         if isinstance(command, list) and command and all(isinstance(word, str) for word in command):
             return tuple(command)
         runner = {"python": "python", "nodejs": "node", "node": "node"}.get(str(entry.get("type")), "")
@@ -167,7 +171,7 @@ class _Reading:
     ) -> ToolSpec:  # fmt: skip
         texts = [text for key in ("description", "example") if isinstance(text := command.get(key), str)]
         guess = infer(texts, self._vcp, others)
-        schema = declared_schema(command.get("parameters"))
+        declared, inferred = declared_schema(command.get("parameters")), inferred_schema(guess)
         implementation = {
             "type": "script",
             "command": list(argv),
@@ -178,7 +182,7 @@ class _Reading:
             implementation["timeout"] = timeout  # type: ignore[assignment]
         description = prose(texts[0])[:_LONGEST_DESCRIPTION] if texts else ""
         marks = f"From the third-party VCP plugin {seen(self._vcp)[:100]}. " + (
-            "" if schema else "Its parameters are inferred from an example. "
+            "" if declared else "Its parameters are inferred from an example. " if inferred.get("properties") else ""
         )
         return ToolSpec(
             f"{self._plugin}:{local}",
@@ -186,7 +190,7 @@ class _Reading:
             "script",
             self._text("version")[:100] or "0",
             ("vcp", "third-party"),
-            schema or inferred_schema(guess),
+            declared or inferred,
             resource_id=identifier,
             display_name="" if local == identifier else seen(identifier),
             plugin=self._plugin,

@@ -100,7 +100,8 @@ def _judge_alone(record: Record, around: Circumstances, diagnostics: Diagnostics
     if candidate.errors:
         first, *others = candidate.errors
         more = f", and {len(others)} more" if others else ""
-        hint = f"tavern plugins check {candidate.name}"
+        look = {"vcp": "plugins info", "skill": "skills check"}.get(candidate.source, "plugins check")
+        hint = f"tavern {look} {candidate.name}"
         wrong = record.failed(ManifestInvalid(f"{first}{more}", hint=hint))
         return replace(wrong, code=first.code)
     if candidate.facts.off:
