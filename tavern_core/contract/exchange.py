@@ -8,6 +8,7 @@ What an adapter needs to know of a failure is whether the upstream may have begu
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
@@ -26,6 +27,10 @@ _HINTS: Final[Mapping[Outcome, str]] = {
     "unknown": "look there whether it took effect before you call again",
 }
 _ODD_HEADER: Final = "a header has a value that cannot be sent"
+_CHARSET: Final = re.compile(
+    r"charset=[\"']?((?:utf-?16|gb|big5|iso-?8859|windows-|cp\d|shift_jis|euc-)[\w-]*)", re.IGNORECASE
+)
+"""Those of texts; Python also has codecs that are slow, or no charsets at all."""
 _READING: Final = frozenset({"GET", "HEAD"})
 
 
@@ -48,6 +53,18 @@ class Answer:
         """How long the upstream asks to wait, where it says so in seconds; at most an hour."""
         written = self.headers.get("retry-after", "").strip()
         return min(int(written[:9]), _LONGEST_WAIT_S) * 1000 if written.isascii() and written.isdigit() else None
+
+    @property
+    def text(self) -> str:
+        """The body as text; its charset counts only where it is not UTF-8."""
+        try:
+            return self.body.decode()
+        except UnicodeDecodeError:
+            charset = _CHARSET.search(self.headers.get("content-type", ""))
+            try:
+                return self.body.decode(charset[1] if charset else "utf-8", "replace")
+            except LookupError:
+                return self.body.decode("utf-8", "replace")
 
     def json(self, who: str = "the upstream", outcome: Outcome = "unknown") -> Any:
         """The body as JSON; None where it is empty.

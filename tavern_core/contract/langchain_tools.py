@@ -28,7 +28,7 @@ def is_tool(thing: Any) -> bool:
             isinstance(getattr(thing, "name", None), str)
             and isinstance(getattr(thing, "description", None), str)
             and hasattr(thing, "args_schema")
-            and callable(getattr(thing, "invoke", None))
+            and (callable(getattr(thing, "invoke", None)) or callable(getattr(thing, "ainvoke", None)))
         )
     except BaseException:  # noqa: BLE001 - whatever an object raises costs this object, also an exit
         return False
@@ -39,6 +39,8 @@ def schema_of(tool: Any) -> Mapping[str, Any]:
     library = _langchain_of(tool)
     if library is not None and isinstance(tool, library.Tool) and tool.args_schema is None:  # it takes one text
         return {"type": "object", "properties": tool.args, "required": [*tool.args]}
+    if _is_of_pydantic_v1(tool.args_schema):  # LangChain loses its constraints, or refuses them
+        return dict(tool.args_schema.schema())
     for described in (getattr(tool, "tool_call_schema", None), getattr(tool, "args_schema", None)):
         if isinstance(described, Mapping):
             return described
@@ -46,6 +48,24 @@ def schema_of(tool: Any) -> Mapping[str, Any]:
             schema: Mapping[str, Any] = make()
             return schema
     return _ANYTHING
+
+
+def _is_of_pydantic_v1(model: Any) -> bool:
+    return isinstance(model, type) and hasattr(model, "__fields__") and not hasattr(model, "model_fields")
+
+
+def only_for_langchain(tool: Any) -> list[str]:
+    """The required parameters that no caller can give: an agent of LangChain fills them in (`InjectedToolArg`)."""
+    library = _langchain_of(tool)
+    fields = getattr(tool.args_schema, "model_fields", {})
+    if library is None or not fields:
+        return []
+    shown, own = tool.args, library.base.InjectedToolCallId
+    return [
+        name
+        for name, field in fields.items()
+        if name not in shown and field.is_required() and not any(m is own or isinstance(m, own) for m in field.metadata)
+    ]
 
 
 def runner(tool: Any) -> Callable[[str, Mapping[str, Any]], Any]:
@@ -103,7 +123,9 @@ def _needs_envelope(tool: Any) -> bool:
         or tool.handle_tool_error
         or tool.handle_validation_error
         or getattr(tool, "_injected_args_keys", None)
-        or getattr(tool.args_schema, "model_fields", {}).keys() - tool.args.keys()  # some are injected
+        or (
+            (fields := getattr(tool.args_schema, "model_fields", {})) and fields.keys() - tool.args.keys()
+        )  # some are injected
     )
 
 
@@ -150,5 +172,21 @@ def _as_call_error(error: Exception, tool: str) -> Exception:
     if kind == "ToolException":
         return ToolFailed(str(error)[:2000] or f"{tool} failed", outcome="unknown")
     if kind == "ValidationError" and callable(getattr(error, "errors", None)):
-        return InputInvalid(f"{tool} refused its arguments: {printed(error)}", outcome="none")
+        problems = _problems(error)
+        said = "; ".join(f"{problem['pointer']}: {problem['message']}" for problem in problems)
+        return InputInvalid(
+            f"{tool} refused its arguments: {said or printed(error)}", outcome="none", problems=problems
+        )
     return UpstreamError(f"{tool} failed with {printed(error)}", outcome="unknown")
+
+
+def _problems(error: Any) -> list[dict[str, str]]:
+    """What a model of pydantic says of arguments, each with its place."""
+    try:
+        found = error.errors()[:20]
+        return [
+            {"pointer": "".join(f"/{part!s:.200}" for part in one["loc"]) or "/", "message": f"{one['msg']!s:.500}"}
+            for one in found
+        ]
+    except Exception:  # noqa: BLE001 - a model of the tool's own
+        return []

@@ -10,7 +10,7 @@ from typing import Any
 
 from tavern_core.errors import ProfileInvalid, ToolNotFound, UsageError
 from tavern_core.kernel.calls.native_calls import NativeCall, NativeOutcome, not_an_object, read_calls, write_results
-from tavern_core.kernel.calls.text_call_report import next_step
+from tavern_core.kernel.calls.text_call_report import failure_text, next_step
 from tavern_core.kernel.catalogue.descriptions import Descriptions, export_for_model
 from tavern_core.model.call import CallContext
 from tavern_core.model.message_translation import Language
@@ -56,6 +56,7 @@ def _tool_class(
     invoke: Invoke,
     invoke_sync: Callable[..., ToolResult],
     then: Callable[[ToolResult], str],
+    language: Language,
 ) -> Any:
     try:
         from langchain_core.tools import BaseTool, ToolException
@@ -80,8 +81,9 @@ def _tool_class(
 
         def _answer(self, result: ToolResult) -> tuple[Any, ToolResult]:
             if result.error is not None:
-                fix = f" ({result.error.fix})" if result.error.fix else ""
-                raise ToolException(f"{result.error.kind}: {result.error.message}{fix}")
+                for_program = result.error.kind == "USAGE"  # what a model cannot repair
+                own = f"USAGE: {result.error.message} ({result.error.fix})"
+                raise ToolException(own if for_program else failure_text(result.error, language))
             blocks = [dict(block) for block in result.content]
             if next_text := then(result):
                 blocks.append({"type": "text", "text": next_text})
@@ -104,7 +106,9 @@ def langchain_tools(
         UsageError: the extra ``langchain`` is not installed (USAGE).
     """
     names: dict[str, str] = {}
-    tool_class = _tool_class(context, invoke, invoke_sync, lambda result: next_step(result, language, names.get))
+    tool_class = _tool_class(
+        context, invoke, invoke_sync, lambda result: next_step(result, language, names.get), language
+    )
     made = []
     for spec in specs:
         shown = export_for_model(spec, "openai")["function"]

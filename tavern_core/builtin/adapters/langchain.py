@@ -20,7 +20,7 @@ from itertools import islice
 from typing import Any, Final
 
 from tavern_core.contract.adapters import Listing, Target, Upstream, UpstreamCall, UpstreamTool
-from tavern_core.contract.langchain_tools import is_tool, runner, schema_of
+from tavern_core.contract.langchain_tools import is_tool, only_for_langchain, runner, schema_of
 from tavern_core.errors import UpstreamError
 from tavern_core.model.safe_printing import printed
 
@@ -89,12 +89,21 @@ def _scanned(package: str, objects: Iterable[str] | None) -> Tools:
         try:
             name = str(thing.name)
             described = UpstreamTool(name, str(thing.description or ""), schema_of(thing))
+            if missing := only_for_langchain(thing):
+                left_out[place] = f"only an agent of LangChain can give {', '.join(missing)}"
+                continue
         except BaseException as error:  # noqa: BLE001 - whatever a tool of the package's raises costs this tool
             left_out[place] = f"its parameters cannot be described: {printed(error)}"
             continue
         if name not in tools:
             found.append(described)
             tools[name] = thing
+        elif tools[name] is not thing:
+            left_out[f"{name} ({place})"] = "another tool has this name"
+    if objects is None and not tools and not left_out:
+        left_out[package] = (
+            "it has no tool at its top level; name what makes its tools in settings.objects: module:name"
+        )
     return Tools(package, tools, Listing(found, left_out=left_out, version=_version(package)))
 
 
@@ -157,7 +166,7 @@ def _tools_in(thing: Any, written: str) -> Iterator[Any]:
         yield from _tools_in(made, written)
     else:
         raise UpstreamError(
-            f"{written} is not a tool: it needs name, description, args_schema and invoke", outcome="none"
+            f"{written} is not a tool: it needs name, description, args_schema, and invoke or ainvoke", outcome="none"
         )
 
 
@@ -165,8 +174,12 @@ def _imported(module: str, package: str) -> Any:
     try:
         return importlib.import_module(module)
     except BaseException as error:
+        is_elsewhere = isinstance(error, ModuleNotFoundError) and module.startswith(error.name or module)
+        where = "name the module of its tools in settings.objects: module:name"
         raise UpstreamError(
-            f"{module} of {package} cannot be imported: {printed(error)}", hint=f"pip install {package}", outcome="none"
+            f"{module} of {package} cannot be imported: {printed(error)}",
+            hint=where if is_elsewhere else f"`python -c 'import {module}'` shows why; install what it needs",
+            outcome="none",
         ) from error
 
 
@@ -182,13 +195,18 @@ def modules_of(package: str) -> list[str]:
         raise UpstreamError(f"{package} is not installed", hint=f"pip install {package}", outcome="none") from None
     named = (distribution.read_text("top_level.txt") or "").split()
     if not named:
-        files = (str(file) for file in distribution.files or ())
-        named = [
-            first
-            for file in files
-            if (first := file.partition("/")[0]) and file.endswith("/__init__.py") and file.count("/") == 1
+        files = [str(file) for file in distribution.files or ()]
+        packages = {file.removesuffix("/__init__.py") for file in files if file.endswith("/__init__.py")}
+        named = [file.removesuffix(".py") for file in files if file.endswith(".py") and "/" not in file]
+        named += [
+            folder.replace("/", ".")  # of a namespace: the packages in it
+            for folder in packages
+            if not any(f"{above}/" == folder[: len(above) + 1] for above in packages if above != folder)
         ]
-    return sorted({name for name in named if name.isidentifier()}) or [package.replace("-", "_")]
+    are_public = (
+        name for name in named if not name.startswith("_") and all(part.isidentifier() for part in name.split("."))
+    )
+    return sorted({*are_public}) or [package.replace("-", "_")]
 
 
 def _version(package: str) -> str:

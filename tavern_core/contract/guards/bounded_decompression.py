@@ -69,6 +69,6 @@ class Unpacker:
     def _too_large(self) -> OutputTooLarge:
         return OutputTooLarge(
             f"{self._who} answered more than {self._limit:,} bytes",
-            hint="ask for less, or raise max_bytes",
+            hint="ask for less",
             outcome="done",
         )

@@ -76,7 +76,9 @@ class Skills:
         skill = self.get(name)
         record = self._lifecycle.record(skill.plugin)
         if skill.state == "failed":
-            raise UsageError(f"the skill {skill.name} cannot be used: {skill.reason}", hint=f"tavern skills check {skill.name}")
+            raise UsageError(
+                f"the skill {skill.name} cannot be used: {skill.reason}", hint=f"tavern skills check {skill.name}"
+            )
         if TRUST.id not in record.candidate.requested:
             why = skill.reason or f"it comes from the {skill.origin}"
             raise UsageError(f"the skill {skill.name} needs no trust: {why}", hint=f"tavern skills show {skill.name}")

@@ -304,13 +304,21 @@ def _refused(answer: Answer) -> CallError:
         return CallTimeout(
             "ComfyUI did not answer in time", hint="look at its queue before you call again", outcome="unknown"
         )
+    if answer.status == 429:
+        return UpstreamError(
+            "the queue of ComfyUI is full",
+            hint="call again later",
+            retryable=True,
+            outcome="none",
+            retry_after_ms=answer.retry_after_ms,
+            reason="busy",
+        )
     is_final = answer.status < 500
     return UpstreamError(
         f"ComfyUI does not take the workflow ({answer.status})",
         hint="write what the server asks for into `headers` of the upstream"
         if answer.status in (401, 403)
         else "look at ComfyUI's log, and at its queue before you call again",
-        retryable=answer.status == 429,
         outcome="none" if is_final else "unknown",
         retry_after_ms=answer.retry_after_ms,
         reason="refused",

@@ -78,7 +78,7 @@ async def _answered(answer: Answer, tool: UpstreamTool, call: UpstreamCall) -> A
             return ToolResult(True, value, evidence=(seen,))
         return value
     if kind.startswith("text/"):
-        return answer.body.decode("utf-8", "replace")
+        return answer.text
     link = await asyncio.to_thread(call.context.keep, answer.body, kind, tool.name)
     return ToolResult(True, {"file": link["uri"], "mediaType": kind, "bytes": len(answer.body)}, content=(link,))
 
@@ -93,10 +93,9 @@ def _job(answer: Answer) -> str:
     return text if _JOB_ID.match(text) else ""
 
 
-def _unreachable(tool: UpstreamTool, answer: Answer, text: Any) -> UpstreamError:
+def _unreachable(tool: UpstreamTool, answer: Answer, why: str) -> UpstreamError:
     return UpstreamError(
-        f"n8n, or the proxy before it, cannot take the call of {tool.name} ({answer.status})"
-        f"{f': {text!s:.300}' if text else ''}",
+        f"n8n, or the proxy before it, cannot take the call of {tool.name} ({answer.status}){why}",
         hint="see that n8n runs and is ready",
         retryable=True,
         retry_after_ms=answer.retry_after_ms,
@@ -107,18 +106,18 @@ def _unreachable(tool: UpstreamTool, answer: Answer, text: Any) -> UpstreamError
 
 def _failure(tool: UpstreamTool, answer: Answer) -> UpstreamError:
     said = _said(answer)
-    hint = said.get("hint")
+    hint, why = said.get("hint"), _why(said, answer)
     if answer.status == 404 and isinstance(hint, str):
         return UpstreamError(
-            f"n8n knows no active webhook {_named(tool)}: {said.get('message', '')!s:.300}",
+            f"n8n knows no active webhook {_named(tool)}{why}",
             hint="activate the workflow in n8n, and see that its webhook has this method and path",
             reason="inactive",
         )
     if answer.status in (401, 403):
         return UpstreamError(
-            f"the webhook of {tool.name} refuses the credentials ({answer.status}): {said.get('message', '')!s:.300}",
+            f"the webhook of {tool.name} refuses the credentials ({answer.status}){why}",
             hint="write what its webhook node asks for into `headers` of an entry of `upstreams`",
-            outcome="none" if "uthorization" in str(said.get("message")) else "unknown",
+            outcome="none" if "uthorization" in why else "unknown",
             reason="unauthorized",
         )
     if answer.status == 429:
@@ -130,9 +129,9 @@ def _failure(tool: UpstreamTool, answer: Answer) -> UpstreamError:
             reason="busy",
         )
     if answer.status in (502, 503, 504):
-        return _unreachable(tool, answer, said.get("message"))
+        return _unreachable(tool, answer, why)
     return UpstreamError(
-        f"the workflow of {tool.name} failed ({answer.status}): {said.get('message', '')!s:.300}",
+        f"the workflow of {tool.name} failed ({answer.status}){why}",
         hint="n8n → Executions shows at which node; a workflow that answers 202 {jobId} with its execution id is followed to its error",
         outcome="unknown",
         reason="failed",
@@ -142,6 +141,13 @@ def _failure(tool: UpstreamTool, answer: Answer) -> UpstreamError:
 
 def _named(tool: UpstreamTool) -> str:
     return f"{tool.data.get('method', 'POST')} {tool.data.get('path') or tool.data.get('endpoint')}"
+
+
+def _why(said: Mapping[str, Any], answer: Answer) -> str:
+    """What a failure says of itself, as the end of a sentence; empty where it says nothing."""
+    is_text = not said and answer.media_type in ("", "text/plain")
+    text = said.get("message") or said.get("error") or (answer.text if is_text else "")
+    return f": {text!s:.300}" if text else ""
 
 
 def _said(answer: Answer) -> Mapping[str, Any]:
