@@ -51,7 +51,7 @@ def schema_of(tool: Any) -> Mapping[str, Any]:
 
 
 def _is_of_pydantic_v1(model: Any) -> bool:
-    return isinstance(model, type) and hasattr(model, "__fields__") and not hasattr(model, "model_fields")
+    return isinstance(model, type) and not hasattr(model, "model_fields") and hasattr(model, "__fields__")
 
 
 def only_for_langchain(tool: Any) -> list[str]:

@@ -360,6 +360,8 @@ def test_tool_files_are_checked_to_the_end(places: Places) -> None:
         ({"command": "node --eval 1"}, "error command: option '--eval' of node is not allowed"),
         ({"command": "python -u"}, "error command: python is given no file to run"),
         ({"command": "deno run.ts"}, "error command: deno needs `run` before the file"),
+        ({"command": "deno run -A run.py"}, ""),
+        ({"command": "bun run run.py"}, ""),
         ({"command": "python -u gone.py"}, "error command: the tool 'a': there is no 'gone.py' in the plugin's folder"),
         ({"env": ["API_KEY"]}, "error env: API_KEY may hold a secret and is not passed on"),
         ({"env": ["DB_PASS"]}, "error env: DB_PASS may hold a secret and is not passed on"),

@@ -170,3 +170,13 @@ def test_the_two_commands_agree(tmp_path: Path) -> None:
         ours = programs.tavern("skills", "check", f"{name}/SKILL.md", "--json", cwd=tmp_path, home=tmp_path / "home")
         assert (theirs.returncode == 0, ours.returncode == 0) == (name == "good", name == "good")
         assert json.loads(ours.stdout)["valid"] is (name == "good")
+
+
+def test_the_skills_of_a_folder_are_checked_at_once(tmp_path: Path) -> None:
+    for name in ("good", "bad"):
+        (tmp_path / name).mkdir()
+        line = "description: Does it.\n" * (name == "good")
+        (tmp_path / name / "SKILL.md").write_text(f"---\nname: {name}\n{line}---\n")
+    (tmp_path / "notes").mkdir()
+    ours = programs.tavern("skills", "check", ".", "--json", cwd=tmp_path, home=tmp_path / "home")
+    assert [(skill["valid"]) for skill in json.loads(ours.stdout)["skills"]] == [False, True]

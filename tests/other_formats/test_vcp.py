@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tavern_core import CallContext, Tavern
+from tavern_core.errors import UsageError
 from tavern_core.model.result import ToolResult
 from tavern_core.tam import parse
 from tests import programs
@@ -203,6 +204,11 @@ def test_an_answer_is_what_stands_under_result(project: Project) -> None:
         ({"entryPoint": {"command": "/usr/bin/python3 run.py"}}, "relative"),
         ({"entryPoint": {"command": "python ../run.py"}}, "leaves the plugin's folder"),
         ({"entryPoint": {"command": "python nothing.py"}}, "there is no 'nothing.py'"),
+        ({"entryPoint": {"command": "python .\\nothing.py"}}, "there is no './nothing.py'"),
+        ({"entryPoint": {"command": "C:\\Python\\python.exe run.py"}}, "may not run scripts"),
+        ({"entryPoint": {"command": "python run.py && ls"}}, "'&&' is for a shell"),
+        ({"entryPoint": {"command": "python run.py | cat"}}, "'|' is for a shell"),
+        ({"entryPoint": {"command": "deno run.py"}}, "deno needs `run`"),
         ({"entryPoint": {"command": "python -u"}}, "is given no file to run"),
         ({"entryPoint": {"command": "python 'run.py"}}, "quote"),
         ({"capabilities": {}}, "names no command"),
@@ -219,6 +225,35 @@ def test_everything_else_is_listed_with_the_reason_why_it_is_no_tool(project: Pr
     assert said in status.reason
     assert status.reason in reported
     assert "tools" not in status.provides
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["bun run run.py", "deno run -A run.py", "python .\\run.py", "python.exe -u run.py", "python sub\\run.py"],
+)
+def test_usual_ways_to_write_a_program_are_understood(project: Project, command: str) -> None:
+    project.vcp("Usual", file="sub/run.py" if "sub" in command else "run.py", entryPoint={"command": command})
+    with project.host() as tavern:
+        assert tavern.plugins["usual"].state == "pending_consent", tavern.plugins["usual"].reason
+
+
+@pytest.mark.slow
+def test_a_program_written_for_windows_runs(project: Project) -> None:
+    project.vcp("Usual", entryPoint={"command": "python.exe .\\run.py"})
+    with project.host() as tavern:
+        assert value(tavern.invoke_sync("usual:do"))["asked"] == {"command": "do"}
+        assert "inferred" not in tavern.tools.get("usual:do").description  # there is no example
+
+
+def test_a_manifest_that_cannot_be_read_names_a_command_that_shows_why(project: Project) -> None:
+    project.write("vcp/Odd/plugin-manifest.json", "// no JSON")
+    project.write("skills/odd/SKILL.md", "---\nname: odd\n---\n")
+    with project.host() as tavern:
+        assert "tavern plugins info odd" in why(tavern.invoke_sync("odd:do"))
+        refused = why(tavern.invoke_sync("skill:odd"))
+        assert "nothing describes the skill" in refused and "tavern skills check skill-odd" in refused
+        with pytest.raises(UsageError, match="cannot be used"):
+            tavern.wait(tavern.skills.trust("odd"))
 
 
 @pytest.mark.slow

@@ -481,16 +481,17 @@ async def test_a_workflow_that_the_server_refuses_has_done_nothing(tmp_path: Pat
         assert argument.error is not None and argument.error.details["problems"][0]["parameter"] == "width"
 
 
-async def test_a_full_queue_says_when_to_come_back(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("api", "path"), [("v1", "POST /prompt"), ("v2", "POST /api/v2/jobs")])
+async def test_a_full_queue_says_when_to_come_back(tmp_path: Path, api: str, path: str) -> None:
     async def full(request: web.Request) -> web.StreamResponse:
         body = {"error": {"code": "queue_full", "message": "The queue is full."}}
         return web.json_response(body, status=429, headers={"Retry-After": "3"})
 
     write(tmp_path)
     async with ComfyStub() as comfy:
-        comfy.flaws.append(("POST /api/v2/jobs", full))
+        comfy.flaws.append((path, full))
         entry = {
-            "kind": "comfyui", "url": comfy.url, "settings": {"templates": "comfyui", "api": "v2"},
+            "kind": "comfyui", "url": comfy.url, "settings": {"templates": "comfyui", "api": api},
             "tools": {"invert": {"limits": {"retries": 0}}},
         }  # fmt: skip
         async with opened(tmp_path, {"comfy": entry}) as host:

@@ -359,10 +359,16 @@ def half(number: int, config: str = "none", run_manager: int = 2) -> float:
     return number / run_manager
 
 
+@tool(requires_approval=True)
+def send() -> str:
+    """Send it."""
+    return "sent"
+
+
 def test_our_tools_serve_the_agents_of_langchain(tmp_path: Path) -> None:
     from langchain_core.tools import ToolException
 
-    with Tavern.open(home=tmp_path, plugins=[Plugin([half], name="t")]) as host:
+    with Tavern.open(home=tmp_path, plugins=[Plugin([half, send], name="t")]) as host:
         (ours,) = host.langchain_tools({"tool_ids_inventory": ["t:half"]})
         assert ours.name == "t__half" and ours.args_schema["required"] == ["number"]
         assert ours.invoke({"number": 3}) == "1.5"
@@ -372,6 +378,9 @@ def test_our_tools_serve_the_agents_of_langchain(tmp_path: Path) -> None:
         assert (message.content, message.artifact.value) == ("1.0", 1.0)
         with pytest.raises(ToolException, match="INPUT_SCHEMA_INVALID"):
             ours.invoke({"number": "many"})
+        with pytest.raises(ToolException, match="needs approval") as refused:
+            (host.langchain_tools({"tool_ids_inventory": ["t:send"]}))[0].invoke({})
+        assert "ask the user" in str(refused.value) and "Tavern.open" not in str(refused.value)
         (mine,) = host.langchain_tools({"tool_ids_inventory": ["t:half"]}, context=CallContext(principal="ann"))
         assert mine.invoke({"number": 8}) == "4.0"
 
@@ -411,6 +420,104 @@ def test_of_two_tools_with_one_name_the_one_that_is_described_is_called(site: Pa
         host.upstreams.connect_sync("lc")
         assert "b" in host.tools.get("lc:add").input_schema["properties"]
         assert host.invoke_sync("lc:add", {"a": 1}).value == 3
+
+
+PACKAGES = {
+    "one module of another name": ({"other_of_tests.py": "TOOL"}, ("lc:shape",), ""),
+    "a module beside a package": (
+        {"beside_of_tests.py": "TOOL", "package_of_tests/__init__.py": ""}, ("lc:shape",), ""
+    ),
+    "a package of a namespace": ({"space_of_tests/inner/__init__.py": "TOOL"}, ("lc:shape",), ""),
+    "async code alone": (
+        {"later_of_tests.py": "TOOL\n    ainvoke, invoke = Shape.later, None\nshape = Later()"}, ("lc:shape",), ""
+    ),
+    "nothing at its top level": ({"nothing_of_tests.py": ""}, (), "settings.objects"),
+    "two of one name": ({"two_of_tests.py": "TOOL\n    pass\nsecond = Later()"}, ("lc:shape",), "has this name"),
+}  # fmt: skip
+SHAPE = """
+class Shape:
+    name, description, args_schema = "shape", "Has the shape of a tool.", None
+    def invoke(self, given):
+        return "done"
+    async def later(self, given):
+        return "done"
+shape = Shape()
+class Later(Shape):
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", PACKAGES)
+def test_a_package_of_any_layout_is_scanned(case: str, site: Path, tmp_path: Path) -> None:
+    files, tools, why = PACKAGES[case]
+    about = site / "layout_of_tests-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: layout-of-tests\nVersion: 1.0\n")
+    (about / "RECORD").write_text("".join(f"{name},,\n" for name in files))
+    for name, text in files.items():
+        (site / name).parent.mkdir(parents=True, exist_ok=True)
+        end = "" if "class" in text or "\n" in text else "\n    pass"
+        (site / name).write_text(text.replace("TOOL", SHAPE.rstrip() + end))
+    try:
+        with opened(tmp_path / "home", package="layout-of-tests") as host:
+            status = host.upstreams.connect_sync("lc")
+            assert status.tools == tools
+            assert why in " ".join(status.left_out.values()) and bool(status.left_out) is bool(why)
+            assert not tools or host.invoke_sync("lc:shape").value == "done"
+    finally:
+        for name in [name for name in sys.modules if name.partition(".")[0].endswith("_of_tests")]:
+            sys.modules.pop(name)
+
+
+SCHEMAS = """
+from typing import Annotated, Any
+from datetime import date
+from langchain_core.tools import BaseTool, InjectedToolArg, InjectedToolCallId, tool
+from pydantic import v1
+
+class Old(v1.BaseModel):
+    number: int = v1.Field(..., ge=0)
+
+class Older(BaseTool):
+    name: str = "older"
+    description: str = "Its parameters are a model of pydantic 1."
+    args_schema: Any = Old
+    def _run(self, number):
+        return number
+
+older = Older()
+
+@tool
+def of_agents(text: str, user: Annotated[str, InjectedToolArg]) -> str:
+    "Needs what only an agent of LangChain has."
+    return text
+
+@tool
+def with_id(text: str, call: Annotated[str, InjectedToolCallId]) -> bool:
+    "LangChain gives it the id."
+    return bool(call)
+
+@tool
+def on(day: date) -> str:
+    "Checks more than its schema says."
+    return str(day)
+"""
+
+
+@pytest.mark.slow
+def test_parameters_of_every_kind_are_described_or_the_tool_is_left_out(site: Path, tmp_path: Path) -> None:
+    (site / "toolkit_of_tests" / "schemas.py").write_text(SCHEMAS)
+    objects = [f"toolkit_of_tests.schemas:{name}" for name in ("older", "of_agents", "with_id", "on")]
+    with opened(tmp_path / "home", package="toolkit-of-tests", settings={"objects": objects}) as host:
+        status = host.upstreams.connect_sync("lc")
+        assert status.tools == ("lc:older", "lc:on", "lc:with_id")
+        assert status.left_out == {objects[1]: "only an agent of LangChain can give user"}
+        assert host.tools.get("lc:older").input_schema["properties"]["number"]["minimum"] == 0
+        assert host.invoke_sync("lc:older", {"number": 3}).value == 3
+        assert host.invoke_sync("lc:with_id", {"text": "a"}).ok
+        error = host.invoke_sync("lc:on", {"day": "today"}).error
+        assert error is not None and "/day: " in error.message and "errors.pydantic.dev" not in error.message
+        assert [problem["pointer"] for problem in error.details["problems"]] == ["/day"]
 
 
 @pytest.mark.slow

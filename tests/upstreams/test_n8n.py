@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import sys
 from asyncio.subprocess import PIPE
 from collections.abc import Sequence
@@ -241,6 +242,31 @@ async def test_each_failure_says_what_it_is_and_whether_anything_may_have_happen
             assert n8n.url in result.error.message and "http://169.254.169.254" in result.error.message
 
 
+def in_words(text: str, status: int, kind: str = "text/plain") -> Handler:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        return web.Response(text=text, status=status, content_type=kind)
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("handler", "message"),
+    [
+        (in_words("", 413), "the workflow of slack failed (413)"),
+        (answers({"error": "no such customer"}, 404), "the workflow of slack failed (404): no such customer"),
+        (in_words("no such customer", 400), "the workflow of slack failed (400): no such customer"),
+        (in_words("<html>", 500, "text/html"), "the workflow of slack failed (500)"),
+        (in_words("Authorization is required!", 401), "the webhook of slack refuses the credentials (401): Authorization is required!"),
+    ],
+)  # fmt: skip
+async def test_a_failure_says_what_the_workflow_said(tmp_path: Path, handler: Handler, message: str) -> None:
+    async with N8nStub() as n8n:
+        n8n.webhooks["POST slack"] = handler
+        result = await call(tmp_path, n8n, "slack", {}, more={"tools": {"slack": {"limits": {"retries": 0}}}})
+        assert result.error is not None and result.error.message == message
+        assert result.error.outcome == ("none" if "Authorization" in message else "unknown")
+
+
 async def test_an_instance_that_is_not_ready_says_why_and_when_to_call_again(tmp_path: Path) -> None:
     async with N8nStub() as n8n:
         n8n.webhooks["POST slack"] = answers({"message": "Database is not ready!"}, 503, **{"Retry-After": "7"})
@@ -261,6 +287,14 @@ async def text(request: web.Request) -> web.StreamResponse:
     return web.Response(text="straße", charset="utf-8")
 
 
+def in_charset(name: str) -> Handler:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        words = {"gbk": "发送", "big5": "發送"}[name]
+        return web.Response(body=words.encode(name), headers={"Content-Type": f"text/plain; charset={name}"})
+
+    return answer
+
+
 async def nothing(request: web.Request) -> web.StreamResponse:
     return web.Response(status=200)
 
@@ -273,6 +307,8 @@ async def nothing(request: web.Request) -> web.StreamResponse:
         (answers({"jobId": "7"}), {"jobId": "7"}),
         (answers({"jobId": "../workflows"}, 202), {"jobId": "../workflows"}),
         (text, "straße"),
+        (in_charset("gbk"), "发送"),
+        (in_charset("big5"), "發送"),
         (nothing, None),
     ],
 )
@@ -667,3 +703,31 @@ async def test_a_secret_that_no_header_can_have_is_in_no_error(
     assert ("pass-phrase-of-ann" in sent) is can_be_sent
     stored = (tmp_path / "home" / "cache").rglob("*")
     assert not any(b"pass-phr" in path.read_bytes() for path in stored if path.is_file())
+
+
+BASIC = "Basic " + base64.b64encode(b"ann:password-of-ann").decode()
+REPEATED: dict[str, tuple[dict[str, Any], str]] = {
+    "a key in plain text": ({"settings": {"apiKey": "key-of-ann-1"}}, "key-of-ann-1"),
+    "a header in plain text": ({"headers": {"X-Api-Key": "key-of-ann-1"}}, "key-of-ann-1"),
+    "the token of a header": ({"headers": {"Authorization": "Bearer tokenofann1"}}, "tokenofann1"),
+    "the token of a header by reference": ({"headers": {"Authorization": {"$env": "HEADER_OF_TESTS"}}}, "tokenofann2"),
+    "the password of a header": ({"headers": {"Authorization": BASIC}}, "password-of-ann"),
+}
+
+
+@pytest.mark.parametrize("case", REPEATED)
+async def test_credentials_that_an_upstream_repeats_are_masked(
+    tmp_path: Path, case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    more, secret = REPEATED[case]
+    monkeypatch.setenv("HEADER_OF_TESTS", "Bearer tokenofann2")
+    async with N8nStub() as n8n:
+        n8n.webhooks["POST good"] = answers({"got": f"it was {secret}"})
+        n8n.webhooks["POST bad"] = answers({"message": f"not {secret}"}, 500)
+        upstream = entry(n8n, good={"path": "good"}, bad={"path": "bad"})
+        upstream["settings"] = {**upstream["settings"], "discover": False, **more.pop("settings", {})}
+        async with opened(tmp_path, {"n8n": {**upstream, **more}}) as host:
+            assert (await host.invoke("n8n:good", {})).value == {"got": "it was ***"}
+            error = (await host.invoke("n8n:bad", {})).error
+            assert error is not None and error.message.endswith("not ***")
+    assert not any(secret.encode() in path.read_bytes() for path in (tmp_path / "home").rglob("*") if path.is_file())

@@ -45,7 +45,7 @@ _NEEDS_VCP: Final[Mapping[str, str]] = {
     "messagePreprocessor": "it changes messages on their way through VCP",
 }
 """Why plugins of these types need VCP itself."""
-_WINDOWS_RUNNER: Final = re.compile(r"(python3?|node|bun|deno)\.exe(?=\s)", re.IGNORECASE)
+_WINDOWS_RUNNER: Final = re.compile(r"(python3?|node|bun|deno)\.exe(?=\s)")
 
 
 def read_vcp(content: bytes, folder: str, files: PluginFiles) -> Translated:

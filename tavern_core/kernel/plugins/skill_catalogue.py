@@ -75,7 +75,7 @@ class Skills:
     def _of_project(self, name: str) -> Record:
         skill = self.get(name)
         record = self._lifecycle.record(skill.plugin)
-        if skill.state == "failed":
+        if record.candidate.errors:
             raise UsageError(
                 f"the skill {skill.name} cannot be used: {skill.reason}", hint=f"tavern skills check {skill.name}"
             )
