@@ -199,7 +199,6 @@ class Pipeline:
                 self.conclusion.record(call, result)
                 if isinstance(error, GeneratorExit):
                     return result
-                self._given_up(result)
                 if isinstance(error, KeyboardInterrupt) or result.error is None:
                     raise
                 if call.used_up and call.token is None and result.error.outcome == "none":
@@ -218,9 +217,6 @@ class Pipeline:
         if result.error is None and plan.ends_quietly and call.reads is None and not self.conclusion.secrets.values:
             return result
         return await self._concluded(call, result, mode)
-
-    def _given_up(self, result: ToolResult) -> None:
-        """The caller goes away without this result."""
 
     def _failed(self, call: RunningCall, error: BaseException) -> ToolResult:
         """The result of a call that ended in an error."""

@@ -93,10 +93,6 @@ class ObservedPipeline(Pipeline):
         metrics.called(result)
         return result
 
-    def _given_up(self, result: ToolResult) -> None:
-        if self.metrics is not None:
-            self.metrics.called(result)
-
     def _begin_spans(self) -> None:
 
         object.__setattr__(self, "spans", Spans(self.version))
