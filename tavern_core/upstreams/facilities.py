@@ -140,8 +140,8 @@ class UpstreamFacility:
         environment = self._followed(written["environment"], f"upstreams.{self.name}.environment")
         self._environment = {name: str(value) for name, value in environment.items()}
         in_plain_text = named_secrets([settings, headers, environment])
-        for known in (self._secrets, self._known):
-            known.add(*in_plain_text)
+        for masked in (self._secrets, self._known):
+            masked.add(*in_plain_text)
 
     def http(self, url: str = "", *, timeout_s: float = 30.0, max_bytes: int = 64_000_000) -> Any:
         from tavern_core.upstreams.http_client import client
