@@ -20,7 +20,7 @@ from mcp_types import ElicitResult
 
 from tavern_core import Plugin, Prompt, Resource, Tavern, ToolContext, hookimpl, tool
 from tests import programs
-from tests.mcp_server.shop import ERAS, answer, client, open_shop, post, subscribed
+from tests.mcp_server.shop import ERAS, ORDER, answer, client, open_shop, post, subscribed
 
 
 @pytest.fixture(scope="module")
@@ -172,12 +172,63 @@ def test_what_another_approved_meanwhile_runs_in_the_next_round(shop: Any) -> No
 def test_a_client_without_tasks_waits_for_a_job_and_answers_what_it_asks(shop: Any, era: str) -> None:
     url, tavern, _ = shop
     token = tavern.tokens.create("agent:waiting")[1]
+    before = len(tavern.jobs.list())
 
     async def main() -> str:
-        async with client(url, token, "legacy", elicitation_callback=says(count=2)) as session:
+        async with client(url, token, era, elicitation_callback=says(count=2)) as session:
             return text(await session.call_tool("shop__deliver", {"item": "tea"}))
 
     assert asyncio.run(main()) == "delivered 2 of tea"
+    assert len(tavern.jobs.list()) == before + 1, "each round is about the same job"
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_a_client_that_cannot_be_asked_learns_how_to_answer_its_job(shop: Any, era: str) -> None:
+    url, tavern, _ = shop
+    token = tavern.tokens.create("agent:silent")[1]
+
+    async def main() -> list[str]:
+        async with client(url, token, era) as session:
+            asked = await session.call_tool("shop__deliver", {"item": "tea"})
+            job = asked.structured_content["jobId"]
+            assert not (await session.call_tool("jobs__answer", {"jobId": job, "value": {"count": 3}})).is_error
+            await tavern.jobs.wait(job, 10)
+            return [asked.content[-1].text, (await session.call_tool("jobs__getResult", {"jobId": job})).content[0].text]
+
+    asked, ended = asyncio.run(main())
+    assert "it waits for an answer: jobs__answer with jobId" in asked and "delivered 3 of tea" in ended
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize(
+    ("approver", "answers", "said"),
+    [
+        ("user:ann", {"approve": True, "count": 2}, "sent 2"),
+        ("user:ann", {"approve": False}, "was not approved by user:ann"),
+        ("", {"approve": True, "count": 2}, "it waits until another person approves it; then jobs__getResult"),
+    ],
+)
+def test_a_job_that_needs_approval_is_approved_at_a_client_without_tasks_where_its_token_is_an_approver_s(
+    tmp_path: Path, era: str, approver: str, answers: dict[str, Any], said: str
+) -> None:
+    @tool(job=True, requires_approval=True)
+    async def send(item: str, ctx: ToolContext) -> str:
+        """Needs approval, and asks twice under the same name."""
+        first = await ctx.ask(f"How many of {item}?", ORDER, key="count")
+        again = await ctx.ask("Sure?", ORDER, key="count")
+        assert first == again
+        return f"sent {first['count']}"
+
+    with open_shop(tmp_path, {}, None, Plugin([send], name="post")) as (url, tavern, _):
+        token = tavern.tokens.create("agent:buyer", approver=approver)[1]
+
+        async def main() -> str:
+            async with client(url, token, era, elicitation_callback=says(**answers)) as session:
+                return (await session.call_tool("post__send", {"item": "tea"})).content[-1].text
+
+        assert said in asyncio.run(main())
+        assert len(tavern.jobs.list()) == 1
 
 
 @pytest.mark.slow

@@ -105,6 +105,9 @@ def next_step(result: ToolResult, language: Language, name: Callable[[str], str 
     if result.job is None or result.status not in ("job", "input_required"):
         return ""
     text, tool = ("get_result", JOB_RESULT) if result.status == "job" else ("give_answer", JOB_ANSWER)
+    asked = result.value.get("questions") if isinstance(result.value, Mapping) else None
+    if tool == JOB_ANSWER and asked and all(question.get("type") == "approval" for question in asked):
+        text, tool = "wait_approval", JOB_RESULT  # whoever makes a call cannot approve it
     written = name(tool)
     return labels[text].format(written, fold_lines(result.job, 100)) if written else ""
 

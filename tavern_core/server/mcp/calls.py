@@ -13,14 +13,14 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND, CallToolRequestParams
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from tavern_core.errors import TavernError
+from tavern_core.errors import ConnectionLost, InputRequired, JobNotFound, TavernError
 from tavern_core.kernel.access.profiles import CALL_TOOL
 from tavern_core.kernel.access.tokens import Token
 from tavern_core.kernel.calls.elicitation import conversation
 from tavern_core.kernel.calls.text_call_report import next_step
 from tavern_core.kernel.calls.tool_context_control import on_progress
 from tavern_core.model.question import Question
-from tavern_core.model.result import ToolResult
+from tavern_core.model.result import ToolResult, failure
 from tavern_core.server.mcp.content import call_result, error_result
 from tavern_core.server.mcp.elicitation import Live, Notices, Replayed, answer_in, lacking, request_for
 from tavern_core.server.mcp.listing import Listing, Listings
@@ -94,14 +94,22 @@ class Calls:
         async with self.talking(ctx, known, responses) as talk:
             if known.approval:
                 self._approve(holder, known.approval, responses.get(_APPROVAL))
-            result = await self._made(holder, tool, arguments, key)
-            if result.status == "input_required" and not is_modern(ctx):
-                result = await self._approved_now(talk, holder, tool, arguments, key, result)
-            if result.status == "job" and result.job is not None:
-                if knows_tasks(ctx) and shape is None:
-                    return self._tasks.begun(result.job)
-                if not needs_tasks(listing.specs[tool]):
-                    result = await self._tasks.waited(result.job)
+            job = known.job
+            if not job:
+                result = await self._made(holder, tool, arguments, key)
+                if result.status == "input_required" and not is_modern(ctx):
+                    result = await self._approved_now(talk, holder, tool, arguments, key, result)
+                if result.status == "job" and result.job is not None:
+                    if knows_tasks(ctx) and shape is None:
+                        return self._tasks.begun(result.job)
+                    job = "" if needs_tasks(listing.specs[tool]) else result.job
+            if job:
+                try:
+                    result = await self._tasks.waited(job, holder, talk)
+                except InputRequired:  # the job waits for what the client brings with its next request
+                    return self._asked(talk.open, Round(_known(talk), job=job))
+                except JobNotFound as error:  # it ended too long ago
+                    result = failure(ConnectionLost(error.message, hint=error.hint, outcome="unknown"))
         if result.status == "input_required" and result.error is not None:
             return self._needs_input(ctx, holder, talk, result)
         if shape is not None:
@@ -145,7 +153,7 @@ class Calls:
     ) -> dict[str, Any]:
         """A call that waits for an answer or an approval: what the client is asked, or why it cannot be asked."""
         assert result.error is not None
-        approval, answers = result.error.details.get("approval"), talk.known if isinstance(talk, Replayed) else {}
+        approval, answers = result.error.details.get("approval"), _known(talk)
         if isinstance(approval, str):
             if not is_modern(ctx) or not talk.can_ask("form"):
                 return call_result(result)
@@ -159,6 +167,9 @@ class Calls:
                 return call_result(result)
             message = f"{result.error.message}: the client must be able to do {', '.join(missing)}"
             raise MCPError(MISSING_CAPABILITY, message, {"requiredCapabilities": missing})
+        return self._asked(asked, known)
+
+    def _asked(self, asked: Mapping[str, Question], known: Round) -> dict[str, Any]:
         return {
             "resultType": "input_required",
             "inputRequests": {name: request_for(question) for name, question in asked.items()},
@@ -199,6 +210,10 @@ class Calls:
         allowed = allowed_log_levels(ctx.protocol_version, ctx.meta)
         lowest = self.levels.get(session_of(ctx), "debug")
         return allowed if is_modern(ctx) else frozenset(_LEVELS[_LEVELS.index(lowest) :])
+
+
+def _known(talk: Live | Replayed) -> Mapping[str, Any]:
+    return talk.known if isinstance(talk, Replayed) else {}
 
 
 _YES_OR_NO: Final[Mapping[str, Any]] = {

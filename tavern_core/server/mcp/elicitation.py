@@ -140,6 +140,9 @@ class _Talk:
     def log(self, level: LogLevel, message: str) -> None:
         self._notices.log(level, message)
 
+    def forget(self, name: str) -> None:
+        """An answer was handed on: the next question of this name is another one."""
+
     def _refuse_unknown(self, questions: Mapping[str, Question]) -> None:
         """Raises InputRequired when the client never said that it can be asked these."""
         unknown = {key: question for key, question in questions.items() if not self.can_ask(question.kind)}
@@ -165,7 +168,7 @@ class Replayed(_Talk):
     ) -> None:
         super().__init__(ctx, notices)
         self.known = dict(known)
-        self._responses = responses
+        self._responses = dict(responses)
 
     async def ask(self, questions: Mapping[str, Question]) -> Mapping[str, Any]:
         self._refuse_unknown(questions)
@@ -178,6 +181,10 @@ class Replayed(_Talk):
         if self.open:
             raise unanswered(self.open)
         return {key: self.known[key] for key in questions}
+
+    def forget(self, name: str) -> None:
+        self.known.pop(name, None)
+        self._responses.pop(name, None)
 
 
 class Live(_Talk):

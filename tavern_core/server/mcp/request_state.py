@@ -35,6 +35,8 @@ class Round:
     """Key of a question → its answer."""
     approval: str = ""
     """The request for approval that the client was asked about."""
+    job: str = ""
+    """The job that waits for the answers; empty: the call is made again with them."""
 
 
 NO_ROUND: Final = Round({})
@@ -59,7 +61,7 @@ class RequestStates:
 
     def state(self, known: Round) -> str:
         """What the next round gets to know, before it is sealed."""
-        contents = {"n": secrets.token_hex(16), "a": dict(known.answers), "p": known.approval}
+        contents = {"n": secrets.token_hex(16), "a": dict(known.answers), "p": known.approval, "j": known.job}
         return to_json(contents, inf_nan_mode="strings").decode()
 
     async def used(self, state: str | None) -> Round:
@@ -72,7 +74,7 @@ class RequestStates:
         known = self._records.add(mark) if quick else await asyncio.to_thread(self._records.add, mark)
         if known is not None:
             raise MCPError(INVALID_PARAMS, "This requestState was used before", {"reason": "used_request_state"})
-        return Round(data["a"], data["p"])
+        return Round(data["a"], data["p"], data.get("j", ""))
 
     def _key(self) -> str:
         """The key of the state folder, made when it is first needed."""

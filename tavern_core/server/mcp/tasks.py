@@ -20,7 +20,6 @@ from pydantic import Field
 
 from tavern_core.errors import InputInvalid, JobNotFound, TavernError
 from tavern_core.kernel.access.tokens import Token
-from tavern_core.kernel.calls.elicitation import conversation
 from tavern_core.kernel.calls.tool_context_control import Progress, on_progress
 from tavern_core.model.call import CallContext
 from tavern_core.model.job import Job
@@ -28,7 +27,7 @@ from tavern_core.model.question import Question
 from tavern_core.model.result import ToolResult, iso_utc
 from tavern_core.model.tool import ToolSpec
 from tavern_core.server.mcp.content import call_result
-from tavern_core.server.mcp.elicitation import answer_in, request_for
+from tavern_core.server.mcp.elicitation import Live, Replayed, answer_in, request_for
 from tavern_core.server.mcp.request_state import holder_of
 
 if TYPE_CHECKING:
@@ -84,19 +83,24 @@ class Tasks:
         """The answer to a call that became a job, for a client that knows tasks."""
         return {"resultType": "task", **_task(self._tavern.jobs.find(job_id))}
 
-    async def waited(self, job_id: str) -> ToolResult:
-        """What comes of a job, for a client that waits; how far it is, when that takes too long."""
+    async def waited(self, job_id: str, holder: Token, talk: Live | Replayed) -> ToolResult:
+        """What comes of a job, for a client that waits; how far it is, when that takes too long, or the client cannot answer.
+
+        Raises:
+            InputRequired: a client of the 2026 era is asked by ending its call; `talk.open` has the questions (INPUT_REQUIRED).
+        """
         jobs, end = self._tavern.jobs, time.monotonic() + self._wait_s
-        talk, report = conversation.get(), on_progress.get()
+        report = on_progress.get()
         following = None if report is None else asyncio.create_task(self._followed(job_id, report))
         try:
             while (left := end - time.monotonic()) > 0:
                 job = await jobs.wait(job_id, left)
-                asked = {} if talk is None else _questions(job, approvals=False)
-                if job.is_over or not asked or talk is None or job.status != "input_required":
+                asked = _questions(job, approvals=bool(holder.approver)) if job.status == "input_required" else {}
+                if not asked or not all(talk.can_ask(question.kind) for question in asked.values()):
                     break
                 for name, answer in (await talk.ask(asked)).items():
-                    jobs.answer(job_id, answer, name)
+                    self._answer(job, name, answer, holder)
+                    talk.forget(name)  # a job may ask again under the same name
         except asyncio.CancelledError:
             jobs.cancel(job_id)
             raise
@@ -124,7 +128,7 @@ class Tasks:
         job = self._found(params.task_id, holder.context())
         task = _task(job)
         if job.status == "input_required":
-            asked = _questions(job)
+            asked = _questions(job, may_approve=bool(holder.approver))
             task["inputRequests"] = {name: request_for(question) for name, question in asked.items()}
         elif job.status in ("completed", "failed"):
             result = self._tavern.jobs.result(job.id)
@@ -171,7 +175,7 @@ class Tasks:
         if name.startswith("apr-"):
             answer, context = isinstance(answer, Mapping) and answer.get("approve") is True, holder.approving()
             if context is None:
-                raise MCPError(INVALID_PARAMS, "the caller may not approve", {"taskId": job.id})
+                raise MCPError(INVALID_PARAMS, f"the caller may not approve: {_elsewhere(name)}", {"taskId": job.id})
         try:
             self._tavern.jobs.answer(job.id, answer, name, context=context)
         except InputInvalid as error:
@@ -226,11 +230,12 @@ def _task(job: Job) -> dict[str, Any]:
     return task
 
 
-def _questions(job: Job, *, approvals: bool = True) -> dict[str, Question]:
+def _questions(job: Job, *, approvals: bool = True, may_approve: bool = True) -> dict[str, Question]:
     """What a job asks; an approval is a question, too, and so is what a workflow asks.
 
     Args:
-        approvals: False for who makes the call, and cannot approve it.
+        approvals: False: without requests for approval.
+        may_approve: False for a client that only learns who approves.
     """
     found: dict[str, Question] = {}
     for asked in job.questions:
@@ -238,9 +243,14 @@ def _questions(job: Job, *, approvals: bool = True) -> dict[str, Question]:
             continue
         name, kind, prompt = str(asked["id"]), asked.get("type"), str(asked.get("prompt") or "")
         if kind == "approval":
+            prompt = prompt if may_approve else f"{prompt}\nThis client cannot approve it: {_elsewhere(name)}"
             found[name] = Question.form(prompt, _APPROVAL_SCHEMA)
         elif kind in ("completion", "roots"):
             found[name] = Question(kind, prompt, request=asked.get("request") or {})
         else:
             found[name] = Question.form(prompt, asked.get("schema") or {})
     return found
+
+
+def _elsewhere(approval: str) -> str:
+    return f"another person answers with `tavern approvals approve {approval}`"
