@@ -193,7 +193,10 @@ def test_a_client_that_cannot_be_asked_learns_how_to_answer_its_job(shop: Any, e
             job = asked.structured_content["jobId"]
             assert not (await session.call_tool("jobs__answer", {"jobId": job, "value": {"count": 3}})).is_error
             await tavern.jobs.wait(job, 10)
-            return [asked.content[-1].text, (await session.call_tool("jobs__getResult", {"jobId": job})).content[0].text]
+            return [
+                asked.content[-1].text,
+                (await session.call_tool("jobs__getResult", {"jobId": job})).content[0].text,
+            ]
 
     asked, ended = asyncio.run(main())
     assert "it waits for an answer: jobs__answer with jobId" in asked and "delivered 3 of tea" in ended
@@ -401,6 +404,28 @@ def test_tasks_belong_to_their_caller(shop: Any) -> None:
     asyncio.run(tavern.jobs.wait(task, 10))
     found = answer(post(url, mine, "tasks/get", {"taskId": task}, capabilities=knows))["result"]
     assert found["result"]["content"][0]["text"] == "delivered 4 of tea"
+
+
+def test_a_task_that_waits_for_approval_says_who_approves_it(tmp_path: Path) -> None:
+    @tool(job=True, requires_approval=True)
+    def send() -> str:
+        return "sent"
+
+    knows = {"extensions": {"io.modelcontextprotocol/tasks": {}}, "elicitation": {"form": {}}}
+    with open_shop(tmp_path, {}, None, Plugin([send], name="post")) as (url, tavern, _):
+        for approver in ("", "user:ann"):
+            token = tavern.tokens.create("agent:buyer", approver=approver)[1]
+            call = {"name": "post__send", "arguments": {}}
+            task = answer(post(url, token, "tools/call", call, capabilities=knows))["result"]["taskId"]
+            asyncio.run(tavern.jobs.wait(task, 10))
+            asked = answer(post(url, token, "tasks/get", {"taskId": task}, capabilities=knows))["result"]
+            ((name, request),) = asked["inputRequests"].items()
+            assert (f"tavern approvals approve {name}" in request["params"]["message"]) is not bool(approver)
+            says_yes = {name: {"action": "accept", "content": {"approve": True}}}
+            update = {"taskId": task, "inputResponses": says_yes}
+            done = answer(post(url, token, "tasks/update", update, capabilities=knows))
+            assert ("result" in done) is bool(approver)
+            assert approver or f"tavern approvals approve {name}" in done["error"]["message"]
 
 
 @pytest.mark.slow

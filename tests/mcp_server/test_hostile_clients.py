@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import sys
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import httpx2
@@ -14,6 +16,7 @@ import pytest
 from tavern_core import Tavern
 from tavern_core.server.mcp import asgi_app
 from tests.mcp_server.shop import META, answer, client, open_shop, post
+from tests.programs import Program
 
 ASKS = {"elicitation": {"form": {}}}
 CALL = {"name": "shop__price", "arguments": {"item": "tea"}}
@@ -125,6 +128,42 @@ def test_what_is_no_request_is_refused_and_the_next_one_answered(shop: Any, toke
     }  # fmt: skip
     assert 400 <= httpx2.post(shop[0], content=body, headers=headers).status_code < 500
     assert answer(post(shop[0], token, "tools/call", CALL))["result"]["isError"] is False
+
+
+LINES: dict[str, tuple[bytes, int, Any]] = {
+    "half a message": (b'{"jsonrpc": "2.0", "id": 1,', -32700, None),
+    "no text": (b"\xff\xfe", -32700, None),
+    "very deep": (b"[" * 100_000, -32700, None),
+    "a batch": (b"[]", -32600, None),
+    "a word": (b'"x"', -32600, None),
+    "no version": (b'{"id": 7, "method": "tools/list"}', -32600, 7),
+    "a list of parameters": (b'{"jsonrpc": "2.0", "id": "a", "method": "tools/list", "params": [1]}', -32600, "a"),
+    "half of a sign": (
+        b'{"jsonrpc": "2.0", "id": 8, "method": "tools/call", "params": {"name": "x", "arguments": {"a": "\\ud800"}}}',
+        -32600,
+        8,
+    ),
+}
+
+
+@pytest.mark.slow
+def test_over_stdio_no_client_waits_for_the_answer_to_a_line_that_is_no_request(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tavern_core", "mcp", "--home", str(tmp_path / "home")]
+    with Program(command, stdin=PIPE, stdout=PIPE, cwd=tmp_path) as server:
+        assert server.stdin is not None and server.stdout is not None
+        for line, code, request_id in LINES.values():
+            server.stdin.write(line + b"\n \n")
+            server.stdin.flush()
+            refused = json.loads(server.stdout.readline())
+            assert (refused["error"]["code"], refused["id"]) == (code, request_id)
+        server.stdin.write(json.dumps({"jsonrpc": "2.0", "method": "x", "params": [1]}).encode() + b"\n")
+        server.stdin.write(
+            json.dumps({"jsonrpc": "2.0", "id": 9, "method": "tools/list", "params": {"_meta": META}}).encode() + b"\n"
+        )
+        server.stdin.flush()
+        assert json.loads(server.stdout.readline())["id"] == 9
+        server.stdin.close()
+        assert server.wait(30) == 0
 
 
 def test_a_huge_body_is_refused_before_it_is_read(shop: Any, token: str) -> None:

@@ -18,7 +18,10 @@ LABELS: Final[Mapping[str, Row]] = {
     "job": ("running in the background, job {0}", "后台运行中，任务 {0}"),
     "next": ("Next", "下一步"),
     "get_result": ("call {0} with jobId {1} later to get the result", "稍后用 jobId {1} 调用 {0} 取得结果"),
-    "give_answer": ("it waits for an answer: {0} with jobId {1} answers it", "任务在等待回答：用 jobId {1} 调用 {0} 作答"),
+    "give_answer": (
+        "it waits for an answer: {0} with jobId {1} answers it",
+        "任务在等待回答：用 jobId {1} 调用 {0} 作答",
+    ),
     "wait_approval": (
         "it waits until another person approves it; then {0} with jobId {1} gets the result",
         "任务在等待他人批准；批准后用 jobId {1} 调用 {0} 取得结果",

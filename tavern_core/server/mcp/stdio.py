@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import os
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, TextIO, cast
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any, BinaryIO, TextIO, cast
 
 import anyio
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.lowlevel.server import Server
 from mcp.server.stdio import stdio_server
 from mcp.shared.exceptions import MCPError
-from mcp_types import INVALID_REQUEST
+from mcp_types import INVALID_REQUEST, PARSE_ERROR, jsonrpc_message_adapter
+from pydantic import ValidationError
 
 from tavern_core.server.mcp.service import Pages, Service
 
@@ -40,6 +43,67 @@ class _Lines:
         self._stream.flush()
 
 
+class _Requests:
+    """Where the library reads messages. It drops a line that is none; here its sender gets an error, and does not wait for ever."""
+
+    def __init__(self, stream: BinaryIO, lines: _Lines) -> None:
+        self._stream = stream
+        self._lines = lines
+
+    def __aiter__(self) -> _Requests:
+        return self
+
+    async def __anext__(self) -> str:
+        while line := (await anyio.to_thread.run_sync(self._stream.readline)).decode("utf-8", "replace"):
+            if line.isspace():
+                continue
+            try:
+                jsonrpc_message_adapter.validate_json(line, by_name=False)
+            except ValidationError:
+                if (refusal := _refusal(line)) is not None:
+                    await self._lines.write(refusal)
+            else:
+                return line
+        raise StopAsyncIteration
+
+
+def _refusal(line: str) -> str | None:
+    """The answer to a line that is no message; None: no one waits for one."""
+    code, message, request_id = PARSE_ERROR, "Parse error", None
+    try:
+        data = json.loads(line)
+    except (ValueError, RecursionError):
+        pass
+    else:
+        code, message = INVALID_REQUEST, "The line is not one JSON-RPC request or notification"
+        if isinstance(data, dict):
+            request_id = data.get("id")
+            if "id" not in data and isinstance(data.get("method"), str):
+                return None
+        if isinstance(request_id, bool) or not isinstance(request_id, int | str):
+            request_id = None
+    return json.dumps({"jsonrpc": "2.0", "id": request_id, "error": {"code": code, "message": message}}) + "\n"
+
+
+@contextmanager
+def _own_stdin() -> Iterator[BinaryIO]:
+    """Stdin for this client alone: what tools start finds an empty one."""
+    try:
+        is_a_descriptor = sys.stdin.fileno() == 0
+    except OSError:
+        is_a_descriptor = False
+    if not is_a_descriptor:  # the program has put another stream there
+        yield cast(BinaryIO, sys.stdin.buffer)
+        return
+    private, nothing = os.dup(0), os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    try:
+        yield os.fdopen(private, "rb", closefd=False)  # a thread may still read from it
+    finally:
+        os.dup2(private, 0)
+
+
 async def serve(tavern: Tavern, holder: Token, output: TextIO | None) -> None:
     """See `tavern_core.server.mcp.serve_stdio`."""
     service = Service(tavern, tavern.config.mcp)
@@ -57,6 +121,8 @@ async def serve(tavern: Tavern, holder: Token, output: TextIO | None) -> None:
 
     server = service.server(lifespan)
     server.middleware.append(while_valid)
-    lines = cast("anyio.AsyncFile[str]", _Lines(output or sys.stdout, service.pages))
-    async with stdio_server(None, lines) as (reading, writing):  # what tools start finds an empty stdin
-        await server.run(reading, writing, server.create_initialization_options())
+    lines = _Lines(output or sys.stdout, service.pages)
+    with _own_stdin() as stdin:
+        requests = _Requests(stdin, lines)
+        async with stdio_server(cast(Any, requests), cast(Any, lines)) as (reading, writing):
+            await server.run(reading, writing, server.create_initialization_options())
