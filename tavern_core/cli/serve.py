@@ -94,9 +94,9 @@ def _holder(tavern: Any, permissions: str | None, profile: str | None, principal
     Raises:
         PolicyDenied: the token of the environment does not hold (POLICY_DENIED).
         ProfileInvalid: the profile cannot be used (PROFILE_INVALID).
-        UsageError: the principal is a name of the host's own (USAGE).
+        UsageError: the principal is a name of the host's own, or a permission allows nothing (USAGE).
     """
-    from tavern_core.kernel.access.tokens import Token, check_principal
+    from tavern_core.kernel.access.tokens import Token, check_principal, refuse_useless
 
     if text := os.environ.pop(VARIABLE, ""):  # nothing that is started from here sees it
         if (token := tavern.tokens.verify(text, tavern.config.mcp.audience)) is None:
@@ -110,6 +110,7 @@ def _holder(tavern: Any, permissions: str | None, profile: str | None, principal
         tavern.profile(profile)
     context = caller(permissions or "", profile)
     assert context is not None
+    refuse_useless(context.permissions)
     return Token("stdio", principal, context.permissions, profile)
 
 

@@ -357,9 +357,10 @@ def shortfall(
         fix = f"add {_quoted(lacking)} to capabilities of the profile {name!r}"
         return _lack("profile", lacking, f"profile {name!r} allows no", fix)
     if lacking := missing(rights.caller, wanted):
-        fix = f"pass CallContext(permissions={{{', '.join(map(repr, lacking))}}})"
+        whole = sorted(set(wanted))  # a caller that is written out has exactly what is written
+        fix = f"pass CallContext(permissions={{{', '.join(map(repr, whole))}}})"
         if door == "cli":
-            fix = f"--permissions {','.join(lacking)}"
+            fix = f"--permissions {','.join(whole)}"
         if context.principal == HOST_PRINCIPAL:
             fix += "; without a context the host itself calls, which never has danger:*"
         return _lack("caller", lacking, f"{context.principal} may not use", fix)

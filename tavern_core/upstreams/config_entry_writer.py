@@ -44,6 +44,18 @@ _PLACEHOLDER: Final = re.compile(r"\$\{[^{}]*\}")
 """What another host fills in: a variable, an input of its user, a folder."""
 _FOLDERS: Final = frozenset({"workspaceFolder", "workspaceFolderBasename", "userHome", "pathSeparator", "cwd"})
 """Names that stand for something else than a variable of the environment there."""
+_NOT_IMPORTED: Final[Mapping[str, str]] = {
+    "envFile": "write its variables into `environment`",
+    "cwd": "programs start in the folder of tavern.yaml",
+    "headersHelper": "write the headers into `headers`, secrets by reference",
+    "oauth": "write what the login needs into `settings`: `clientId`, `clientSecret`, `scope`, `redirectPort`",
+    "auth": "write what the login needs into `settings`: `clientId`, `clientSecret`, `scope`, `redirectPort`",
+}
+"""Key of a server of another host → what takes its place here."""
+_SECRET_PARTS: Final = frozenset({"auth", "pass", "pat", "pw"})
+"""Parts of names of variables that mark secrets in these files, and mean something else elsewhere."""
+_SECRET_START: Final = re.compile(r"(?:bearer|basic)\s+\S", re.IGNORECASE)
+_HOST_AND_PORT: Final = re.compile(r"[\w.-]+:\d+(?:/\S*)?")
 _OF_PACKAGES: Final = frozenset({"langchain", "llm"})
 """Kinds whose upstreams are installed distributions."""
 _AFFIXES: Final = re.compile(r"^(?:mcp-server-|server-|mcp-)|(?:-mcp-server|-mcp|-server)$")
@@ -68,8 +80,15 @@ def entry_of_words(kind: str, words: Sequence[str], name: str = "") -> NewEntry:
     Raises:
         ConfigInvalid: it cannot be an entry (CONFIG_INVALID).
     """
-    if len(words) == 1 and "://" in words[0]:
+    if words and "://" in words[0]:
+        if len(words) > 1:
+            raise ConfigInvalid(
+                f"{redact_text(words[0])} is an address, which no further words follow",
+                hint=f"tavern upstreams add {kind} ADDRESS, then write its `headers` into tavern.yaml",
+            )
         entry: dict[str, Any] = {"kind": kind, "url": words[0]}
+    elif len(words) == 1 and _HOST_AND_PORT.fullmatch(words[0]):
+        raise ConfigInvalid(f"{words[0]!r} is neither an address nor a program", hint=f"write http://{words[0]}")
     elif len(words) == 1 and kind in _OF_PACKAGES:
         entry = {"kind": kind, "package": words[0]}
     else:
@@ -77,7 +96,7 @@ def entry_of_words(kind: str, words: Sequence[str], name: str = "") -> NewEntry:
         if UpstreamConfig.model_construct(command=tuple(words)).needs_full_trust:
             entry["trusted"] = True
     notes = ["it runs outside of the sandbox, with your rights"] if entry.get("trusted") else []
-    return _checked(NewEntry(_name(name) if name else _name_of(words), entry, (*_open_secrets(entry), *notes)))
+    return _checked(NewEntry(_name(name) if name else _name_of(words, kind), entry, (*_open_secrets(entry), *notes)))
 
 
 def read_servers(file: Path) -> str:
@@ -186,10 +205,7 @@ def _entry_of(name: str, server: Any, taken: Mapping[str, Any]) -> NewEntry:
         raise ConfigInvalid("it has neither `command` nor `url`")
     if server.get("type") == "sse":
         notes.append("its transport is SSE there, which is out of use: it is reached over streamable HTTP here")
-    if server.get("envFile"):
-        notes.append("its `envFile` is not imported: write its variables into `environment`")
-    if server.get("cwd"):
-        notes.append("its `cwd` is not imported: programs start in the folder of tavern.yaml")
+    notes += (f"its `{key}` is not imported: {instead}" for key, instead in _NOT_IMPORTED.items() if server.get(key))
     notes += _open_secrets(entry)
     if entry.get("trusted"):
         notes.append("it runs outside of the sandbox, with your rights")
@@ -274,7 +290,13 @@ def _values(written: Any, prefix: str, notes: list[str]) -> Iterator[tuple[str, 
 
 
 def _may_be_secret(name: str, text: str) -> bool:
-    return is_secret_name(name) or redact_text(f"{name}={text}") != f"{name}={text}"
+    parts = set(re.split(r"[^a-z0-9]+", name.lower()))
+    return (
+        is_secret_name(name)
+        or not parts.isdisjoint(_SECRET_PARTS)
+        or _SECRET_START.match(text) is not None
+        or redact_text(f"{name}={text}") != f"{name}={text}"
+    )
 
 
 def _checked(new: NewEntry) -> NewEntry:
@@ -290,10 +312,12 @@ def _checked(new: NewEntry) -> NewEntry:
     return new
 
 
-def _name_of(words: Sequence[str]) -> str:
-    """A name from what is started or reached."""
+def _name_of(words: Sequence[str], kind: str = "") -> str:
+    """A name from what is started or reached; of an address without a name: from the kind."""
     if words and "://" in words[0]:
         host = words[0].split("/")[2].rpartition("@")[2].partition(":")[0]
+        if kind and host.replace(".", "").isdecimal():
+            return _name(kind)
         return _name(next((part for part in host.split(".") if part not in ("mcp", "www", "api")), host))
     chosen = [word for word in words if not word.startswith("-") and word not in INSTALLERS] or list(words[:1])
     word = next((word for word in chosen if "mcp" in word or "server" in word), chosen[0] if chosen else "")

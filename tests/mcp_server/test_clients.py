@@ -575,6 +575,8 @@ def test_a_call_by_call_tool_that_is_wrong_says_how_to_call(tmp_path: Path, era:
                 for wrong in WRONG_CALLS:
                     answered = await session.call_tool("call_tool", wrong)
                     assert answered.is_error and "takes `tool`" in text(answered), wrong
+                unknown = await session.call_tool("call_tool", {"tool": "shop:nothing"})
+                assert unknown.is_error and "system__search_tools finds tools" in text(unknown)
 
         asyncio.run(main())
 

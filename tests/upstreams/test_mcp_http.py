@@ -93,6 +93,12 @@ EVIL: dict[str, tuple[str, str, str]] = {
 }
 """Mode → kind of the error, words of it, what is known of the outcome."""
 
+REPAIRS: dict[str, str] = {
+    "401": "tavern upstreams connect evil, or write the header Authorization into its `headers` in tavern.yaml",
+    "compressed-bomb": "raise `maxMessageBytes` in the `settings` of the upstream",
+    "endless-body": "raise `maxMessageBytes` in the `settings` of the upstream",
+}
+
 
 def evil(url: str, home: Path) -> Any:
     settings = {"connectTimeoutMs": 3_000, "maxMessageBytes": 4_000_000}
@@ -108,7 +114,7 @@ def test_an_evil_answer_costs_its_own_call_and_no_other(mode: str, tmp_path: Pat
         error = opened.invoke_sync("evil:bad", {}).error
         assert error is not None
         assert (error.kind, error.outcome) == (kind, outcome), error
-        assert message in error.message
+        assert message in error.message and REPAIRS.get(mode, "") in error.fix
         assert opened.invoke_sync("evil:good", {}).value == "well"
 
 

@@ -29,9 +29,12 @@ COMMANDS: dict[str, tuple[list[str], str, dict[str, Any]]] = {
     ),
     "a file": (["python", "tools/my_server.py"], "my", {"command": ["python", "tools/my_server.py"]}),
     "an address": (["https://mcp.linear.app/mcp"], "linear", {"url": "https://mcp.linear.app/mcp"}),
+    "an address of numbers": (["http://127.0.0.1:5678"], "mcp", {"url": "http://127.0.0.1:5678"}),
 }
 NO_ENTRIES: dict[str, tuple[list[str], str, str]] = {
     "another scheme": (["ftp://a.example/mcp"], "", "is not an address of an upstream"),
+    "an address with words": (["https://a.example/mcp", "--fast"], "", "is an address, which no further words follow"),
+    "an address without its scheme": (["localhost:3000/mcp"], "", "write http://localhost:3000/mcp"),
     "a name in another script": (["a"], "名 字", "letters a-z, digits and single hyphens"),
 }
 PACKAGES = {"langchain": "langchain-tavily", "llm": "llm-tools-simpleeval"}
@@ -109,6 +112,25 @@ SERVERS: dict[str, tuple[Any, Any, str]] = {
         {"hub": {"type": "http", "url": "https://a.example/mcp", "headers": {"Authorization": "Bearer abc", "X-Team": "7"}}},
         {"hub": {"url": "https://a.example/mcp", "headers": {"Authorization": {"$env": "HUB_AUTHORIZATION"}, "X-Team": "7"}}},
         "HUB_AUTHORIZATION",
+    ),
+    "secrets by other names": (
+        {"a": {"command": "x", "env": {"AUTH_HEADER": "abc", "GITHUB_PAT": "abc", "DB_PW": "abc", "H": "Bearer aaaaaa",
+                                       "PATH_PREFIX": "/opt", "AUTHOR": "ann"}}},
+        {"a": {"command": ["x"], "environment": {
+            **{name: {"$env": name} for name in ("AUTH_HEADER", "GITHUB_PAT", "DB_PW", "H")},
+            "PATH_PREFIX": "/opt", "AUTHOR": "ann",
+        }}},
+        "AUTH_HEADER may be a secret and is not copied",
+    ),
+    "a login": (
+        {"a": {"url": "https://a.example/mcp", "oauth": {"clientId": "c"}}},
+        {"a": {"url": "https://a.example/mcp"}},
+        "its `oauth` is not imported: write what the login needs into `settings`",
+    ),
+    "headers of a program": (
+        {"a": {"url": "https://a.example/mcp", "headersHelper": "/opt/h.sh"}},
+        {"a": {"url": "https://a.example/mcp"}},
+        "its `headersHelper` is not imported",
     ),
     "a name in another script": ({"时间": {"command": "mcp-server-time"}}, {"time": {"command": ["mcp-server-time"]}}, ""),
     "another folder": ({"a": {"command": "x", "cwd": "/srv"}}, {"a": {"command": ["x"]}}, "`cwd` is not imported"),

@@ -85,6 +85,14 @@ class Token:
         }
 
 
+def refuse_useless(permissions: Iterable[str]) -> None:
+    """Raises UsageError: a permission allows nothing (USAGE)."""
+    if useless := sorted(entry for entry in permissions if entry.startswith("danger") and "*" in entry):
+        raise UsageError(
+            f"{useless[0]!r} allows nothing: no pattern covers it", hint="name danger:destructive literally"
+        )
+
+
 class Tokens:
     """The tokens of a state folder. Safe for threads and processes."""
 
@@ -126,10 +134,7 @@ class Tokens:
         granted, held = _names(permissions, "permissions"), _names(roles, "roles")
         made = Token(id_, principal, granted, profile, held, user_id, approver, audience, name[:_LONGEST], now, expires)
         made.context()  # refuses what is not a capability
-        if useless := sorted(entry for entry in granted if entry.startswith("danger") and "*" in entry):
-            raise UsageError(
-                f"{useless[0]!r} allows nothing: no pattern covers it", hint="name danger:destructive literally"
-            )
+        refuse_useless(granted)
         stored = {**made.to_json(), "expires": expires, "hash": _hash(secret)}
         self._records.add(Record(KIND, id_, principal, "valid", to_json(stored).decode(), now, expires))
         return made, f"tvn_{id_}_{secret}"
@@ -195,7 +200,8 @@ def _check(principal: object, approver: str, audience: object, days: float | Non
         check_principal(approver)
     if approver == principal:
         raise UsageError(
-            f"{principal} calls, and cannot approve its own calls", hint="name the person at the client: user:ann"
+            f"{principal} calls, and cannot approve its own calls",
+            hint="name another principal: the person at the client",
         )
     if not isinstance(audience, str) or not audience:
         raise UsageError("a token has an audience", hint=f"audience={AUDIENCE!r}")

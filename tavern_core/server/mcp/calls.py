@@ -19,8 +19,10 @@ from tavern_core.kernel.access.tokens import Token
 from tavern_core.kernel.calls.elicitation import conversation
 from tavern_core.kernel.calls.text_call_report import next_step
 from tavern_core.kernel.calls.tool_context_control import on_progress
+from tavern_core.model.naming_rules import SEARCH_TOOLS
 from tavern_core.model.question import Question
 from tavern_core.model.result import ToolResult, failure
+from tavern_core.schema.provider_tool_export import wire_name
 from tavern_core.server.mcp.content import call_result, error_result
 from tavern_core.server.mcp.elicitation import Live, Notices, Replayed, answer_in, lacking, request_for
 from tavern_core.server.mcp.listing import Listing, Listings
@@ -64,6 +66,8 @@ class Calls:
         tool = listing.tool_id(name)
         if tool is None:
             text = f"there is no tool {name!r:.200}"
+            if name is not params.name:  # `call_tool` itself is there, and its model can search again
+                return error_result(f"{text}; {wire_name(SEARCH_TOOLS)} finds tools")
             if is_modern(ctx):
                 raise MCPError(METHOD_NOT_FOUND, text, {"name": name[:200]})
             return error_result(text)

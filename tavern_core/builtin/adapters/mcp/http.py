@@ -191,6 +191,8 @@ class _Checked(httpx2.AsyncByteStream):
                     )
                 yield chunk
         except CallError as error:
+            if error.hint and isinstance(error, OutputTooLarge):
+                error.hint = "ask for less, or raise `maxMessageBytes` in the `settings` of the upstream"
             self._note(error)
         except httpx2.HTTPError as error:
             self._note(_lost(error, self._name))

@@ -63,7 +63,7 @@ def login_needed(name: str, why: object = "") -> UpstreamError:
     """The error for a server that was not logged in to."""
     return UpstreamError(
         f"{name} wants to know who calls (HTTP 401){f': {why}' if why else ''}",
-        hint=f"tavern upstreams connect {name}, or set `headers: {{Authorization: …}}` in tavern.yaml",
+        hint=f"tavern upstreams connect {name}, or write the header Authorization into its `headers` in tavern.yaml",
         fixFor="operator",
     )
 
