@@ -106,7 +106,12 @@ def test_the_command_serves_over_http_what_the_command_for_tokens_gave(tmp_path:
     assert "caller, guest" in run("tokens").stdout
     assert run("tokens", "create", "agent:x", "--profile", "nobody").returncode == 2
     assert run("mcp", "--http", "nonsense").returncode == 2
-    for wrong in (("--profile", "nobody"), ("--principal", "host"), ("--permissions", "read:everything")):
+    for wrong in (
+        ("--profile", "nobody"),
+        ("--principal", "host"),
+        ("--permissions", "read:everything"),
+        ("--permissions", "danger:*"),
+    ):
         assert run("mcp", *wrong).returncode == 2
     assert run("mcp", "--http", "127.0.0.1:1", "--profile", "x").returncode == 2
     command = [sys.executable, "-m", "tavern_core", "mcp", "--http", "127.0.0.1:0", "--home", str(tmp_path / "home")]

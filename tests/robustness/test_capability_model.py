@@ -143,3 +143,14 @@ def test_a_host_that_denies_by_wildcard_denies_danger_too(tmp_path: Path, entry:
         result = tavern.invoke_sync("caps:t0", context=CallContext(permissions=frozenset({"danger:destructive"})))
     assert result.error is not None
     assert result.error.details["side"] == "host"
+
+
+def test_the_repair_of_a_refused_call_names_all_that_its_caller_needs(tmp_path: Path) -> None:
+    _write(tmp_path, {"t0": ["danger:destructive", "read:fs"]}, {})
+    config = {"plugins": {"roots": [str(tmp_path / "plugins")], "entryPoints": False}}
+    with Tavern.open(config, home=tmp_path / "home") as tavern:
+        tavern.grant("caps", "danger:destructive", "read:fs")
+        refused = tavern.invoke_sync("caps:t0").error
+        assert refused is not None and refused.details["missing"] == ["danger:destructive"]
+        assert refused.fix.startswith("pass CallContext(permissions={'danger:destructive', 'read:fs'});")
+        assert tavern.invoke_sync("caps:t0", context=CallContext(permissions={"danger:destructive", "read:fs"})).ok
