@@ -31,6 +31,19 @@ def test_server_everything(tmp_path: Path) -> None:
         assert seen
 
 
+def test_a_task_of_the_old_era_asks_its_person(tmp_path: Path) -> None:
+    entry = {"command": [str(NODE), str((BIN / "mcp-server-everything").resolve()), "stdio"], "trusted": True}
+    with host(tmp_path, all=entry) as opened:
+        opened.upstreams.refresh_sync("all")
+        arguments = {"topic": "python", "ambiguous": True}
+        job = opened.wait(opened.jobs.start("all:simulate-research-query", arguments)).id
+        asked = opened.wait(opened.jobs.wait(job, 30))
+        assert asked.status == "input_required" and "multiple interpretations" in asked.questions[0]["prompt"]
+        assert opened.jobs.answer(job, {"interpretation": "snake"})
+        assert opened.wait(opened.jobs.wait(job, 30)).status == "completed"
+        assert "Clarification**: snake" in opened.jobs.result(job).value
+
+
 def test_server_filesystem(tmp_path: Path) -> None:
     files = tmp_path / "files"
     files.mkdir()

@@ -49,7 +49,9 @@ async def result_of_task(
     rounds = 0
     try:
         while (status := state.get("status")) in ("working", "input_required", "submitted"):
-            if status == "input_required" and not is_old and (requests := state.get("inputRequests")):
+            if status == "input_required" and is_old:  # the server asks only a client that waits for the result
+                return await ask("tasks/result", {"taskId": number})
+            if status == "input_required" and (requests := state.get("inputRequests")):
                 rounds += 1
                 if rounds > MOST_ROUNDS:
                     raise UpstreamError(f"{tool}: the server asks again and again", outcome="unknown")
