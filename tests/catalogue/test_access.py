@@ -163,6 +163,8 @@ def test_a_long_chain_of_groups_is_followed_to_its_end():
         ({"role:guest": {"allow": ["*"]}, "user:alice": {"allow": ["count"]}}, NEVER_OPTIONAL - {"text:count"}),
         ({"role:guest": {"allow": ["text:*"]}, "user:alice": {"deny": ["count"]}}, NEVER_OPTIONAL - {"text:get_words"}),
         ({"user:alice": {"allow": ["wipe"]}}, NEVER_OPTIONAL),
+        ({"user:alice": {"deny": ["text.count"]}}, {"text:count", "evil:text.count"}),
+        ({"user:alice": {"allow": ["text.count"]}}, NEVER_OPTIONAL - {"text:count"}),
     ],
 )
 def test_every_rule_that_fits_the_caller_must_let_the_tool_pass(rules, refused):

@@ -281,6 +281,16 @@ def test_a_tool_that_calls_itself_has_its_place_already(tmp_path: Path) -> None:
         assert host.invoke_sync("t:down", {"n": 3}).value == 0
 
 
+def test_a_refused_call_gives_none_of_a_large_rate_back(tmp_path: Path) -> None:
+    @tool
+    def busy() -> int:
+        return 1
+
+    with host_of(tmp_path, [busy], {"tools": {"busy": {"rate": "200/hour"}}}) as host:
+        kinds = [None if (error := host.invoke_sync("t:busy").error) is None else error.kind for _ in range(204)]
+    assert kinds == [None] * 200 + ["BUDGET_EXCEEDED"] * 4
+
+
 def test_a_breaker_opens_tries_and_closes_again(tmp_path: Path) -> None:
     ran: list[bool] = []
 
@@ -302,10 +312,10 @@ def test_a_breaker_opens_tries_and_closes_again(tmp_path: Path) -> None:
         refused = host.invoke_sync("t:shaky", {"works": True}).error
         assert (refused.retry_after_ms, refused.outcome, refused.retryable) == (1000, "none", True)
         assert host.limits.list()[0].to_json()["state"] == "open"
-        now = 1.5
+        now = 1.0
         assert host.invoke_sync("t:shaky", {"works": False}).error.kind == "UPSTREAM_ERROR"
         assert host.invoke_sync("t:shaky", {"works": True}).error.kind == "CIRCUIT_OPEN"
-        now = 3.0
+        now = 2.0
         assert host.invoke_sync("t:shaky", {"works": True}).ok
         assert host.invoke_sync("t:shaky", {"works": True}).ok
         assert [e.data["state"] for e in events] == ["open", "half-open", "open", "half-open", "closed"]
@@ -834,18 +844,23 @@ def test_a_try_does_not_see_what_an_earlier_one_did_to_its_arguments(tmp_path: P
     assert seen == [[1, 2], [1, 2]]
 
 
-def test_limits_of_a_tool_file_and_of_the_configuration_are_steps_of_its_plan(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("callers", "also"), [({}, ""), ({"*": {"rate": "8/s"}}, ", limits.callers")])
+def test_limits_of_a_tool_file_and_of_the_configuration_are_steps_of_its_plan(
+    tmp_path: Path, callers: dict[str, Any], also: str
+) -> None:
     @tool(read_only=True, limits={"rate": "5/s", "cache_ms": 1000, "breaker": {}, "attempt_ms": 400, "idle_ms": 500})
     def busy() -> int:
         return 1
 
-    with host_of(tmp_path, [busy], {"tools": {"busy": {"rate": "9/s", "concurrency": 3, "retries": 2}}}) as host:
+    limits = {"tools": {"busy": {"rate": "9/s", "concurrency": 3, "retries": 2}}, "callers": callers}
+    with host_of(tmp_path, [busy], limits) as host:
         steps = [step.name for step in host.tool_plan("t:busy")]
         words = {step.name: step.does for step in host.tool_plan("t:busy")}
     at = steps.index("execute")
     assert steps[at - 6 : at] == ["result_cache", "breaker", "rate", "concurrency", "retry", "deadlines"]
     assert words["deadlines"] == "ends an attempt after 0.4 s and what says nothing for 0.5 s"
-    assert words["rate"] == "9/s (limits.tools.busy)"
+    assert words["rate"] == f"9/s (limits.tools.busy){also}"
+    assert words["concurrency"] == f"3 at a time (limits.tools.busy){also}"
 
 
 @pytest.mark.slow
@@ -1161,6 +1176,16 @@ def test_a_tool_that_says_nothing_for_too_long_is_ended(tmp_path: Path, door: st
     assert (late.error.kind, late.error.details["limit"], late.error.details["stopped"]) == (
         "TIMEOUT", "idleMs of the tool", stopped,
     )  # fmt: skip
+
+
+def test_a_tool_that_never_says_anything_is_ended_by_the_limit_that_it_has(tmp_path: Path) -> None:
+    @tool(limits={"idle_ms": 5})
+    async def silent() -> None:
+        await asyncio.Event().wait()
+
+    with host_of(tmp_path, [silent]) as host:
+        error = host.invoke_sync("t:silent").error
+    assert (error.kind, error.details["limit"], error.details["timeoutMs"]) == ("TIMEOUT", "idleMs of the tool", 5)
 
 
 @pytest.mark.parametrize(("capability", "tries"), [("read:web", 3), ("write:fs", 1)])

@@ -130,6 +130,15 @@ def test_a_renamed_tool_is_distinguished_from_a_new_one(tmp_path: Path) -> None:
         assert host.invoke_sync("t:tally", {"text": "abc"}).ok
 
 
+def test_a_pin_is_no_pin_of_a_tool_that_has_one_of_its_own(tmp_path: Path) -> None:
+    with opened(tmp_path, count, renamed, pin=()) as host:
+        host.tools.pin("t:count", "t:tally")
+    with opened(tmp_path, renamed, other, pin=()) as host:
+        assert [(pin.tool, pin.state) for pin in host.tools.pins()] == [("t:count", "missing"), ("t:tally", "ok")]
+        host.tools.unpin("t:tally")
+        assert [(pin.state, pin.renamed_to) for pin in host.tools.pins()] == [("renamed", "t:tally")]
+
+
 def test_a_mapping_that_is_no_pin_is_refused(tmp_path: Path) -> None:
     with opened(tmp_path, count) as host:
         with pytest.raises(ToolNotFound):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shutil
 import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -13,9 +14,10 @@ from typing import Any
 import pytest
 
 from tavern_core import CallContext, NodeContext, Out, Plugin, Question, Tavern, ToolContext, hookimpl, node, tool
-from tavern_core.errors import InputInvalid, UsageError
+from tavern_core.errors import InputInvalid, StateDamaged, UsageError
 from tavern_core.kernel.calls.elicitation import conversation, misfit
 from tests.forked_programs import ForkedProgram, run_forked
+from tests.governance import redis_server
 from tests.state.processes import ENVIRONMENT, start
 
 COUNT = {"type": "object", "properties": {"count": {"type": "integer", "minimum": 1}}, "required": ["count"]}
@@ -376,8 +378,10 @@ class Desk:
         """Pay."""
         return 1
 
-    def open(self, home: Path) -> Tavern:
-        return Tavern.open({}, home=home, plugins=[Plugin([self.table, self.pay], name="desk")])
+    def open(self, home: Path, store: str = "sqlite") -> Tavern:
+        return Tavern.open(
+            {"state": {"store": store}}, home=home, plugins=[Plugin([self.table, self.pay], name="desk")]
+        )
 
 
 @pytest.mark.slow
@@ -430,23 +434,44 @@ def test_a_job_that_asks_waits_on_when_its_process_ends_and_is_resumed_with_its_
     assert (first.ran, second.ran) == (1, 1)
 
 
-@pytest.mark.parametrize("name", ["desk:table", "desk:pay"])
+@pytest.mark.parametrize(
+    ("name", "key", "status"),
+    [("desk:table", None, "input_required"), ("desk:table", "k", "input_required"), ("desk:pay", None, "completed")],
+)
 def test_a_job_that_was_answered_without_a_process_does_not_ask_again_when_it_is_resumed(
-    tmp_path: Path, name: str
+    tmp_path: Path, name: str, key: str | None, status: str
 ) -> None:
-    first = Desk()
-    with first.open(tmp_path) as tavern:
-        job = str(tavern.invoke_sync(name, context=CallContext(principal="user:ann")).job)
+    first, home = Desk(), tmp_path / "as a killed process leaves it"
+    with first.open(tmp_path / "home") as tavern:
+        job = str(tavern.invoke_sync(name, context=CallContext(principal="user:ann"), idempotency_key=key).job)
         asked = tavern.wait(tavern.jobs.wait(job, 20)).questions[0]["id"]
+        shutil.copytree(tmp_path / "home", home)
     shown: list[str] = []
-    with Desk().open(tmp_path) as tavern:
+    with Desk().open(home) as tavern:
         assert tavern.jobs.answer(job, True if name == "desk:pay" else {"count": 7})
         tavern.events.subscribe(
             lambda _: shown.extend(each["id"] for each in tavern.jobs[job].questions), "JOB_CHANGED"
         )
         tavern.wait(tavern.jobs.resume(job))
-        tavern.wait(tavern.jobs.wait(job, 20))
+        assert tavern.wait(tavern.jobs.wait(job, 20)).status == status
     assert asked not in shown
+
+
+def test_a_job_that_was_taken_up_although_the_store_failed_waits_as_before(tmp_path: Path) -> None:
+    with redis_server.running(tmp_path) as address:
+        with Desk().open(tmp_path / "home", address) as tavern:
+            job = str(tavern.invoke_sync("desk:table").job)
+            before = tavern.wait(tavern.jobs.wait(job, 20))
+        link = redis_server.LossyLink(int(address.rpartition(":")[2].partition("/")[0]))
+        with Desk().open(tmp_path / "home", link.address) as tavern:
+            link.lost = b"queued"
+            with pytest.raises(StateDamaged):
+                tavern.wait(tavern.jobs.resume(job))
+            link.lost = b""
+        link.close()
+        with Desk().open(tmp_path / "home", address) as tavern:
+            found = tavern.jobs[job]
+    assert (found.status, found.questions) == ("input_required", before.questions)
 
 
 @pytest.mark.slow

@@ -377,6 +377,12 @@ def test_rules_may_name_groups_and_misspelt_ones_are_reported(host: Host) -> Non
     assert any("approval.ask[1]" in d.message and "desk:look" in d.hint for d in tavern.diagnostics)
 
 
+def test_of_rules_that_say_the_same_the_first_is_named(host: Host) -> None:
+    tavern = host.open(False, approval={"ask": ["desk:wipe", "desk:look", "desk.look", "desk:look"]})
+    assert kind(tavern.invoke_sync("desk:look", {"place": "a"})) == "APPROVAL_REJECTED"
+    assert "the entry 'desk:look' at approval.ask[1] " in host.asked[0].reason
+
+
 def test_an_approval_that_a_gate_requests_beats_the_rules_and_a_denial_beats_it(host: Host) -> None:
     tavern = host.open(True, approval={"allow": ["desk:look"]})
     assert tavern.invoke_sync("desk:look", {"place": "*"}).ok
