@@ -72,6 +72,17 @@ def test_nothing_is_answered_without_a_token_that_holds_here(shop: Any, token: s
     assert (answered["resource"], answered["authorization_servers"]) == ("https://shop.test/mcp", ["https://auth.test"])
 
 
+@pytest.mark.parametrize(("roles", "status"), [((), 200), (("viewer",), 403), (None, 401)])
+def test_a_call_needs_a_token_of_a_caller(shop: Any, roles: tuple[str, ...] | None, status: int) -> None:
+    url, tavern, plugin = shop
+    token = "nonsense" if roles is None else tavern.tokens.create("agent:someone", roles=roles)[1]
+    before = len(plugin.done)
+    answered = post(url, token, "tools/call", CALL)
+    assert (answered.status_code, len(plugin.done) - before) == (status, int(status == 200))
+    assert ("www-authenticate" in answered.headers) == (status == 401)
+    assert status != 403 or answered.json()["error"] == "insufficient_role"
+
+
 @pytest.mark.slow
 def test_a_request_with_two_tokens_is_refused_although_both_hold(shop: Any, token: str) -> None:
     other = shop[1].tokens.create("agent:other")[1]

@@ -7,6 +7,7 @@ import collections
 import copy
 import json
 import re
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
 
@@ -437,6 +438,18 @@ def test_long_texts_are_searched_wherever_a_secret_stands(glue: str) -> None:
     clean = redact_text(long)
     assert "hunter2" not in clean
     assert clean.count("lorem") == long.count("lorem")
+
+
+@pytest.mark.parametrize(
+    "spelling",
+    [str, quote, ascii, lambda text: text.encode().hex(), lambda text: repr(text.encode())],
+    ids=["plain", "in an address", "ascii", "hexadecimal", "bytes"],
+)
+def test_a_known_secret_is_found_in_each_spelling_without_the_blanks_around_it(spelling: Callable[[str], str]) -> None:
+    written = spelling("correct-hörse-1")
+    inner = written.lstrip("b").strip("'")
+    shown = redact_text(f"it is <{written}> there", ["\n correct-hörse-1 \n"])
+    assert shown == f"it is <{written}> there".replace(inner, "***")
 
 
 LONG: dict[str, tuple[str, str]] = {

@@ -605,6 +605,13 @@ def test_locking_the_host_accepts_no_definition_that_is_in_quarantine(tmp_path: 
         assert host.upstreams["toy"].quarantined == ("toy:echo",)
 
 
+def test_how_long_an_upstream_took_to_answer_is_known_after_a_restart(tmp_path: Path) -> None:
+    with opened(System(), tmp_path) as host:
+        host.upstreams.connect_sync("toy")
+    with opened(System(), tmp_path, granted=False) as host:
+        assert host.upstreams["toy"].latency_ms is not None
+
+
 @pytest.mark.slow
 def test_other_processes_see_what_came_of_asking_an_upstream_last(tmp_path: Path) -> None:
     system = System()

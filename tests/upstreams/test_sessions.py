@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from tavern_core import CallContext
+from tavern_core.errors import ConnectionLost
 from tavern_core.kernel.calls.elicitation import conversation
 from tests.upstreams.toy import ECHO, INTEGER, System, lost, opened
 
@@ -147,6 +149,15 @@ def test_an_upstream_that_cannot_be_reached_fails_at_once_the_second_time(tmp_pa
     assert first.error is not None and first.error.outcome == "none"
     assert second.error is not None and second.error.retry_after_ms
     assert "tavern upstreams check toy" in second.error.fix
+
+
+def test_a_refused_connection_is_the_error_of_its_caller_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with opened(System(refuses=lost("none")), tmp_path) as host, pytest.raises(ConnectionLost):
+        host.upstreams.connect_sync("toy")
+    gc.collect()
+    assert [record.message for record in caplog.records if record.name == "asyncio"] == []
 
 
 def test_cancelling_a_call_reaches_the_upstream_and_harms_no_other_call(tmp_path: Path) -> None:

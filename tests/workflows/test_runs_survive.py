@@ -183,7 +183,7 @@ async def test_secrets_are_in_no_file(flows: Flows) -> None:
                           "b": {"type": "leaky:Leak", "text": f"key {TOKEN}"}, "c": "leaky:Leak", "e": "leaky:Throw"},
                 "i.secret>a.text i.secret>d.text i.plain>c.text i.secret>e.text",
                 interfaceInputs={"secret": text, "plain": text, "password": {"dataFlowType": "STRING"}})  # fmt: skip
-    inputs = {"secret": f"it is {SECRET}", "plain": "harmless", "password": "open-sesame"}
+    inputs = {"secret": f"it is {SECRET}", "plain": "the password is required", "password": "open-sesame"}
     settings = {"secrets": {"login": SECRET}}
     async with flows.open(Plugin(Leaky(), name="leaky"), **settings) as tavern:
         result = await tavern.workflows.run("leaks", inputs)
