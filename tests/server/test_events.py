@@ -200,9 +200,9 @@ def test_a_client_that_got_nothing_yet_comes_back_with_its_first_id(desk: Served
 )
 def test_a_client_that_names_what_is_not_known_learns_that_events_may_be_missing(desk: Served, since: str) -> None:
     token = desk.token("agent:lost")
-    mark(desk, token, "kept")
-    with desk.socket(token) as first:
+    with desk.socket(token) as first:  # events are kept from the first socket on
         name = first.first["id"].partition("-")[0]
+    mark(desk, token, "kept")
     with desk.socket(token, since=since.format(name=name)) as again:
         assert again.next()["type"] == "EVENTS_LOST"
         assert "kept" in texts(again.until("TOOL_RESULT"))
