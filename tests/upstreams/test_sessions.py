@@ -151,6 +151,25 @@ def test_an_upstream_that_cannot_be_reached_fails_at_once_the_second_time(tmp_pa
     assert "tavern upstreams check toy" in second.error.fix
 
 
+def test_a_job_goes_on_where_its_upstream_had_got_to_when_its_host_was_closed(tmp_path: Path) -> None:
+    begun = threading.Event()
+
+    async def answer(tool: Any, arguments: Any, call: Any) -> Any:
+        if call.resume_point:
+            return f"followed {call.resume_point}"
+        await call.keep_resume_point("run 7")
+        begun.set()
+        await asyncio.Event().wait()
+
+    with opened(System(answer=answer), tmp_path) as host:
+        job = str(host.invoke_sync("toy:echo", {"x": 1}, job=True).job)
+        assert begun.wait(20)
+    with opened(System(answer=answer), tmp_path, granted=False) as host:
+        host.wait(host.jobs.resume(job))
+        host.wait(host.jobs.wait(job, 20))
+        assert host.jobs.result(job).value == "followed run 7"
+
+
 def test_a_refused_connection_is_the_error_of_its_caller_alone(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
