@@ -159,15 +159,19 @@ def test_a_job_goes_on_where_its_upstream_had_got_to_when_its_host_was_closed(tm
             return f"followed {call.resume_point}"
         await call.keep_resume_point("run 7")
         begun.set()
-        await asyncio.Event().wait()
+        try:
+            return await asyncio.Event().wait()
+        finally:
+            left.append(call.will_be_resumed)
 
+    left: list[bool] = []
     with opened(System(answer=answer), tmp_path) as host:
         job = str(host.invoke_sync("toy:echo", {"x": 1}, job=True).job)
         assert begun.wait(20)
     with opened(System(answer=answer), tmp_path, granted=False) as host:
         host.wait(host.jobs.resume(job))
         host.wait(host.jobs.wait(job, 20))
-        assert host.jobs.result(job).value == "followed run 7"
+        assert (host.jobs.result(job).value, left) == ("followed run 7", [True])
 
 
 def test_a_refused_connection_is_the_error_of_its_caller_alone(
