@@ -77,6 +77,16 @@ def test_after_a_node_that_may_have_changed_something_the_run_is_resumed(
     assert CALLS.count("plain") <= 1
 
 
+def test_the_token_of_a_plan_stays_valid_until_the_approval(flows: Flows, bank: Bank) -> None:
+    flows.write("w", ALONE)
+    with flows.open(bank.plugin) as host:
+        token = host.invoke_sync("workflow:w", context=ANN, dry_run=True).value["planToken"]
+        assert host.commit_sync(token, context=ANN).status == "input_required"
+        approve(host)
+        assert [host.commit_sync(token, context=ANN).status for _ in range(2)] == ["ok", "error"]
+    assert bank.done == ["pay"]
+
+
 @pytest.mark.parametrize("is_approved", [True, False])
 def test_a_job_waits_for_the_approval_and_goes_on_as_the_same_run(flows: Flows, bank: Bank, is_approved: bool) -> None:
     flows.write("w", ALONE)

@@ -201,13 +201,13 @@ class Pipeline:
                     return result
                 if isinstance(error, KeyboardInterrupt) or result.error is None:
                     raise
-                if call.used_up and call.token is None and result.error.outcome == "none":
+                if call.used_up and _did_nothing(call, result):
                     self.plans.give_back_at_once(call.used_up)
                 if not has_begun(error):  # true of this call, and not of one that made it
                     error = asyncio.CancelledError()
                 error.tavern_outcome = result.error.outcome  # type: ignore[attr-defined]  # for a job
                 raise error from None
-            if call.used_up and call.token is None and result.error is not None and result.error.outcome == "none":
+            if call.used_up and _did_nothing(call, result):
                 await self.plans.give_back(call.used_up, mode)
         finally:
             if token is not None:
@@ -392,6 +392,16 @@ def _forget(plan: Plan, call: RunningCall) -> None:
     plan.usage.calls.pop(call.number, None)
     if plan.wants_control and call.call is not None:
         RUNNING.pop(call.call.id, None)
+
+
+def _did_nothing(call: RunningCall, result: ToolResult) -> bool:
+    """Whether a failed call did nothing: its tool did not begin, or is a workflow that waits for an approval before any effect."""
+    error, plan = result.error, call.plan
+    if error is None or error.outcome != "none":
+        return False
+    return call.token is None or (
+        error.kind == "APPROVAL_REQUIRED" and plan is not None and plan.spec.kind == "workflow"
+    )
 
 
 def _must_not_wait(error: BaseException, call: RunningCall) -> bool:
