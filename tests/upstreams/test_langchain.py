@@ -90,6 +90,11 @@ not_a_tool = SimpleNamespace(name="no")
 def make():
     return [add]
 
+async def make_later():
+    return [add]
+
+kit = SimpleNamespace(get_tools=lambda: [None, add, 5])
+
 class Where(Shape):
     name = "where"
     async def ainvoke(self, given):
@@ -256,6 +261,7 @@ OBJECTS = {
     "a tool": (["toolkit_of_tests:add"], ("lc:add",)),
     "a function that makes tools": (["toolkit_of_tests:make"], ("lc:add",)),
     "two": (["toolkit_of_tests:add", "toolkit_of_tests:shape"], ("lc:add", "lc:shape")),
+    "a toolkit with something else in it": (["toolkit_of_tests:kit"], ("lc:add",)),
     "one beside those that fail": (
         [
             "toolkit_of_tests:make_and_exit",
@@ -292,6 +298,11 @@ UNUSABLE = {
         {"package": "toolkit-of-tests", "settings": {"objects": ["toolkit_of_tests:make_and_exit"]}},
         "toolkit_of_tests:make_and_exit cannot be used: SystemExit",
         "",
+    ),
+    "an async function": (
+        {"package": "toolkit-of-tests", "settings": {"objects": ["toolkit_of_tests:make_later"]}},
+        "is async",
+        "sync function",
     ),
     "a url instead": ({"url": "http://a.example"}, "reached by `package`", ""),
 }

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import inspect
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
 from itertools import islice
 from typing import Any, Final
@@ -119,7 +119,7 @@ def _found(package: str, objects: Iterable[str] | None, left_out: dict[str, str]
     has_tools = False
     for written in objects:
         try:
-            things = list(islice(_tools_in(_object(written, package), written), MAX_TOOLS))
+            things = list(islice(_tools_in(_object(written, package), written, left_out), MAX_TOOLS))
         except UpstreamError as error:
             first, left_out[written] = first or error, error.message
             continue
@@ -144,14 +144,13 @@ def _object(written: str, package: str) -> Any:
     return thing
 
 
-def _tools_in(thing: Any, written: str) -> Iterator[Any]:
+def _tools_in(thing: Any, written: str, left_out: dict[str, str]) -> Iterator[Any]:
     if is_tool(thing):
         yield thing
     elif isinstance(thing, list | tuple):
-        for item in thing:
-            yield from _tools_in(item, written)
+        yield from _tools_of_list(thing, written, left_out)
     elif not isinstance(thing, type) and callable(make := getattr(thing, "get_tools", None)):
-        yield from _tools_in(make(), written)
+        yield from _tools_in(make(), written, left_out)
     elif callable(thing):
         try:
             made = thing()
@@ -163,11 +162,30 @@ def _tools_in(thing: Any, written: str) -> Iterator[Any]:
             ) from error
         if callable(made) and not is_tool(made) and not hasattr(made, "get_tools"):
             raise UpstreamError(f"{written} makes no tool", outcome="none")
-        yield from _tools_in(made, written)
+        if inspect.iscoroutine(made):
+            made.close()
+            raise UpstreamError(f"{written} is async", hint="name a sync function that makes the tools", outcome="none")
+        yield from _tools_in(made, written, left_out)
     else:
         raise UpstreamError(
             f"{written} is not a tool: it needs name, description, args_schema, and invoke or ainvoke", outcome="none"
         )
+
+
+def _tools_of_list(things: Sequence[Any], written: str, left_out: dict[str, str]) -> list[Any]:
+    """The tools in a list; what is none costs the others nothing. Raises UpstreamError: there is nothing else in it."""
+    found: list[Any] = []
+    wrong: dict[str, UpstreamError] = {}
+    for index, thing in enumerate(things[:MAX_TOOLS]):
+        place = f"{written}[{index}]"
+        try:
+            found += _tools_in(thing, place, left_out)
+        except UpstreamError as error:
+            wrong[place] = error
+    if wrong and not found:
+        raise next(iter(wrong.values()))
+    left_out |= {place: error.message for place, error in wrong.items()}
+    return found
 
 
 def _imported(module: str, package: str) -> Any:

@@ -293,11 +293,12 @@ def _refused(answer: Answer, error: Mapping[str, Any], places: Mapping[str, Any]
             reason="busy",
         )
     is_final = 400 <= answer.status < 500
+    hint = (
+        "correct the workflow in its template" if is_final else "look at the jobs of the server before you call again"
+    )
     return UpstreamError(
         f"Comfy does not take the workflow ({answer.status} {code}): {said}",
-        hint="write the server's key into `headers` of the upstream"
-        if answer.status in (401, 403)
-        else "look at the jobs of the server before you call again",
+        hint="write the server's key into `headers` of the upstream" if answer.status in (401, 403) else hint,
         outcome="none" if is_final else "unknown",
         reason="invalid" if answer.status == 422 else "refused",
         code=code,
