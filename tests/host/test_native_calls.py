@@ -106,6 +106,12 @@ def test_results_go_back_in_the_form_of_the_api(api: str, tmp_path: Path) -> Non
     assert run(tmp_path, FORMS[api](CALLS[0])).messages == ANSWERS[api]
 
 
+def test_a_call_in_the_older_form_of_chat_completions_is_made(tmp_path: Path) -> None:
+    call = {"name": "t__add", "arguments": '{"a": 1}'}
+    outcome = run(tmp_path, {"choices": [{"message": {"role": "assistant", "content": None, "function_call": call}}]})
+    assert outcome.messages == ({"role": "function", "name": "t__add", "content": "3"},)
+
+
 @pytest.mark.parametrize("api", FORMS)
 def test_an_error_carries_its_repair_to_the_model(api: str, tmp_path: Path) -> None:
     text = json.dumps(run(tmp_path, FORMS[api](("t__ad", {}))).messages)

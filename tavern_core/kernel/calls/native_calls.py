@@ -1,6 +1,7 @@
 """Tool calls in the answers of model APIs: read from a response, and what came of them as the API wants it back.
 
     openai      choices[0].message.tool_calls            → {"role": "tool", "tool_call_id": …, "content": …}
+                choices[0].message.function_call         → {"role": "function", "name": …, "content": …}
     responses   output[] of type function_call           → {"type": "function_call_output", "call_id": …, "output": …}
     anthropic   content[] of type tool_use               → one user message with tool_result blocks
     gemini      candidates[0].content.parts[]            → one user content with functionResponse parts
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, Literal
 
 from tavern_core.errors import InputInvalid, UsageError
@@ -39,6 +41,8 @@ class NativeCall:
     """By which the API refers to it."""
     written: str = ""
     """Arguments that could not be read."""
+    is_old: bool = False
+    """It is a `function_call`, as Chat Completions had them before `tool_calls`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +92,12 @@ def write_results(
     """The messages that tell the model what came of its calls. Text in them cannot be read as a call; `name` as for `next_step`."""
     pairs = [(call, result, text_of(result, language, name)) for call, result in zip(calls, results, strict=True)]
     if api == "openai":
-        return tuple({"role": "tool", "tool_call_id": call.id, "content": text} for call, _, text in pairs)
+        return tuple(
+            {"role": "function", "name": call.name, "content": text}
+            if call.is_old
+            else {"role": "tool", "tool_call_id": call.id, "content": text}
+            for call, _, text in pairs
+        )
     if api == "responses":
         return tuple({"type": "function_call_output", "call_id": call.id, "output": text} for call, _, text in pairs)
     if api == "anthropic":
@@ -145,6 +154,8 @@ def _openai(data: Mapping[str, Any]) -> Iterable[NativeCall] | None:
     if isinstance(message.get("content"), list) and "tool_calls" not in message:
         return None  # a message of Anthropic's
     calls = message.get("tool_calls") or ()
+    if not calls and (old := _mapping(message.get("function_call"))):
+        return [replace(_call(old.get("name"), old.get("arguments"), ""), is_old=True)]
     functions = ((_mapping(call), _mapping(_mapping(call).get("function"))) for call in _list(calls))
     return [_call(function.get("name"), function.get("arguments"), call.get("id")) for call, function in functions]
 
