@@ -171,8 +171,10 @@ def waits_for_an_answer(job: Job, say: Callable[[str], None] | None) -> NoReturn
     if say is not None:
         for question in job.questions:
             say(f"{question['id']}: {question.get('prompt', '')}")
+        is_approval = any(question.get("type") == "approval" for question in job.questions)
+        value = "true` (or false)" if is_approval else "VALUE`"
         say(
-            f"answer it with `tavern jobs answer {job.id} VALUE`; then, if no process runs it: `tavern jobs resume {job.id}`"
+            f"answer it with `tavern jobs answer {job.id} {value}; then, if no process runs it: `tavern jobs resume {job.id}`"
         )
     raise ReportedExit(exit_code_of("APPROVAL_REQUIRED"))
 

@@ -1522,10 +1522,13 @@ def test_the_command_line_resumes_a_job(tmp_path: Path) -> None:
         await asyncio.sleep(3600)
         return n
 
-    (tmp_path / "tavern.yaml").write_text("{}", encoding="utf-8")
+    (tmp_path / "tavern.yaml").write_text("approval: {ask: ['app:again']}", encoding="utf-8")
     home = tmp_path / "kept"
     with Tavern.open({}, home=home, plugins=[Plugin([again], name="app")]) as first:
         job = str(first.invoke_sync("app:again", {"n": 5}, job=True).job)
+    asks = programs.tavern("jobs", "resume", job, cwd=tmp_path, home=home)
+    assert asks.returncode == 3 and f"`tavern jobs answer {job} true`" in asks.stdout + asks.stderr
+    assert programs.tavern("jobs", "answer", job, "true", cwd=tmp_path, home=home).returncode == 0
     done = programs.tavern("jobs", "resume", job, "--json", cwd=tmp_path, home=home)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["result"]["value"] == 5
