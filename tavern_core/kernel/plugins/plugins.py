@@ -111,35 +111,40 @@ class Plugins(Mapping[str, PluginStatus]):
 
     async def catch_up(self) -> bool:
         """Let decisions take effect that other processes have written; False: a plugin is being changed, so try again."""
-        self._reconciler.judge_again()  # first: what is activated from now on has the rights of now
+        records = [record for record in self._lifecycle.records.values() if not record.candidate.fixed_id]
+        inactive = {record.name for record in records if not record.active}
+        others = self._reconciler.judge_again()  # first: what is activated from now on has the rights of now
         off = self._states.disabled()
         self._outdated |= self._reconciler.decided_anew()
-        records = [record for record in self._lifecycle.records.values() if not record.candidate.fixed_id]
+
+        async def caught_up(record: Record) -> bool:
+            name = record.name
+            if self._lifecycle.is_changing(name) or (record.active and name in inactive):
+                return False  # what became active in the meantime was not compared with what holds now
+            await self._caught_up(record, is_off=name in off, has_other_rights=name in others)
+            return True
+
         # At once: none waits for the running calls of another.
-        are_done = await asyncio.gather(*(self._caught_up(record, is_off=record.name in off) for record in records))
+        are_done = await asyncio.gather(*map(caught_up, records))
         await self._settle()
         await self._lifecycle.resume(self._reconciler.starts_with_host)
         return all(are_done)
 
-    async def _caught_up(self, record: Record, *, is_off: bool) -> bool:
-        if self._lifecycle.is_changing(record.name):
-            return False
+    async def _caught_up(self, record: Record, *, is_off: bool, has_other_rights: bool) -> None:
         is_on_again, is_outdated = record.name in self._off and not is_off, record.name in self._outdated
         (self._off.add if is_off else self._off.discard)(record.name)
         self._outdated.discard(record.name)
-        if not (is_off and record.active):
-            with suppress(PluginError):  # the record says why, or it no longer exists
-                if record.active:
-                    read_again = partial(self._read_again, record) if is_outdated else None
-                    await self._reconciler.decided_elsewhere(record, read_again)
-                elif is_on_again or is_outdated:
-                    await self._renewed(record)
-            return True
-        record.paused = False
-        await self._lifecycle.deactivate(record.name)
-        await self._settle()
-        await self._lifecycle.announce(record)
-        return True
+        if is_off and record.active:
+            record.paused = False
+            await self._lifecycle.deactivate(record.name)
+            await self._settle()
+            await self._lifecycle.announce(record)
+            return
+        with suppress(PluginError):  # the record says why, or it no longer exists
+            if record.active and has_other_rights:
+                await self._reconciler.decided(record, partial(self._read_again, record) if is_outdated else None)
+            elif not record.active and (is_on_again or is_outdated):
+                await self._renewed(record)
 
     async def enable(self, name: str) -> PluginStatus:
         """Let a disabled or failed plugin be used again: now, if it is one that starts with the host, else on first use.

@@ -67,12 +67,16 @@ class Reconciler:
 
         await self._lifecycle.renew(record.name, read_again or change, wanted=self.starts_with_host)
 
-    def judge_again(self) -> None:
-        """`judge`, after another process has decided: what failed for want of rights may have them now."""
-        for record in self._lifecycle.records.values():
-            if record.broken is not None and self._roster.has_other_rights(record):
-                record.broken = None
+    def judge_again(self) -> set[str]:
+        """`judge`, after another process has decided; the active plugins that run with other rights than they have now.
+
+        What failed for want of rights may have them now.
+        """
+        others = self._roster.with_other_rights()
+        for name in others:
+            self._lifecycle.records[name].broken = None
         self.judge()
+        return others
 
     def decided_anew(self) -> set[str]:
         """Show of upstreams what was accepted elsewhere; the plugins about whose newer files another process has decided."""
@@ -80,11 +84,6 @@ class Reconciler:
         for candidate in upstreams:
             self._lifecycle.tools_changed(candidate.name, candidate)
         return newer
-
-    async def decided_elsewhere(self, record: Record, read_again: Callable[[], None] | None) -> None:
-        """Apply what another process has written about the rights of an active plugin; see `decided`."""
-        if self._roster.has_other_rights(record):
-            await self.decided(record, read_again)
 
     def forget_failures(self, name: str) -> None:
         """The operator enabled or reloaded a plugin: what was held against its code is forgotten."""

@@ -138,16 +138,22 @@ class Roster:
             for wrong in (*grants.findings, *self._states.findings)
         ]
 
-    def has_other_rights(self, record: Record) -> bool:
-        """Whether the lock file says something else now about a plugin than what it runs with."""
-        if record.candidate.source in GRANTED_BY_PASSING:
-            return False
-        grants, known = self._grants.read(), record.standing
-        if self._grants.is_frozen and grants.get(record.name) is None:
-            return True
-        now = granted_now(record, self._around(grants))
-        rights = now.granted, now.undecided, now.scopes, now.kept_apart
-        return now.state not in USABLE or rights != (known.granted, known.undecided, known.scopes, known.kept_apart)
+    def with_other_rights(self) -> set[str]:
+        """Active and failed plugins of which the lock file says something else now than what they run with, or ran with."""
+        grants = self._grants.read()
+        around = self._around(grants)
+
+        def has_other_rights(record: Record) -> bool:
+            if record.candidate.source in GRANTED_BY_PASSING:
+                return False
+            if self._grants.is_frozen and grants.get(record.name) is None:
+                return True
+            known, now = record.standing, granted_now(record, around)
+            rights = now.granted, now.undecided, now.scopes, now.kept_apart
+            return now.state not in USABLE or rights != (known.granted, known.undecided, known.scopes, known.kept_apart)
+
+        looked_at = [record for record in self._records.values() if record.active or record.broken is not None]
+        return {record.name for record in looked_at if has_other_rights(record)}
 
     def decided_anew(self) -> tuple[set[str], list[Candidate]]:
         """The plugins about which the lock file says something else than at the last look.
