@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import subprocess
 import sys
 from pathlib import Path
 from subprocess import PIPE
@@ -175,6 +176,20 @@ def test_over_stdio_no_client_waits_for_the_answer_to_a_line_that_is_no_request(
         assert json.loads(server.stdout.readline())["id"] == 9
         server.stdin.close()
         assert server.wait(30) == 0
+
+
+@pytest.mark.slow
+def test_what_is_piped_into_the_server_is_answered_before_it_ends(tmp_path: Path) -> None:
+    asked = {
+        "tools/list": {"_meta": META},
+        "tools/call": {"_meta": META, "name": "system__get_current_time", "arguments": {}},
+    }
+    lines = ({"jsonrpc": "2.0", "id": method, "method": method, "params": params} for method, params in asked.items())
+    command = [sys.executable, "-m", "tavern_core", "mcp", "--home", str(tmp_path / "home")]
+    given = "".join(json.dumps(line) + "\n" for line in lines).encode()
+    done = subprocess.run(command, input=given, stdout=PIPE, cwd=tmp_path, check=True)
+    answers = {line["id"]: line for line in map(json.loads, done.stdout.splitlines())}
+    assert answers.keys() == asked.keys() and all("result" in line for line in answers.values())
 
 
 def test_a_huge_body_is_refused_before_it_is_read(shop: Any, token: str) -> None:

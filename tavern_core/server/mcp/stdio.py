@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Any, BinaryIO, TextIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, TextIO, cast
 
 import anyio
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.lowlevel.server import Server
 from mcp.server.stdio import stdio_server
 from mcp.shared.exceptions import MCPError
-from mcp_types import INVALID_REQUEST, PARSE_ERROR, jsonrpc_message_adapter
+from mcp_types import INVALID_REQUEST, PARSE_ERROR, JSONRPCRequest, jsonrpc_message_adapter
 from pydantic import ValidationError
 
 from tavern_core.server.mcp.service import Pages, Service
@@ -24,16 +25,31 @@ if TYPE_CHECKING:
     from tavern_core.kernel.access.tokens import Token
 
 
+_ANSWER: Final = re.compile(r'\{"jsonrpc":"2\.0","id":(?:"(?:[^"\\]|\\.)*"|-?\d+),"(?:result|error)":')
+_STREAM: Final = "subscriptions/listen"
+"""The request whose answer comes when its client ends it."""
+_CANCELLED: Final = "notifications/cancelled"
+"""What takes a request back, which then has no answer."""
+
+
 class _Lines:
     """Where the library writes messages, one a line: pages of lists are put in here."""
 
     def __init__(self, stream: TextIO, pages: Pages) -> None:
         self._stream = stream.buffer
         self._pages = pages
+        self.answers = 0
+        """Answers to requests that were written."""
+        self.answered = anyio.Event()
+        """Set when the next one is written."""
 
     async def write(self, text: str) -> None:
         line = text.encode("utf-8", "surrogatepass")
         await anyio.to_thread.run_sync(self._write, self._pages.put_in(line))
+        if _ANSWER.match(text):
+            self.answers += 1
+            answered, self.answered = self.answered, anyio.Event()
+            answered.set()
 
     async def flush(self) -> None:
         pass  # each line is flushed where it is written
@@ -46,9 +62,11 @@ class _Lines:
 class _Requests:
     """Where the library reads messages. It drops a line that is none; here its sender gets an error, and does not wait for ever."""
 
-    def __init__(self, stream: BinaryIO, lines: _Lines) -> None:
+    def __init__(self, stream: BinaryIO, lines: _Lines, drain_s: float) -> None:
         self._stream = stream
         self._lines = lines
+        self._drain_s = drain_s
+        self._asked = 0
 
     def __aiter__(self) -> _Requests:
         return self
@@ -58,12 +76,18 @@ class _Requests:
             if line.isspace():
                 continue
             try:
-                jsonrpc_message_adapter.validate_json(line, by_name=False)
+                message = jsonrpc_message_adapter.validate_json(line, by_name=False)
             except ValidationError:
                 if (refusal := _refusal(line)) is not None:
                     await self._lines.write(refusal)
             else:
+                method = getattr(message, "method", "")
+                self._asked += isinstance(message, JSONRPCRequest) and method != _STREAM
+                self._asked -= method == _CANCELLED
                 return line
+        with anyio.move_on_after(self._drain_s):  # what was piped into the program is answered
+            while self._lines.answers < self._asked:
+                await self._lines.answered.wait()
         raise StopAsyncIteration
 
 
@@ -123,6 +147,6 @@ async def serve(tavern: Tavern, holder: Token, output: TextIO | None) -> None:
     server.middleware.append(while_valid)
     lines = _Lines(output or sys.stdout, service.pages)
     with _own_stdin() as stdin:
-        requests = _Requests(stdin, lines)
+        requests = _Requests(stdin, lines, tavern.config.limits.drain_ms / 1000)
         async with stdio_server(cast(Any, requests), cast(Any, lines)) as (reading, writing):
             await server.run(reading, writing, server.create_initialization_options())
