@@ -182,6 +182,28 @@ sys.stdin.readline()
 
 
 @pytest.mark.slow
+def test_a_store_to_which_two_write_all_the_time_does_not_fill_the_disk(tmp_path: Path) -> None:
+    path = tmp_path / "state.sqlite"
+    sizes = []
+    both_done = threading.Barrier(2)
+
+    def write(name: str) -> None:
+        store = SqliteRecords(path)
+        for number in range(3_000):
+            store.add(record(f"{name}-{number}", data="x" * 4_000))
+        sizes.append(path.with_name("state.sqlite-wal").stat().st_size)
+        both_done.wait()
+        store.close()
+
+    threads = [threading.Thread(target=write, args=(name,)) for name in "ab"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(sizes) == 2 and max(sizes) < 48_000_000  # three times the longest log; everything that was written is twice that
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sqlite", "redis"])
 def test_a_process_of_this_machine_that_was_killed_is_absent_at_once(kind: str, tmp_path: Path) -> None:
     with redis_server.running(tmp_path) as address:

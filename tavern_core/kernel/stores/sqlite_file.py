@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from tavern_core.errors import StateDamaged, UsageError
 from tavern_core.kernel.execution.portal import COPIED_HINT, copied
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     import sqlite3
 
 OnDamage = Callable[[Path, Path], None]
+LOCK_S: Final = 10.0
+"""How long a statement waits for other processes."""
 
 
 class SqliteFile:
@@ -199,7 +201,7 @@ def connect(
     for is_second in (False, True):
         inode = inode_of(path)
         db = sqlite3.connect(
-            path, timeout=10, check_same_thread=False, isolation_level=None if autocommit else "DEFERRED"
+            path, timeout=LOCK_S, check_same_thread=False, isolation_level=None if autocommit else "DEFERRED"
         )
         try:
             if _make_current(db, path, schema, version, is_cache=is_cache, is_checked=is_checked):

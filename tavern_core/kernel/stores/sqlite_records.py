@@ -22,7 +22,7 @@ from tavern_core.errors import StateDamaged
 from tavern_core.kernel.files.atomic_file import PRIVATE_FILE, make_private_folder, state_errors
 from tavern_core.kernel.files.file_lock import take_at_once
 from tavern_core.kernel.stores.memory_records import wait_for
-from tavern_core.kernel.stores.sqlite_file import connect, inode_of, is_damaged, put_aside
+from tavern_core.kernel.stores.sqlite_file import LOCK_S, connect, inode_of, is_damaged, put_aside
 
 if TYPE_CHECKING:
     import sqlite3
@@ -30,8 +30,12 @@ if TYPE_CHECKING:
 _PURGE_EVERY: Final = 5_000
 _LOOK_S: Final = 0.1
 """How often it is checked that the file is still the one of this name."""
-_CHECKPOINT_PAGES: Final = 4_000
-"""Pages of 4 kB in the write-ahead log before they go into the file, which waits for the disk: four times SQLite's own."""
+_LONGEST_LOG: Final = 16_000_000
+"""Bytes of the write-ahead log before they go into the file, which waits for the disk: four times SQLite's own."""
+_MEASURE_EVERY: Final = 128
+"""Writes after which the write-ahead log is measured."""
+_CHECKPOINT_S: Final = 0.5
+"""How long a checkpoint waits for other processes; the next one may have more luck."""
 _CACHE_KB: Final = 8_000
 """Of pages, four times SQLite's own: keys are hashes, so each call looks at another page."""
 _NEWEST: Final = "CREATE INDEX IF NOT EXISTS newest ON records (kind, created, owner, state) WHERE kind != 'answer'"
@@ -79,6 +83,7 @@ class SqliteRecords:
 
     def __init__(self, path: Path, on_damage: Callable[[Path, Path], None] = lambda path, aside: None) -> None:
         self._path = path
+        self._log = f"{path}-wal"
         self._on_damage = on_damage
         self._presence = Presence(path.with_name("processes"))
         self._lock = threading.Lock()
@@ -88,7 +93,7 @@ class SqliteRecords:
         self._inode = 0
         """Of the file that is open."""
         self._looked_at = 0.0
-        self._added = self._taken = 0
+        self._added = self._taken = self._written = 0
         self._longest_s = _LONGEST_PERIOD_S
 
     def add(self, record: Record) -> Record | None:
@@ -171,6 +176,8 @@ class SqliteRecords:
                 return 0.0
             finally:
                 db.execute("COMMIT")
+                if self._taken % _MEASURE_EVERY == 0:
+                    self._shorten_log()
 
     def used(self, key: str, most: int, seconds: float, now: float) -> int:
         statement = "SELECT count(*) FROM uses WHERE key = ? AND slot BETWEEN 0 AND ? AND at > ?"
@@ -201,7 +208,11 @@ class SqliteRecords:
             try:
                 if (cursor := self._cursor) is None:
                     cursor = self._cursor = self._opened().cursor()
-                return cursor.execute(statement, values).rowcount
+                count = cursor.execute(statement, values).rowcount
+                self._written += 1
+                if self._written % _MEASURE_EVERY == 0:
+                    self._shorten_log()
+                return count
             except Exception as error:
                 raise self._damage(error) from error
 
@@ -229,10 +240,27 @@ class SqliteRecords:
             self._inode = inode_of(self._path)
             db = connect(self._path, _SCHEMA, is_checked=True, autocommit=True, on_damage=self._on_damage)
             db.execute(_NEWEST)
-            db.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
+            db.execute("PRAGMA wal_autocheckpoint = 0")
             db.execute(f"PRAGMA cache_size = -{_CACHE_KB}")
             self._db, self._inode = db, inode_of(self._path)
         return self._db
+
+    def _shorten_log(self) -> None:
+        """Move a long write-ahead log into the file.
+
+        SQLite's own checkpoints let others write in the meantime. Then a log to which two processes write all the time is never
+        begun anew, and fills the disk.
+        """
+        import sqlite3
+
+        db = self._opened()
+        with contextlib.suppress(OSError, sqlite3.OperationalError):  # no harm: the log is as good as the file
+            if os.stat(self._log).st_size > _LONGEST_LOG:  # noqa: PTH116 - a Path costs as much as the call
+                db.execute(f"PRAGMA busy_timeout = {_CHECKPOINT_S * 1000:.0f}")
+                try:
+                    db.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
+                finally:
+                    db.execute(f"PRAGMA busy_timeout = {LOCK_S * 1000:.0f}")
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
