@@ -15,10 +15,12 @@ from tavern_core.cli.inputs import json_or_text
 from tavern_core.cli.lazy_groups import Group
 from tavern_core.cli.output import json_text
 from tavern_core.cli.session import Session
+from tavern_core.errors import UsageError
 from tavern_core.model.job import JOB_STATUSES
 
 if TYPE_CHECKING:
-    from tavern_core.model.job import Job
+    from tavern_core.errors import UsageError
+from tavern_core.model.job import Job
 
 _COLUMNS: Final = ("id", "status", "tool", "caller", "progress", "age")
 _LOOK_S: Final = 0.2
@@ -98,13 +100,12 @@ def answer(session: Session, job: str, value: str, question: str) -> None:
     from tavern_core.cli.approvals import person
 
     taken = session.host().jobs.answer(job, json_or_text(value), question, context=person())
-    if session.as_json:
-        session.out.json({"jobId": job, "answered": taken})
-    else:
-        session.out.text(f"{job} has the answer" if taken else f"{job} has no open question")
-        if taken:
-            kind = "workflows" if job.startswith("run-") else "jobs"
-            print_note(f"if no process runs it any more: tavern {kind} resume {job}")
+    if not taken:
+        raise UsageError(f"{job} has no open question", hint=f"`tavern jobs show {job}` shows its status")
+    session.show({"jobId": job, "answered": True}, f"{job} has the answer")
+    if not session.as_json:
+        kind = "workflows" if job.startswith("run-") else "jobs"
+        print_note(f"if no process runs it any more: tavern {kind} resume {job}")
 
 
 @jobs.command()

@@ -54,7 +54,7 @@ class Diagnostics:
         self.add(finding.code, finding.located, hint=finding.hint, severity=severity or finding.severity)
 
     def of_damage(self, lost: str, hint: str = "look what was running") -> Callable[[Path, Path], None]:
-        """Keeps a diagnostic of a corrupt store: called with its old name and the one that it was given.
+        """Keeps a diagnostic of a corrupt store: called with its old name and the one that it, or its copy, was given.
 
         Args:
             lost: what was in it.
@@ -62,6 +62,8 @@ class Diagnostics:
 
         def damaged(path: Path, aside: Path) -> None:
             text = f"{path} was corrupt and was renamed to {aside.name}; {lost}"
+            if path.name.endswith("-wal"):
+                text = f"{path} was corrupt and was copied to {aside.name}; changes that were stored last are lost"
             self.add("STATE_DAMAGED", text, hint=hint, severity="error")
 
         return damaged

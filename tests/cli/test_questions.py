@@ -307,6 +307,8 @@ def test_a_workflow_that_asks_as_a_tool_tells_how_to_answer_and_waits_for_it(tav
     assert (answered.code, answered.out) == (0, f"{job} has the answer\n")
     assert f"tavern workflows resume {job}" in answered.err
     assert json.loads(tavern("workflows", "resume", job).out)["number"] == "6"
+    late = tavern("jobs", "answer", job, "6")
+    assert (late.code, late.out) == (2, "") and f"{job} has no open question" in late.err
 
 
 def test_answers_of_several_questions_come_in_commands_of_their_own(tavern: Run) -> None:

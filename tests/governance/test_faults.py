@@ -205,9 +205,28 @@ def charge(n: int) -> int:
 with Tavern.open({"audit": {"enabled": False}}, home=sys.argv[1], plugins=[Plugin([charge], name="shop")]) as host:
     for n in range(40):
         host.invoke_sync("shop:charge", {"n": n}, idempotency_key=f"k{n}")
+    if sys.argv[2:]:  # the log is begun anew
+        import sqlite3
+        sqlite3.connect(os.path.join(sys.argv[1], "state.sqlite")).execute("PRAGMA wal_checkpoint(RESTART)")
+        host.invoke_sync("shop:charge", {"n": 40}, idempotency_key="k40")
     os.kill(os.getpid(), signal.SIGKILL)
 """
 """After the kill, all keys are in the write-ahead log of SQLite and none in its file."""
+
+STEPPED = """
+import sys
+from tavern_core import Plugin, Tavern, tool
+
+@tool
+def charge(n: int) -> int:
+    return n
+
+with Tavern.open({"audit": {"enabled": False}}, home=sys.argv[1], plugins=[Plugin([charge], name="shop")]) as host:
+    for n in range(100, 103):
+        host.invoke_sync("shop:charge", {"n": n}, idempotency_key=f"k{n}")
+        print(n, flush=True)
+        sys.stdin.readline()
+"""
 
 
 def frames(log: bytes) -> tuple[int, int]:
@@ -220,37 +239,91 @@ def flipped(log: bytes, at: int) -> bytes:
     return log[:at] + bytes([log[at] ^ 1]) + log[at + 1 :]
 
 
+def without_its_page(log: bytes) -> bytes:
+    """A log that was begun anew over an earlier one, and whose next frame was being written: its head stands there, its page does not."""
+    size, count = frames(log)
+    last = next(n for n in range(count, 0, -1) if log[32 + (n - 1) * size :][8:16] == log[16:24])
+    assert last < count  # frames of the earlier log
+    at = 32 + last * size
+    return log[:at] + bytes([0, 0, 0, 1, 0, 0, 0, 1]) + log[16:24] + bytes(7) + b"\x01" + log[at + 24 :]
+
+
 @pytest.mark.parametrize(
-    ("change", "is_damage"),
+    ("change", "is_damage", "kept"),
     [
-        (lambda log: log, False),
-        (lambda log: flipped(log, 20), True),
-        (lambda log: flipped(log, 32 + frames(log)[0] * 2 + 500), True),
-        (lambda log: flipped(log, 32 + frames(log)[0] * (frames(log)[1] // 2) + 20), True),
-        (lambda log: log[: 32 + frames(log)[0]] + bytes(len(log) - 32 - frames(log)[0]), True),
+        (lambda log: log, False, (True, True)),
+        (lambda log: flipped(log, 20), True, (False, False)),
+        (lambda log: flipped(log, 32 + frames(log)[0] * 2 + 500), True, (False, False)),
+        (lambda log: flipped(log, 32 + frames(log)[0] * (frames(log)[1] // 2) + 20), True, (True, False)),
+        (lambda log: log[: 32 + frames(log)[0]] + bytes(len(log) - 32 - frames(log)[0]), True, (False, False)),
         # What a process leaves that is killed while it writes: frames without the mark of a commit, the last one cut off.
-        (lambda log: log + bytes([0, 0, 0, 1, 0, 0, 0, 0]) + log[16:24] + b"\x01" * (frames(log)[0] - 16), False),
-        (lambda log: log + log[32 : 32 + 24], False),
+        (
+            lambda log: log + bytes([0, 0, 0, 1, 0, 0, 0, 0]) + log[16:24] + b"\x01" * (frames(log)[0] - 16),
+            False,
+            (True, True),
+        ),
+        (lambda log: log + log[32 : 32 + 24], False, (True, True)),
+        (without_its_page, False, (True, True)),
     ],
-    ids=["unchanged", "header", "a page", "the middle", "zeros to the end", "an unfinished commit", "half a frame"],
+    ids=[
+        "unchanged",
+        "header",
+        "a page",
+        "the middle",
+        "zeros to the end",
+        "an unfinished commit",
+        "half a frame",
+        "half a frame before earlier ones",
+    ],
 )
-def test_a_log_of_the_store_that_is_corrupt_is_kept_and_said(tmp_path: Path, change: Any, is_damage: bool) -> None:
+def test_a_log_of_the_store_that_is_corrupt_is_kept_and_said_and_what_comes_before_is_used(
+    tmp_path: Path, change: Any, is_damage: bool, kept: tuple[bool, bool]
+) -> None:
     @tool
     def charge(n: int) -> int:
         return n
 
     home = tmp_path / "home"
-    with start(LOGGED, home) as victim:
+    with start(LOGGED, home, *(["1"] if change is without_its_page else [])) as victim:
         victim.wait()
     path = home / "state.sqlite-wal"
-    path.write_bytes(change(path.read_bytes()))
-    with Tavern.open({"audit": {"enabled": False}}, home=home, plugins=[Plugin([charge], name="shop")]) as host:
+    log = change(path.read_bytes())
+    path.write_bytes(log)
+    shop = Plugin([charge], name="shop")
+    with Tavern.open({"audit": {"enabled": False}}, home=home, plugins=[shop]) as host:
         results = [host.invoke_sync("shop:charge", {"n": n}, idempotency_key=f"k{n}") for n in (0, 39)]
         codes = {diagnostic.code for diagnostic in host.diagnostics}
+        with Tavern.open({"audit": {"enabled": False}}, home=home, plugins=[shop]) as other:
+            assert other.invoke_sync("shop:charge", {"n": 39}, idempotency_key="k39").ok
+            assert not other.diagnostics  # it was said once
     assert all(result.ok for result in results)
     assert ("STATE_DAMAGED" in codes) == is_damage
-    assert [(home / f"state.sqlite.damaged{ending}").exists() for ending in ("", "-wal")] == [is_damage] * 2
-    assert [result.meta.get("idempotency") for result in results] == [None if is_damage else "replayed"] * 2
+    assert [one.read_bytes() for one in home.glob("*.damaged*")] == [log] * is_damage
+    assert tuple(result.meta.get("idempotency") == "replayed" for result in results) == kept
+
+
+def test_a_commit_that_no_process_knows_of_because_its_own_was_killed_is_no_damage(tmp_path: Path) -> None:
+    home, effects = tmp_path / "home", tmp_path / "effects.txt"
+    shared, log = home / "state.sqlite-shm", home / "state.sqlite-wal"
+    with start(STEPPED, home) as holder, start(STEPPED, home) as victim:
+        assert holder.stdout is not None and victim.stdout is not None and victim.stdin is not None
+        assert holder.stdout.readline() == victim.stdout.readline() == "100\n"
+        for n in (101, 102):
+            before, written = shared.read_bytes(), log.read_bytes()
+            victim.stdin.write("\n")
+            victim.stdin.flush()
+            assert victim.stdout.readline() == f"{n}\n"
+        victim.kill()
+        victim.wait()
+        assert (
+            log.read_bytes()[16:24] == written[16:24] and log.read_bytes() != written
+        )  # the same log, with more in it
+        with shared.open("r+b") as file:  # SQLite writes there what is committed, after the log
+            file.write(before)
+        with start(KEYED, home, effects, 50, 1) as reader:
+            assert reader.communicate()[0].split() == ["open", "50", "50"]
+        holder.kill()
+    assert not list(home.glob("*.damaged*"))
 
 
 @pytest.mark.soak

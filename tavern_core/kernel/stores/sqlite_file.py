@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 OnDamage = Callable[[Path, Path], None]
 LOCK_S: Final = 10.0
 """How long a statement waits for other processes."""
+
+_MOST_FRAMES: Final = 1_000
+"""Of a write-ahead log that are looked at after those that SQLite reads."""
 
 
 class SqliteFile:
@@ -97,60 +101,82 @@ def refuse_copy(process: int) -> None:
         raise UsageError(copied(process), hint=COPIED_HINT)
 
 
-def _log_is_damaged(db: sqlite3.Connection, path: Path) -> bool:
-    """Whether SQLite reads fewer frames of the write-ahead log than were committed: it stops without a word where one is damaged."""
+def _keep_damaged_log(db: sqlite3.Connection, path: Path) -> Path | None:
+    """A copy of the write-ahead log, if it is damaged; SQLite ignores it from the damaged place on without a word, and goes on.
+
+    Raises:
+        sqlite3.DatabaseError: the database does not fit what is left of it.
+        OSError: there is no room for the copy.
+    """
     import sqlite3
 
-    for _ in range(3):  # another process may be writing to it
-        head, committed = _committed_frames(path)
-        try:
-            _, known, _ = db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone() if committed else (0, 0, 0)
-        except sqlite3.OperationalError:  # it is locked, or cannot be written
-            return False
-        if known < 0 or known >= committed:
-            return False
-        time.sleep(0.01)
-    return _committed_frames(path)[0] == head
-
-
-def _committed_frames(path: Path) -> tuple[bytes, int]:
-    """The header of the write-ahead log and the number of its frames up to the last commit, by what the frames say of themselves."""
-    try:
-        with path.with_name(path.name + "-wal").open("rb") as file:
-            head, size = file.read(32), os.fstat(file.fileno()).st_size
-            if size <= len(head):
-                return head, 0
-            if not _is_log_header(head):
-                return head, 1
-            frame = 24 + int.from_bytes(head[8:12], "big")
-            for number in range((size - len(head)) // frame, 0, -1):
-                file.seek(len(head) + (number - 1) * frame)
-                about = file.read(16)
-                is_commit = about[8:] == head[16:24] and any(about[4:8])  # of this log, not of an earlier one
-                if is_commit or not any(about):  # SQLite writes no such frame
-                    return head, number
-            return head, 0
-    except FileNotFoundError:
-        return b"", 0
-
-
-def _is_log_header(head: bytes) -> bool:
-    order: Literal["little", "big"] = "big" if head[3] & 1 else "little"
-    first = second = 0
-    for at in range(0, 24, 8):
-        first = (first + int.from_bytes(head[at : at + 4], order) + second) & 0xFFFFFFFF
-        second = (second + int.from_bytes(head[at + 4 : at + 8], order) + first) & 0xFFFFFFFF
-    return head[24:] == first.to_bytes(4, "big") + second.to_bytes(4, "big")
-
-
-def _make_current(
-    db: sqlite3.Connection, path: Path, schema: str, version: int, *, is_cache: bool, is_checked: bool
-) -> bool:
-    """Create the tables where they are missing; True: a newer version wrote the file. Raises sqlite3.DatabaseError: it is damaged."""
-    if _log_is_damaged(db, path):
-        import sqlite3
-
+    log = path.with_name(path.name + "-wal")
+    if (place := _damaged_place(db, log)) is None:
+        return None
+    time.sleep(0.01)
+    if place != _damaged_place(db, log):  # another process is writing to it
+        return None
+    if db.execute("PRAGMA integrity_check(1)").fetchone() != ("ok",):
         raise sqlite3.DatabaseError("the write-ahead log of the database is malformed")
+    kept = _free_name(log)
+    shutil.copyfile(log, kept)
+    kept.chmod(PRIVATE_FILE)
+    db.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # else each process that opens it would find the place again
+    return kept
+
+
+def _damaged_place(db: sqlite3.Connection, log: Path) -> tuple[bytes, int] | None:
+    """The header of a write-ahead log, and the number of the frame at which SQLite stops although later ones were committed.
+
+    What a process leaves that is killed while it writes is no damage: frames without a commit, one whose page is missing, and
+    whole ones that no other process knows of yet.
+    """
+    import sqlite3
+
+    try:
+        with log.open("rb", buffering=0) as file:
+            head, size = file.read(32), os.fstat(file.fileno()).st_size
+            if size <= 32:
+                return None
+            if _log_checksum(head[:24], head, bytes(8)) != head[24:]:
+                return head, 0
+            known = db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()[1]
+            if known < 0:  # another process is at it
+                return None
+            frame, stopped = 24 + int.from_bytes(head[8:12], "big"), 0
+            file.seek(32 + (known - 1) * frame + 16 if known else 24)
+            before = file.read(8)
+            for number in range(known + 1, min(known + _MOST_FRAMES, (size - 32) // frame) + 1):
+                file.seek(32 + (number - 1) * frame)
+                about = file.read(24)
+                is_of_log = about[8:16] == head[16:24]  # not of an earlier one
+                if not any(about[:16]):  # SQLite writes no such frame
+                    return head, stopped or number
+                if stopped:
+                    if is_of_log and any(about[4:8]):
+                        return head, stopped
+                elif not is_of_log or _log_checksum(about[:8] + file.read(frame - 24), head, before) != about[16:]:
+                    stopped = number
+                elif any(about[4:8]):  # it is committed, and about to be known
+                    return None
+                before = about[16:]
+    except (FileNotFoundError, sqlite3.OperationalError):  # or it is locked, or cannot be written
+        pass
+    return None
+
+
+def _log_checksum(data: bytes, head: bytes, before: bytes) -> bytes:
+    """The checksum of `data` in the log with this header, after that of what comes before."""
+    order: Literal["little", "big"] = "big" if head[3] & 1 else "little"
+    first, second = int.from_bytes(before[:4], "big"), int.from_bytes(before[4:], "big")
+    for at in range(0, len(data), 8):
+        first = (first + int.from_bytes(data[at : at + 4], order) + second) & 0xFFFFFFFF
+        second = (second + int.from_bytes(data[at + 4 : at + 8], order) + first) & 0xFFFFFFFF
+    return first.to_bytes(4, "big") + second.to_bytes(4, "big")
+
+
+def _make_current(db: sqlite3.Connection, schema: str, version: int, *, is_cache: bool, is_checked: bool) -> bool:
+    """Create the tables where they are missing; True: a newer version wrote the file. Raises sqlite3.DatabaseError: it is damaged."""
     db.execute("PRAGMA journal_mode = WAL")
     db.execute("PRAGMA synchronous = NORMAL")
     (found,) = db.execute("PRAGMA user_version").fetchone()
@@ -184,12 +210,14 @@ def connect(
 ) -> sqlite3.Connection:
     """Open a database for all threads, and create its tables; a corrupt file is renamed and replaced.
 
+    A write-ahead log that is damaged is copied; what comes before the damaged place is used.
+
     Args:
         schema: statements that create the tables, separated by semicolons.
         version: of the schema, from 1.
         is_cache: its content can be made again, so a file of another version is replaced instead of refused.
         is_checked: look for damage in the whole file.
-        on_damage: called for a renamed file: its old name and its new one.
+        on_damage: called for a file that was renamed or copied: its old name and its new one.
 
     Raises:
         StateDamaged: a newer version wrote it (STATE_DAMAGED).
@@ -204,7 +232,9 @@ def connect(
             path, timeout=LOCK_S, check_same_thread=False, isolation_level=None if autocommit else "DEFERRED"
         )
         try:
-            if _make_current(db, path, schema, version, is_cache=is_cache, is_checked=is_checked):
+            if (log := _keep_damaged_log(db, path)) is not None:
+                on_damage(path.with_name(path.name + "-wal"), log)
+            if _make_current(db, schema, version, is_cache=is_cache, is_checked=is_checked):
                 text, hint = f"{path} was written by a newer version", "update this host, or use another TAVERN_HOME"
                 raise StateDamaged(text, hint=hint, path=str(path))
             with contextlib.suppress(OSError):
@@ -254,10 +284,7 @@ def put_aside(path: Path, db: sqlite3.Connection | None = None) -> Path:
     Args:
         db: a connection to it, which is closed; the write-ahead log that this removes is kept, too.
     """
-    aside, count = path.with_name(path.name + ".damaged"), 1
-    while aside.exists():
-        count += 1
-        aside = path.with_name(f"{path.name}.damaged-{count}")
+    aside = _free_name(path)
     if db is not None:
         log, kept = (one.with_name(one.name + "-wal") for one in (path, aside))
         with contextlib.suppress(OSError):
@@ -269,3 +296,11 @@ def put_aside(path: Path, db: sqlite3.Connection | None = None) -> Path:
         with contextlib.suppress(FileNotFoundError):
             path.with_name(path.name + ending).replace(aside.with_name(aside.name + ending))
     return aside
+
+
+def _free_name(path: Path) -> Path:
+    kept, count = path.with_name(path.name + ".damaged"), 1
+    while kept.exists():
+        count += 1
+        kept = path.with_name(f"{path.name}.damaged-{count}")
+    return kept
