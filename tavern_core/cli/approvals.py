@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from tavern_core.cli.approval_prompt import user_name
-from tavern_core.cli.errors import NOTHING_FOUND, ReportedExit
+from tavern_core.cli.errors import NOTHING_FOUND, ReportedExit, print_note
 from tavern_core.cli.lazy_groups import Group
 from tavern_core.cli.output import json_text
 from tavern_core.cli.session import Session
@@ -73,7 +73,7 @@ def show(session: Session, approval: str) -> None:
 @_reason
 @_remember
 def approve(session: Session, approval: str, reason: str, remember: str | None) -> None:
-    """Let a call run once, when its caller repeats it."""
+    """Let a call run once: when its caller repeats it, or in the job that waits for it."""
     _decide(session, approval, True, reason, remember)
 
 
@@ -106,11 +106,17 @@ def forget(session: Session, rule: str) -> None:
 
 
 def _decide(session: Session, approval: str, approved: bool, reason: str, remember: Any) -> None:
-    store = session.host().approvals
+    host = session.host()
+    store, waiting = host.approvals, host.jobs.list(status="input_required", most=1_000)
+    jobs = [job.id for job in waiting if any(question["id"] == approval for question in job.questions)]
     decide = store.approve if approved else store.reject
     found = decide(approval, by=person(), reason=reason, remember=remember or "")
     if session.as_json:
         session.out.json(found.to_json())
+    elif approved and jobs:
+        for job in jobs:
+            session.out.text(f"approved: {found.tool} runs in {job}")
+            print_note(f"if no process runs it any more: tavern jobs resume {job}")
     elif approved:
         session.out.text(f"approved: {found.tool} runs when {found.principal} makes the same call again")
     else:

@@ -133,10 +133,14 @@ class UpstreamCall(Protocol):
         """Whether the call is cancelled because the host closes, and can be resumed: what it started goes on."""
         ...
 
-    async def keep_resume_point(self, text: str) -> None:
+    async def keep_resume_point(self, text: str, *, only_followed: bool = False) -> None:
         """Store what finds the work that this call started, such as its number at the upstream. Without effect where the call is no job.
 
         A job that has one can be resumed: the adapter then follows that work and does not start it again.
+
+        Args:
+            only_followed: a resumed call follows that work, or fails; in no case does it start it again. So it needs no second
+                approval.
         """
         ...
 

@@ -114,7 +114,7 @@ class LentUpstreams:
             raise ToolFailed("the call has ended")
         if wish == "will_be_resumed":
             return call.will_be_resumed
-        await call.keep_resume_point(str(given[1]))
+        await call.keep_resume_point(str(given[1]), only_followed=given[2] is True)
         return None
 
     def give_up(self, number: int, token: int) -> None:

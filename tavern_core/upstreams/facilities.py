@@ -17,7 +17,6 @@ from tavern_core.contract.protocols import Sandbox
 from tavern_core.contract.tool_context import RUNNING, ToolContext
 from tavern_core.errors import PolicyDenied, SettingsInvalid, ToolFailed
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.kernel.calls.background_call_request import resume_point
 from tavern_core.kernel.calls.tool_context_control import CallControl
 from tavern_core.kernel.execution.sync_async_drivers import in_thread
 from tavern_core.kernel.execution.threads import Owner, ThreadPool
@@ -288,7 +287,7 @@ class CallFacility:
         secrets: what the adapter keeps; what it says during the call shows no more of that than its answer.
     """
 
-    __slots__ = ("_loop", "_owner", "_point", "_threads", "call", "context")
+    __slots__ = ("_control", "_loop", "_owner", "_point", "_threads", "call", "context")
 
     def __init__(self, call: ToolCall, threads: ThreadPool, owner: Owner, secrets: KnownSecrets) -> None:
         self.call = call
@@ -297,9 +296,11 @@ class CallFacility:
         self._loop = asyncio.get_running_loop()
         """The caller's: who answers questions waits there, and not on the loop of the connection."""
         self.context = ToolContext(call.id)
-        if isinstance(control := RUNNING.get(call.id), CallControl):
+        self._control = control = RUNNING.get(call.id)
+        self._point = None
+        if isinstance(control, CallControl):
             control.hide(secrets)
-        self._point = None if call.parent else resume_point.get()  # that of the job is not that of a call within it
+            self._point = control.resume_point
 
     @property
     def key(self) -> str | None:
@@ -307,8 +308,7 @@ class CallFacility:
 
     @property
     def is_again(self) -> bool:
-        control = RUNNING.get(self.call.id)
-        return control is not None and control.is_again
+        return self._control is not None and self._control.is_again
 
     @property
     def resume_point(self) -> str:
@@ -318,9 +318,12 @@ class CallFacility:
     def will_be_resumed(self) -> bool:
         return self._point is not None and self._point.is_left
 
-    async def keep_resume_point(self, text: str) -> None:
+    async def keep_resume_point(self, text: str, *, only_followed: bool = False) -> None:
         if self._point is not None:
-            await self._point.keep(text)
+            control = self._control
+            await self._point.keep(
+                text, control.definition if only_followed and isinstance(control, CallControl) else ""
+            )
 
     async def ask(self, message: str, schema: Mapping[str, Any], name: str = "answer") -> Mapping[str, Any] | None:
         asked = self.context.ask(message, schema, key=name)

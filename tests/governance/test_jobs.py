@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import shutil
 import signal
 import sqlite3
@@ -1505,7 +1506,8 @@ def test_a_job_that_is_cancelled_before_its_tool_ran_changed_nothing(tmp_path: P
 
 
 @pytest.mark.slow
-def test_the_command_line_resumes_a_job(tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", ["jobs answer", "approvals approve"])
+def test_the_command_line_resumes_a_job(command: str, tmp_path: Path) -> None:
     plugin = tmp_path / "plugins" / "app"
     plugin.mkdir(parents=True)
     (plugin / "plugin.yaml").write_text(
@@ -1528,7 +1530,11 @@ def test_the_command_line_resumes_a_job(tmp_path: Path) -> None:
         job = str(first.invoke_sync("app:again", {"n": 5}, job=True).job)
     asks = programs.tavern("jobs", "resume", job, cwd=tmp_path, home=home)
     assert asks.returncode == 3 and f"`tavern jobs answer {job} true`" in asks.stdout + asks.stderr
-    assert programs.tavern("jobs", "answer", job, "true", cwd=tmp_path, home=home).returncode == 0
+    asked = re.findall(r"apr-\w+", asks.stdout + asks.stderr)[0]
+    given = (job, "true") if command == "jobs answer" else (asked,)
+    said = programs.tavern(*command.split(), *given, cwd=tmp_path, home=home)
+    assert said.returncode == 0 and job in said.stdout
+    assert said.stderr == f"if no process runs it any more: tavern jobs resume {job}\n"
     done = programs.tavern("jobs", "resume", job, "--json", cwd=tmp_path, home=home)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["result"]["value"] == 5

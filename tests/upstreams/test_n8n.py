@@ -605,6 +605,35 @@ async def test_a_job_is_followed_on_after_its_process_ended_and_not_started_agai
         assert n8n.asked.count("POST /webhook/slack") == 1 and not any(asked.endswith("/stop") for asked in n8n.asked)
 
 
+@pytest.mark.parametrize(("api", "expected"), [(True, {"done": True}), (False, "no key")])
+async def test_an_approved_execution_is_followed_without_a_second_approval_and_never_started_again(
+    tmp_path: Path, api: bool, expected: Any
+) -> None:
+    boss = CallContext(principal="user:boss", user_id="boss", roles=frozenset({"approver"}))
+    config = {"approval": {"ask": ["n8n:slack"]}, "secrets": {"n8n": KEY}}
+    followed = asyncio.Event()
+    async with N8nStub() as n8n:
+        n8n.webhooks["POST slack"] = answers({"jobId": "103"}, 202)
+        n8n.executions["103"] = [execution("running")]
+        slack = {"slack": {"path": "slack", "job": True}}
+        async with opened(tmp_path, {"n8n": entry(n8n, api=True, **slack)}, **config) as host:
+            loop = asyncio.get_running_loop()
+            host.events.subscribe(lambda event: loop.call_soon_threadsafe(followed.set), "TOOL_PROGRESS")
+            await host.upstreams.refresh("n8n")
+            job = str((await host.invoke("n8n:slack", {}, job=True)).job)
+            assert (await host.jobs.wait(job, 60)).status == "input_required"
+            host.jobs.answer(job, True, context=boss)
+            await asyncio.wait_for(followed.wait(), 60)
+        n8n.executions["103"] = [execution("success", [{"done": True}])]
+        async with opened(tmp_path, {"n8n": entry(n8n, api=api, **slack)}, **config) as host:
+            await host.jobs.resume(job)
+            await host.jobs.wait(job, 60)
+            result = host.jobs.result(job)
+        assert result is not None
+        assert expected == (result.value if result.error is None else result.error.details["reason"])
+        assert n8n.asked.count("POST /webhook/slack") == 1
+
+
 RESUMING = """
 import sys
 from pathlib import Path

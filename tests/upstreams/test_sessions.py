@@ -12,10 +12,12 @@ from typing import Any
 
 import pytest
 
-from tavern_core import CallContext
+from tavern_core import CallContext, Plugin, hookimpl
 from tavern_core.errors import ConnectionLost
 from tavern_core.kernel.calls.elicitation import conversation
 from tests.upstreams.toy import ECHO, INTEGER, System, lost, opened
+
+BOSS = CallContext(principal="user:boss", user_id="boss", roles=frozenset({"approver"}))
 
 
 @contextmanager
@@ -172,6 +174,79 @@ def test_a_job_goes_on_where_its_upstream_had_got_to_when_its_host_was_closed(tm
         host.wait(host.jobs.resume(job))
         host.wait(host.jobs.wait(job, 20))
         assert (host.jobs.result(job).value, left) == ("followed run 7", [True])
+
+
+@pytest.mark.parametrize(
+    ("only_followed", "then", "expected"),
+    [
+        (True, {}, "followed run 7"),
+        (False, {}, "input_required"),
+        (True, {"tools": {"echo": {"description": "Another."}}}, "input_required"),
+        (True, {"config": {"approval": {"deny": ["toy:echo"]}}}, "POLICY_DENIED"),
+        (True, {"config": {"tools": {"deny": ["toy:echo"]}}}, "POLICY_DENIED"),
+    ],
+)
+def test_work_that_was_approved_is_followed_without_a_second_approval(
+    only_followed: bool, then: dict[str, Any], expected: str, tmp_path: Path
+) -> None:
+    begun = threading.Event()
+
+    async def answer(tool: Any, arguments: Any, call: Any) -> Any:
+        if call.resume_point:
+            return f"followed {call.resume_point}"
+        await call.keep_resume_point("run 7", only_followed=only_followed)
+        begun.set()
+        return await asyncio.Event().wait()
+
+    asks = {"approval": {"ask": ["toy:echo"]}}
+    with opened(System(answer=answer), tmp_path, config=asks) as host:
+        job = str(host.invoke_sync("toy:echo", {"x": 1}, job=True).job)
+        asked = host.wait(host.jobs.wait(job, 20)).questions
+        host.jobs.answer(job, True, context=BOSS)
+        assert begun.wait(20)
+    with opened(System(answer=answer), tmp_path, granted=False, **{"config": asks, **then}) as host:
+        host.wait(host.jobs.resume(job))
+        found = host.wait(host.jobs.wait(job, 20))
+        assert len(asked) == 1
+        if found.status == "input_required":
+            assert expected == found.status and [one["type"] for one in found.questions] == ["approval"]
+        else:
+            result = host.jobs.result(job)
+            assert expected == (result.value if result.error is None else result.error.kind)
+
+
+def test_a_call_that_a_gate_makes_within_a_resumed_job_needs_its_own_approval_and_follows_nothing(
+    tmp_path: Path,
+) -> None:
+    begun, seen = threading.Event(), []
+
+    async def answer(tool: Any, arguments: Any, call: Any) -> Any:
+        seen.append((arguments["x"], call.resume_point))
+        if call.resume_point or arguments["x"] != 1:
+            return "done"
+        await call.keep_resume_point("run 7", only_followed=True)
+        begun.set()
+        return await asyncio.Event().wait()
+
+    class Gate:
+        @hookimpl
+        async def tavern_check_call(self, call: Any) -> None:
+            if call.arguments["x"] == 1:
+                result = await host.invoke("toy:echo", {"x": 2})
+                inner.append(result.status)
+
+    inner: list[str] = []
+    asks = {"approval": {"ask": ["toy:echo"]}}
+    with opened(System(answer=answer), tmp_path, config=asks) as host:
+        job = str(host.invoke_sync("toy:echo", {"x": 1}, job=True).job)
+        host.wait(host.jobs.wait(job, 20))
+        host.jobs.answer(job, True, context=BOSS)
+        assert begun.wait(20)
+    gate = Plugin(Gate(), name="gate")
+    with opened(System(answer=answer), tmp_path, granted=False, config=asks, plugins=[gate]) as host:
+        host.wait(host.jobs.resume(job))
+        assert host.wait(host.jobs.wait(job, 20)).status == "completed"
+        assert (inner, seen) == (["input_required"], [(1, ""), (1, "run 7")])
 
 
 def test_a_refused_connection_is_the_error_of_its_caller_alone(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -96,7 +96,12 @@ def lost(outcome: Any = "unknown") -> ConnectionLost:
 
 
 def opened(
-    system: System, home: Path, granted: bool = True, config: Mapping[str, Any] | None = None, **entry: Any
+    system: System,
+    home: Path,
+    granted: bool = True,
+    config: Mapping[str, Any] | None = None,
+    plugins: Sequence[Plugin] = (),
+    **entry: Any,
 ) -> Tavern:
     """A host with one upstream, ``toy``, which was granted what it needs."""
     written = {k: v for k, v in {"kind": "toy", "url": "http://127.0.0.1:9/toy", **entry}.items() if v is not None}
@@ -104,7 +109,7 @@ def opened(
     if granted:
         with ThreadPoolExecutor(1) as threads:  # the test may be inside an event loop
             threads.submit(_grant, everything, home).result()
-    return Tavern.open(everything, home=home, plugins=[system.plugin()])
+    return Tavern.open(everything, home=home, plugins=[system.plugin(), *plugins])
 
 
 def _grant(config: Mapping[str, Any], home: Path) -> None:

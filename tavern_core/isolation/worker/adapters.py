@@ -103,8 +103,8 @@ class LentCall:
         except CallError:  # the host is gone
             return True
 
-    async def keep_resume_point(self, text: str) -> None:
-        await self._host.later("keep_point", self.call.id, text)
+    async def keep_resume_point(self, text: str, *, only_followed: bool = False) -> None:
+        await self._host.later("keep_point", self.call.id, text, only_followed)
 
     async def ask(self, message: str, schema: Mapping[str, Any], name: str = "answer") -> Mapping[str, Any] | None:
         return await self.context.ask(message, schema, key=name)

@@ -31,11 +31,20 @@ class ResumePoint(Protocol):
         ...
 
     @property
+    def followed(self) -> str:
+        """The definition of the tool whose adapter only follows that work, and never starts it anew; empty: it may do so."""
+        ...
+
+    @property
     def is_left(self) -> bool:
         """Whether the host closes, and leaves the job to be resumed from what was kept."""
         ...
 
-    async def keep(self, text: str) -> None: ...
+    def is_of(self, arguments: object) -> bool:
+        """Whether a call with exactly this object of arguments is the job's own; a call that is made within it has another."""
+        ...
+
+    async def keep(self, text: str, followed: str) -> None: ...
 
 
 resume_point: Final[ContextVar[ResumePoint | None]] = ContextVar("tavern_resume_point", default=None)

@@ -22,9 +22,9 @@ from typing import Any, Final
 
 from tavern_core.contract.tool_context import RUNNING
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.kernel.calls.approvals import Approvals
+from tavern_core.kernel.calls.approvals import Approvals, definition_of
 from tavern_core.kernel.calls.attempt import accept
-from tavern_core.kernel.calls.background_call_request import Background, Request, job_id
+from tavern_core.kernel.calls.background_call_request import Background, Request, job_id, resume_point
 from tavern_core.kernel.calls.call_errors import error_of, log_origin, no_context, no_texts
 from tavern_core.kernel.calls.call_preparation import (
     admit,
@@ -328,8 +328,12 @@ class Pipeline:
         if plan.is_judged_after_reading:
             call.stage = "after_untrusted"
             wish = judged(plan, call, wish)
-        if wish is not None or plan.approval is not None:
-            call.stage = "approval"
+        if wish is None and plan.approval is None:
+            return
+        call.stage = "approval"
+        if plan.approval is not None:
+            check_rule(plan, plan.approval)
+        if not _only_follows(plan, call):
             call.deadline = None  # a person may take longer than the tool may
             call.deadline = await self._approved(mode, plan, call, call.call, wish)
 
@@ -348,8 +352,6 @@ class Pipeline:
             CallError: it was not approved, or the approved call is no longer what would run.
         """
         rule = plan.approval
-        if rule is not None:
-            check_rule(plan, rule)
         ends = _ends_of_caller(call)
         end = min(ends, default=None)
         left = None if end is None else end - time.perf_counter()
@@ -378,6 +380,12 @@ def _ends_of_caller(call: RunningCall) -> list[float]:
     if call.context is not None and (own := call.context.budget.timeout_ms) is not None:
         ends.append(call.clock + own / 1000)
     return ends
+
+
+def _only_follows(plan: Plan, call: RunningCall) -> bool:
+    """Whether the call is a resumed job's own whose work was approved and begun: its adapter only waits for the end of that."""
+    point = resume_point.get()
+    return point is not None and point.is_of(call.arguments) and point.followed == definition_of(plan.spec)
 
 
 def _leave(token: Token[Frame | None]) -> None:

@@ -12,6 +12,8 @@ from typing import Any, Final
 
 from tavern_core.contract.tool_context import LONGEST_MESSAGE, LogLevel, json_number
 from tavern_core.frozen_dataclass import dataclass
+from tavern_core.kernel.calls.approvals import definition_of
+from tavern_core.kernel.calls.background_call_request import ResumePoint, resume_point
 from tavern_core.kernel.calls.elicitation import conversation, unanswered
 from tavern_core.kernel.calls.large_results import ArtifactStore
 from tavern_core.kernel.calls.running_call import RunningCall
@@ -98,6 +100,18 @@ class CallControl:
     @property
     def is_again(self) -> bool:
         return self._call.is_again
+
+    @property
+    def resume_point(self) -> ResumePoint | None:
+        """Of the job whose own call this is; None: it is no job, or a call within one."""
+        point = resume_point.get()
+        return point if point is not None and point.is_of(self._call.arguments) else None
+
+    @property
+    def definition(self) -> str:
+        """Names the tool as it is defined."""
+        assert self._call.plan is not None
+        return definition_of(self._call.plan.spec)
 
     @property
     def seconds_left(self) -> float | None:

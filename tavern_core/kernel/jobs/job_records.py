@@ -45,7 +45,7 @@ class KeptJob:
     record: Record
     facts: Mapping[str, Any]
     """`process`, `caller` (a context as JSON; None: the host), `arguments` (None: not stored), `key`, `door`, `user`, `approval`,
-    `point` (what finds its work at another system), `named` (see `Request.named`)."""
+    `point` (what finds its work at another system), `followed` (see `ResumePoint.followed`), `named` (see `Request.named`)."""
     is_lost: bool = False
     """Its process has ended before it did."""
 

@@ -321,7 +321,7 @@ class Jobs(Mapping[str, Job]):
         await self._running.aside(self._running.enter)
         running = RunningJob(id, kept.record.owner, request, request.arguments, request.context, job.trace)
         running.has_asked = is_waiting and not kept.facts.get("approval")
-        running.point = str(kept.facts.get("point") or "")
+        running.point, running.followed = (str(kept.facts.get(name) or "") for name in ("point", "followed"))
         running.known = [(str(name), value) for name, value in kept.facts.get("answers") or ()]
         changed = await self._running.aside(self._taken_up, running, kept)
         if changed is None:

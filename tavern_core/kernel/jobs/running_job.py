@@ -49,6 +49,8 @@ class RunningJob:
     """It waited for an answer when the process ended that ran it before."""
     point = ""
     """What finds its work at another system again; see `background.ResumePoint`."""
+    followed = ""
+    """The definition of the tool whose adapter only follows that work."""
     is_left = False
     """Its host closes: what has not ended by itself stays as it is stored, to be resumed."""
     call_id = ""
@@ -96,8 +98,11 @@ class RunningJob:
 class JobPoint:
     """The resume point of a job, stored with it; see `background.ResumePoint`."""
 
-    def __init__(self, keep: Callable[[str], Coroutine[Any, Any, None]], running: RunningJob) -> None:
-        self.keep, self.text, self._running = keep, running.point, running
+    def __init__(self, keep: Callable[[str, str], Coroutine[Any, Any, None]], running: RunningJob) -> None:
+        self.keep, self.text, self.followed, self._running = keep, running.point, running.followed, running
+
+    def is_of(self, arguments: object) -> bool:
+        return arguments is self._running.arguments
 
     @property
     def is_left(self) -> bool:

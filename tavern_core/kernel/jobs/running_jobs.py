@@ -290,10 +290,11 @@ class RunningJobs:
         assert calls is not None
         return await calls(request.tool, running.arguments, running.context, request.purpose, request.key, request.door)
 
-    async def _keep_point(self, running: RunningJob, text: str) -> None:
-        running.point = text
+    async def _keep_point(self, running: RunningJob, text: str, followed: str) -> None:
+        running.point, running.followed = text, followed
+        facts = {"point": text, "followed": followed}
         with suppress(StateDamaged):  # the call goes on; after a kill, it is unknown what came of it
-            await self.aside(self._records.change, running.id, lambda job: job, self._is_ours, point=text)
+            await self.aside(self._records.change, running.id, lambda job: job, self._is_ours, **facts)
 
     async def _decided(self, running: RunningJob, approval: str) -> ApprovalRejected | None:
         """Return when the request is decided; why the call cannot run, where it is not there any more."""

@@ -43,8 +43,8 @@ async def call_webhook(
             (UPSTREAM_ERROR).
         ToolFailed: an argument cannot stand in the path (TOOL_ERROR).
     """
-    if api is not None and _JOB_ID.match(call.resume_point):
-        return await api.follow(call.resume_point, call)
+    if job := call.resume_point:  # it was started: that is never done again
+        return await _follower(api, job).follow(job, call)
     method = str(tool.data.get("method", "POST"))
     path, left = _address(tool, arguments)
     sent: dict[str, Any] = {"params": _query(left)} if method in _IN_QUERY else {"json": left}
@@ -54,17 +54,22 @@ async def call_webhook(
     if not 200 <= answer.status < 300:
         raise _failure(tool, answer)
     if answer.status == 202 and (job := _job(answer)):
-        if api is None:
-            raise UpstreamError(
-                f"n8n execution {job} was started, and what comes of it cannot be seen without an API key",
-                hint="write settings.apiKey into an entry of `upstreams`; without one, let the workflow answer when it has ended, or not with a jobId",
-                outcome="unknown",
-                reason="no key",
-                execution=job,
-            )
-        await call.keep_resume_point(job)
+        api = _follower(api, job)
+        await call.keep_resume_point(job, only_followed=True)
         return await api.follow(job, call)
     return await _answered(answer, tool, call)
+
+
+def _follower(api: Api | None, job: str) -> Api:
+    if api is None:
+        raise UpstreamError(
+            f"n8n execution {job} was started, and what comes of it cannot be seen without an API key",
+            hint="write settings.apiKey into an entry of `upstreams`; without one, let the workflow answer when it has ended, or not with a jobId",
+            outcome="unknown",
+            reason="no key",
+            execution=job,
+        )
+    return api
 
 
 async def _answered(answer: Answer, tool: UpstreamTool, call: UpstreamCall) -> Any:
