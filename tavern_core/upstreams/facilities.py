@@ -23,12 +23,12 @@ from tavern_core.kernel.execution.threads import Owner, ThreadPool
 from tavern_core.kernel.files.atomic_file import make_private_folder, write_atomic
 from tavern_core.kernel.files.file_lock import locked_async
 from tavern_core.kernel.plugins.record import Record
-from tavern_core.kernel.settings.secret_masking import KnownSecrets, MaskingFilter
+from tavern_core.kernel.settings.secret_masking import KnownSecrets, MaskingFilter, is_everyday
 from tavern_core.model.call import Rights, ToolCall
 from tavern_core.model.safe_printing import with_type
 from tavern_core.model.secret_references import SECRET, is_operators_reference
 from tavern_core.model.upstream import UpstreamConfig, origin_entry
-from tavern_core.schema.redact import named_secrets
+from tavern_core.schema.redact import compile_marked, named_secrets
 from tavern_core.schema.secret_names import is_secret_name
 from tavern_core.upstreams.upstream_plugin_candidates import Entry
 
@@ -138,9 +138,14 @@ class UpstreamFacility:
         self.headers = {name: _header(str(value), f"{place}.{name}") for name, value in headers.items()}
         environment = self._followed(written["environment"], f"upstreams.{self.name}.environment")
         self._environment = {name: str(value) for name, value in environment.items()}
-        in_plain_text = named_secrets([settings, headers, environment])
+        marked = compile_marked(schema)
+        in_plain_text = [
+            *named_secrets([settings, headers, environment]),
+            *(marked(self.settings) if marked is not None else ()),
+            *_of_cookies(self.headers),
+        ]
         for masked in (self._secrets, self._known):
-            masked.add(*in_plain_text)
+            masked.add(*(text for text in in_plain_text if not is_everyday(text)))
 
     def http(self, url: str = "", *, timeout_s: float = 30.0, max_bytes: int = 64_000_000) -> Any:
         from tavern_core.upstreams.http_client import client
@@ -251,6 +256,15 @@ def _secrets_of(text: str) -> Iterator[str]:
             waiting += [(item, is_secret) for item in value]
         elif is_secret and isinstance(value, str):
             yield value
+
+
+def _of_cookies(headers: Mapping[str, str]) -> Iterator[str]:
+    """The values of cookies that are secret by their names, or can be no ordinary text."""
+    for name, value in headers.items():
+        for cookie in value.split(";") if name.lower() == "cookie" else ():
+            key, _, content = cookie.strip().partition("=")
+            if is_secret_name(key) or _TOKEN.fullmatch(content):
+                yield content
 
 
 def _header(value: str, place: str) -> str:

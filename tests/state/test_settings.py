@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import threading
 from collections.abc import Mapping
@@ -699,6 +700,35 @@ def test_of_secrets_that_are_renewed_the_last_ones_of_each_owner_are_masked() ->
         known.renew("docs", f"token-{number}", f"refresh-{number}")
     assert known.mask_text("fixed-secret other-token token-99 refresh-98") == "*** *** *** ***"
     assert len(known.values) < 20 and "token-1" not in known.values
+
+
+def basic(text: str) -> str:
+    return "Basic " + base64.b64encode(text.encode()).decode()
+
+
+@pytest.mark.parametrize(
+    ("header", "masked", "shown"),
+    [
+        ("Bearer abc-1234", ["abc-1234"], []),
+        ("Bearer secret", ["Bearer secret"], ["secret"]),
+        ("Bearer example", [], ["example"]),
+        ("Key fal-1234", ["fal-1234"], []),
+        ("DeepL-Auth-Key 279a2e9d-83b3-c416", ["279a2e9d-83b3-c416"], []),
+        ("name kowalski", ["name kowalski"], ["kowalski"]),
+        (basic("ann:pass-of-ann"), ["ann:pass-of-ann", "pass-of-ann"], ["ann"]),
+        (basic("user:password"), ["user:password"], ["password", "user"]),
+        (basic("sk_live_1234:"), ["sk_live_1234"], []),
+        (basic("sk_live_1234:X"), ["sk_live_1234"], []),
+        (basic(":pat-of-ann"), ["pat-of-ann"], []),
+    ],
+)
+def test_the_credentials_of_a_header_are_masked_alone_but_no_everyday_words(
+    header: str, masked: list[str], shown: list[str]
+) -> None:
+    known = KnownSecrets()
+    known.add(header)
+    assert [known.mask_text(text) for text in (header, *masked)] == ["***"] * (1 + len(masked))
+    assert [known.mask_text(text) for text in shown] == shown
 
 
 def test_known_secrets_are_masked_wherever_they_stand() -> None:

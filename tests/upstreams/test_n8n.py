@@ -734,6 +734,23 @@ async def test_a_secret_that_no_header_can_have_is_in_no_error(
     assert not any(b"pass-phr" in path.read_bytes() for path in stored if path.is_file())
 
 
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Accept": "application/json"},
+        {"X-Api-Key": "kind"},
+        {"X-Api-Key": "postgres"},
+        {"Cookie": "theme=application; lang=json"},
+    ],
+)
+async def test_everyday_words_in_headers_blank_nothing_out(tmp_path: Path, headers: dict[str, str]) -> None:
+    async with N8nStub() as n8n:
+        n8n.webhooks["POST good"] = answers({"kind": "application/json", "db": "postgres"})
+        upstream = {**entry(n8n, good={"path": "good"}), "headers": headers}
+        async with opened(tmp_path, {"n8n": upstream}) as host:
+            assert (await host.invoke("n8n:good", {})).value == {"kind": "application/json", "db": "postgres"}
+
+
 BASIC = "Basic " + base64.b64encode(b"ann:password-of-ann").decode()
 REPEATED: dict[str, tuple[dict[str, Any], str]] = {
     "a key in plain text": ({"settings": {"apiKey": "key-of-ann-1"}}, "key-of-ann-1"),
@@ -741,6 +758,7 @@ REPEATED: dict[str, tuple[dict[str, Any], str]] = {
     "the token of a header": ({"headers": {"Authorization": "Bearer tokenofann1"}}, "tokenofann1"),
     "the token of a header by reference": ({"headers": {"Authorization": {"$env": "HEADER_OF_TESTS"}}}, "tokenofann2"),
     "the password of a header": ({"headers": {"Authorization": BASIC}}, "password-of-ann"),
+    "a cookie in plain text": ({"headers": {"Cookie": "theme=light; sessionid=cookieofann1"}}, "cookieofann1"),
 }
 
 

@@ -249,6 +249,11 @@ def test_a_call_that_a_gate_makes_within_a_resumed_job_needs_its_own_approval_an
         assert (inner, seen) == (["input_required"], [(1, ""), (1, "run 7")])
 
 
+def test_a_setting_that_the_adapter_marks_as_secret_is_masked_in_plain_text(tmp_path: Path) -> None:
+    with opened(System(answer=lambda *_: "it was pat-of-ann"), tmp_path, settings={"pat": "pat-of-ann"}) as host:
+        assert host.invoke_sync("toy:echo", {"x": 1}).value == "it was ***"
+
+
 def test_a_refused_connection_is_the_error_of_its_caller_alone(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -18,7 +18,11 @@ INTEGER = {"type": "object", "properties": {"x": {"type": "integer"}}, "required
 ECHO = UpstreamTool("echo", "Says it again.", INTEGER)
 SETTINGS = {
     "type": "object",
-    "properties": {"key": {"type": "string"}, "times": {"type": "integer", "default": 2}},
+    "properties": {
+        "key": {"type": "string"},
+        "times": {"type": "integer", "default": 2},
+        "pat": {"type": "string", "writeOnly": True},
+    },
     "additionalProperties": False,
 }
 

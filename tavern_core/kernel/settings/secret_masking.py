@@ -17,6 +17,7 @@ from tavern_core.model.secret_references import is_reference
 from tavern_core.schema.redact import MASK, compile_redactor, redact_text
 from tavern_core.schema.secret_encodings import forms, secret_redactor
 from tavern_core.schema.secret_names import is_secret_name
+from tavern_core.schema.secret_scanning import is_prose
 
 if TYPE_CHECKING:
     from tavern_core.model.settings import SettingItem
@@ -25,8 +26,11 @@ SHORTEST: Final = 6
 """Shorter strings are not searched for: masking every ``1`` would hide everything and protect nothing."""
 _GENERATIONS: Final = 4
 """Of secrets that are renewed: a call that is under way may still be answered with a token of before."""
-_OF_HEADER: Final = re.compile(r"(?:bearer|basic|token|api-?key)\s+(\S+)", re.IGNORECASE)
+_OF_HEADER: Final = re.compile(
+    r"(?:bearer|basic|token|key|api-?key)\s+(?P<named>\S+)|[a-z][\w-]*\s+(?P<long>(?=\S*\d)\S{16,})", re.IGNORECASE
+)
 """The value of a header: a scheme and what is secret. Who receives it repeats either."""
+_EVERYDAY: Final = re.compile(r"[a-z]{1,8}")
 _redact: Final = compile_redactor()
 
 
@@ -95,7 +99,8 @@ class KnownSecrets:
 def _texts(values: Iterable[Any]) -> frozenset[str]:
     texts = [str(v) for v in values if isinstance(v, str | int) and not isinstance(v, bool)]
     found = {text.strip() for value in texts for text in (value, *value.splitlines())}
-    found |= {part for text in found if (header := _OF_HEADER.fullmatch(text)) for part in _parts(header[1])}
+    headers = [header[header.lastgroup or 0] for text in found if (header := _OF_HEADER.fullmatch(text))]
+    found |= {part for credentials in headers for part in _parts(credentials) if not is_everyday(part)}
     return frozenset(text for text in found if len(text) >= SHORTEST)
 
 
@@ -106,7 +111,13 @@ def _parts(credentials: str) -> list[str]:
     except ValueError:
         return [credentials]
     user, colon, password = both.partition(":")
-    return [credentials, both, password] if user and colon else [credentials]
+    # A key alone stands in the place of the user or of the password; beside it is nothing, or one sign.
+    return [credentials, both, password if len(password) > 1 else user] if colon else [credentials]
+
+
+def is_everyday(text: str) -> bool:
+    """True for a word of ordinary text (`password`, `postgres`): if it were masked, answers would be blanked out for no protection."""
+    return _EVERYDAY.fullmatch(text) is not None or is_prose(text)
 
 
 class MaskingFilter(logging.Filter):
