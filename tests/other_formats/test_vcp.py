@@ -29,6 +29,10 @@ NAMES_ITSELF = """\
 import json, sys
 print(json.dumps({"status": "success", "result": json.load(sys.stdin)["command"]}))
 """
+SAYS_ITS_WORDS = """\
+import json, sys
+print(json.dumps({"status": "success", "result": sys.argv[1:]}))
+"""
 NOTES = """\
 const chunks = [];
 process.stdin.on('data', (chunk) => chunks.push(chunk));
@@ -229,9 +233,17 @@ def test_everything_else_is_listed_with_the_reason_why_it_is_no_tool(project: Pr
 
 @pytest.mark.parametrize(
     "command",
-    ["bun run run.py", "deno run -A run.py", "python .\\run.py", "python.exe -u run.py", "python sub\\run.py"],
+    [
+        "bun run run.py",
+        "deno run -A run.py",
+        "python .\\run.py",
+        "python.exe -u run.py",
+        "python sub\\run.py",
+        ["python", ".\\run.py"],
+        ["python.exe", "sub\\run.py"],
+    ],
 )
-def test_usual_ways_to_write_a_program_are_understood(project: Project, command: str) -> None:
+def test_usual_ways_to_write_a_program_are_understood(project: Project, command: str | list[str]) -> None:
     project.vcp("Usual", file="sub/run.py" if "sub" in command else "run.py", entryPoint={"command": command})
     with project.host() as tavern:
         assert tavern.plugins["usual"].state == "pending_consent", tavern.plugins["usual"].reason
@@ -254,6 +266,13 @@ def test_a_manifest_that_cannot_be_read_names_a_command_that_shows_why(project: 
         assert "nothing describes the skill" in refused and "tavern skills check skill-odd" in refused
         with pytest.raises(UsageError, match="cannot be used"):
             tavern.wait(tavern.skills.trust("odd"))
+
+
+@pytest.mark.slow
+def test_a_backslash_that_is_no_part_of_a_path_stays(project: Project) -> None:
+    project.vcp("Usual", SAYS_ITS_WORDS, entryPoint={"command": r'python .\run.py "\d+"'})
+    with project.host() as tavern:
+        assert value(tavern.invoke_sync("usual:do")) == [r"\d+"]
 
 
 @pytest.mark.slow

@@ -45,7 +45,9 @@ _NEEDS_VCP: Final[Mapping[str, str]] = {
     "messagePreprocessor": "it changes messages on their way through VCP",
 }
 """Why plugins of these types need VCP itself."""
-_WINDOWS_RUNNER: Final = re.compile(r"(python3?|node|bun|deno)\.exe(?=\s)")
+_WINDOWS_RUNNER: Final = re.compile(r"(python3?|node|bun|deno)\.exe(?=\s|\Z)")
+_WINDOWS_PATH: Final = re.compile(r"(?<=[\w.:])\\(?=[\w.])")
+"""A backslash between two folders, and not before a sign that it guards (`"\\d+"`)."""
 
 
 def read_vcp(content: bytes, folder: str, files: PluginFiles) -> Translated:
@@ -127,11 +129,11 @@ class _Reading:
         entry = self._part("entryPoint")
         command, script = entry.get("command"), entry.get("script")
         if isinstance(command, str) and command.strip():
-            return _WINDOWS_RUNNER.sub(r"\1", command.strip().replace("\\", "/"))  # many are written for Windows
+            return _portable(command.strip())
         if isinstance(command, list) and command and all(isinstance(word, str) for word in command):
-            return tuple(command)
+            return tuple(map(_portable, command))
         runner = {"python": "python", "nodejs": "node", "node": "node"}.get(str(entry.get("type")), "")
-        return (runner, script) if runner and isinstance(script, str) and script.strip() else ""
+        return (runner, _portable(script)) if runner and isinstance(script, str) and script.strip() else ""
 
     def _timeout(self) -> int | None:
         written = self._part("communication").get("timeout")
@@ -217,6 +219,13 @@ class _Reading:
 
     def _warn(self, path: Path, message: str) -> None:
         self._findings.append(Finding(CODE, message, "", self._document.locate(path), "warning"))
+
+
+def _portable(command: str) -> str:
+    """A command, or a word of one, that may be written for Windows."""
+    if (runner := _WINDOWS_RUNNER.match(command)) is not None:
+        command = runner[1] + command[runner.end() :]
+    return _WINDOWS_PATH.sub("/", command)
 
 
 def _identifier(command: Any) -> str:
