@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from pydantic_core import from_json
 
+from tavern_core.contract.trace_context import trace_headers
 from tavern_core.errors import CallTimeout, Outcome, OutputTooLarge, UpstreamError
 from tavern_core.frozen_dataclass import dataclass
 
@@ -110,6 +111,8 @@ async def exchange(
     if outcome is None:
         outcome = "none" if method in _READING else "unknown"
     who = str(http.base_url).partition("?")[0].rstrip("/")  # a query may hold a key
+    if trace := trace_headers():
+        options["headers"] = {**trace, **(options.get("headers") or {})}
     with failures(who, outcome):
         async with http.stream(method, path, **options) as response:
             body = bytearray()

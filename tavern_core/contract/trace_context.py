@@ -25,11 +25,15 @@ def trace_headers() -> Mapping[str, str]:
     """`traceparent`, and `tracestate` if there is one, of what runs now; empty without a trace."""
     if _API not in sys.modules:
         return _passed.get()
+    from opentelemetry.trace import get_current_span
+
+    if not get_current_span().get_span_context().is_valid:
+        return _passed.get()
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
     found: dict[str, str] = {}
     TraceContextTextMapPropagator().inject(found)
-    return found or _passed.get()
+    return found
 
 
 def traceparent_of(trace_id: str) -> Mapping[str, str]:

@@ -20,7 +20,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from tavern_core import Budget, CallContext, Plugin, Tavern, ToolContext, ToolResult, tool
 from tavern_core.errors import UpstreamError, UsageError
 from tests import programs
+from tests.mcp_server.shop import ERAS as MCP_ERAS
+from tests.mcp_server.shop import client, open_shop
+from tests.server.desk import served
 from tests.state.processes import run, start
+from tests.upstreams.mcp_hosts import ERAS, program
+from tests.upstreams.mcp_hosts import host as mcp_host
+from tests.upstreams.n8n_stub import N8nStub, answers
+from tests.upstreams.opening import opened as upstream_host
 
 EXPORTER = InMemorySpanExporter()
 
@@ -386,6 +393,78 @@ def test_the_trace_of_a_call_reaches_scripts_and_workers(elsewhere: Tavern, name
     (span,) = [span for span in EXPORTER.get_finished_spans() if span.name == f"execute_tool {name}"]
     expected = f"00-{span.context.trace_id:032x}-{span.context.span_id:016x}-01"
     assert result.unwrap() == {"traceparent": expected, "tracestate": state}
+
+
+PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+def the_span(tool: str) -> Any:
+    (span,) = [span for span in EXPORTER.get_finished_spans() if span.name == f"execute_tool {tool}"]
+    return span
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("era", ERAS)
+def test_the_trace_of_a_call_reaches_an_mcp_server(tmp_path: Path, era: str) -> None:
+    EXPORTER.clear()
+    log = tmp_path / "server.log"
+    entry = {"command": program("mini_mcp.py", era, str(log)), "trusted": True}
+    with mcp_host(tmp_path / "home", mini=entry) as host:
+        host.upstreams.refresh_sync("mini")
+        token = context.attach(TraceContextTextMapPropagator().extract({"traceparent": PARENT, "tracestate": "v=1"}))
+        try:
+            assert host.invoke_sync("mini:echo", {"text": "hi"}).ok
+        finally:
+            context.detach(token)
+    span = the_span("mini:echo")
+    assert [line for line in log.read_text().split("\n") if line.startswith("trace")] == [
+        f"trace {PARENT[:36]}{span.context.span_id:016x}-01 v=1"
+    ]
+
+
+@pytest.mark.slow
+def test_the_trace_of_a_call_is_a_header_of_requests_to_upstreams(tmp_path: Path) -> None:
+    EXPORTER.clear()
+    ann = CallContext(principal="user:ann", trace_id=PARENT, permissions=frozenset({"network", "workflow"}))
+
+    async def headers() -> dict[str, str]:
+        async with N8nStub() as n8n:
+            n8n.webhooks["POST slack"] = answers({"ok": True})
+            upstream = {"kind": "n8n", "url": n8n.url, "settings": {"webhooks": {"slack": {"path": "slack"}}}}
+            async with upstream_host(tmp_path, {"n8n": upstream}) as host:
+                assert (await host.invoke("n8n:slack", {}, context=ann)).ok
+            return n8n.headers[-1]
+
+    sent = asyncio.run(headers())["traceparent"]
+    assert sent == f"{PARENT[:36]}{the_span('n8n:slack').context.span_id:016x}-01"
+
+
+@pytest.mark.slow
+def test_a_request_to_a_server_names_the_trace_that_its_call_belongs_to(tmp_path: Path) -> None:
+    EXPORTER.clear()
+    with served(tmp_path) as desk:
+        path, token = "/api/tools/desk:echo/invoke", desk.token()
+        assert desk.send("POST", path, token, {"arguments": {"text": "a"}}, traceparent=PARENT).status_code == 200
+        span = the_span("desk:echo")
+        assert desk.send("POST", path, token, {"arguments": {"text": "b"}}, traceparent="00-no-trace").status_code == 200
+        logged = [record.data.get("traceId") for record in desk.tavern.logs.records("TOOL_CALLED")]
+    assert (f"{span.context.trace_id:032x}", f"{span.parent.span_id:016x}") == tuple(PARENT.split("-")[1:3])
+    assert logged == [PARENT, None]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("era", MCP_ERAS)
+def test_a_call_of_an_mcp_client_names_the_trace_that_it_belongs_to(tmp_path: Path, era: str) -> None:
+    EXPORTER.clear()
+
+    async def call(url: str, token: str) -> None:
+        context.attach(TraceContextTextMapPropagator().extract({"traceparent": PARENT}))
+        async with client(url, token, era) as session:  # the client of the library sends its current trace
+            assert not (await session.call_tool("shop__price", {"item": "tea"})).is_error
+
+    with open_shop(tmp_path) as (url, tavern, _):
+        asyncio.run(call(url, tavern.tokens.create("agent:plain")[1]))
+    assert f"{the_span('shop:price').context.trace_id:032x}" == PARENT.split("-")[1]
 
 
 def test_the_log_tells_in_numbers_how_tools_did(tmp_path: Path) -> None:

@@ -59,7 +59,10 @@ class Call:
         self.arguments: dict[str, Any] = params.get("arguments", {})
         self.responses: dict[str, Any] = params.get("inputResponses", {})
         self.state = params.get("requestState")
-        self.token = params.get("_meta", {}).get("progressToken")
+        meta = params.get("_meta", {})
+        self.token = meta.get("progressToken")
+        if trace := meta.get("traceparent"):
+            log(f"trace {trace} {meta.get('tracestate')}")
 
     def progress(self, done: float, total: float, message: str) -> None:
         params = {"progressToken": self.token, "progress": done, "total": total, "message": message}

@@ -48,7 +48,7 @@ async def invoke(exchange: Exchange) -> Response:
         ENTRY_POINT,
         exchange.path["id"],
         body.get("arguments") or {},
-        context=exchange.holder.context(),
+        context=exchange.context,
         purpose=body.get("purpose", ""),
         idempotency_key=_key(exchange, body),
         job=body.get("job", False),
@@ -61,7 +61,7 @@ async def invoke(exchange: Exchange) -> Response:
 async def tam(exchange: Exchange) -> Response:
     """Make the calls in a text."""
     body = await exchange.json(TAM)
-    outcome = await exchange.tavern.run_text(body["text"], context=exchange.holder.context())
+    outcome = await exchange.tavern.run_text(body["text"], context=exchange.context)
     return json_response(outcome.to_json())
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.datastructures import QueryParams
 from starlette.requests import ClientDisconnect, HTTPConnection
 from starlette.types import Receive
 
+from tavern_core.contract.trace_context import traceparent_of
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.access.tokens import Token
 from tavern_core.kernel.text.json_document import read_json
@@ -18,6 +20,7 @@ from tavern_core.server.api.problem import Problem
 
 if TYPE_CHECKING:
     from tavern_core.host import Tavern
+    from tavern_core.model.call import CallContext
     from tavern_core.model.config import ServerConfig
     from tavern_core.server.api.etag_cache import KeptAnswer, KeptAnswers
     from tavern_core.server.api.event_feed import EventFeed
@@ -63,6 +66,13 @@ class Exchange:
         """Whose request it is."""
         assert self.caller is not None
         return self.caller
+
+    @property
+    def context(self) -> CallContext:
+        """The caller of calls that this request makes, in the trace that its header `traceparent` names."""
+        context = self.holder.context()
+        trace = traceparent_of(self.connection.headers.get("traceparent", ""))
+        return replace(context, trace_id=trace["traceparent"]) if trace else context
 
     @property
     def query(self) -> QueryParams:

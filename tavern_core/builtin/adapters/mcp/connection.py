@@ -54,6 +54,7 @@ from tavern_core.builtin.adapters.mcp.stdio import stdio_streams
 from tavern_core.builtin.adapters.mcp.tasks import EXTENSION, result_of_task
 from tavern_core.builtin.adapters.mcp.watching import watch_list
 from tavern_core.contract.adapters import Listing, Upstream, UpstreamCall, UpstreamTool
+from tavern_core.contract.trace_context import trace_headers
 from tavern_core.errors import CallError, ConnectionLost, TavernError, UpstreamError
 from tavern_core.model.call import owner_of
 from tavern_core.model.result import ToolResult
@@ -248,8 +249,8 @@ class McpConnection(Documents):
         def failed(number: int, error: MCPError) -> CallError:
             return self._failed.get(number) or failure_of(error, tool or method, tool)
 
-        if self._is_modern:
-            params = {**params, "_meta": self._meta}
+        if meta := {**self._meta, **trace_headers()}:
+            params = {**params, "_meta": meta}
         sent = {} if self._upstream.command else self._http_headers(method, name, headers or {})
         return await self._requests.ask(method, params, sent, progress, failed)
 
