@@ -6,7 +6,8 @@ from typing import Any, Final
 
 from tavern_core.cli.session import Session, command
 
-_COLUMNS: Final = ("limit", "rate", "used", "at a time", "retries", "cache", "breaker")
+_COLUMNS: Final = ("limit", "rate", "used", "at a time", "retries", "times", "cache", "breaker")
+_TIMES: Final = (("attemptMs", "attempt"), ("idleMs", "idle"), ("inlineMs", "job after"))
 
 
 @command()
@@ -26,6 +27,7 @@ def _row(limit: dict[str, Any]) -> tuple[str, ...]:
         "" if limit["used"] is None else str(limit["used"]),
         places,
         str(limit.get("retries", "")),
+        ", ".join(f"{word} {limit[key] / 1000:g} s" for key, word in _TIMES if key in limit),
         f"{limit['cacheMs'] / 1000:g} s" if "cacheMs" in limit else "",
         rest or "",
     )

@@ -844,9 +844,20 @@ def test_a_try_does_not_see_what_an_earlier_one_did_to_its_arguments(tmp_path: P
     assert seen == [[1, 2], [1, 2]]
 
 
-@pytest.mark.parametrize(("callers", "also"), [({}, ""), ({"*": {"rate": "8/s"}}, ", limits.callers")])
+@pytest.mark.parametrize(
+    ("callers", "rate", "places"),
+    [
+        ({}, "", ""),
+        ({"*": {"rate": "8/s"}}, ", 8/s (limits.callers.*)", ""),
+        (
+            {"*": {"rate": "8/s"}, "role:batch": {"concurrency": 1}},
+            ", 8/s (limits.callers.*)",
+            ", 1 at a time (limits.callers.role:batch)",
+        ),
+    ],
+)
 def test_limits_of_a_tool_file_and_of_the_configuration_are_steps_of_its_plan(
-    tmp_path: Path, callers: dict[str, Any], also: str
+    tmp_path: Path, callers: dict[str, Any], rate: str, places: str
 ) -> None:
     @tool(read_only=True, limits={"rate": "5/s", "cache_ms": 1000, "breaker": {}, "attempt_ms": 400, "idle_ms": 500})
     def busy() -> int:
@@ -859,15 +870,15 @@ def test_limits_of_a_tool_file_and_of_the_configuration_are_steps_of_its_plan(
     at = steps.index("execute")
     assert steps[at - 6 : at] == ["result_cache", "breaker", "rate", "concurrency", "retry", "deadlines"]
     assert words["deadlines"] == "ends an attempt after 0.4 s and what says nothing for 0.5 s"
-    assert words["rate"] == f"9/s (limits.tools.busy){also}"
-    assert words["concurrency"] == f"3 at a time (limits.tools.busy){also}"
+    assert words["rate"] == f"9/s (limits.tools.busy){rate}"
+    assert words["concurrency"] == f"3 at a time (limits.tools.busy){places}"
 
 
 @pytest.mark.slow
 def test_the_command_line_shows_limits_and_what_is_used(tmp_path: Path) -> None:
     folder = tmp_path / "plugins" / "echo"
     folder.mkdir(parents=True)
-    limits = {"rate": "3/hour", "concurrency": 1, "breaker": {"failures": 4}}
+    limits = {"rate": "3/hour", "concurrency": 1, "breaker": {"failures": 4}, "attemptMs": 500_000, "inlineMs": 20_000}
     (folder / "plugin.yaml").write_text("name: echo\nversion: '1'\ntools: {entry: ./tools}\n", encoding="utf-8")
     (folder / "tools").mkdir()
     (folder / "tools" / "say.tool.json").write_text(
@@ -892,7 +903,9 @@ def test_the_command_line_shows_limits_and_what_is_used(tmp_path: Path) -> None:
     assert [(row["place"], row["rate"], row["used"]) for row in shown] == [
         ("limits.callers.*", "9/s", None), ("the tool echo:say", "3/hour", 1),
     ]  # fmt: skip
-    assert "3/hour" in tavern("limits").stdout
+    shown_row = tavern("limits").stdout.split("\n")[-2]
+    assert "3/hour" in shown_row
+    assert "attempt 500 s, job after 20 s" in shown_row
     codes = [tavern("tools", "call", "echo:say").returncode for _ in range(3)]
     assert codes == [0, 0, 1]
 

@@ -105,12 +105,15 @@ class Governor:
         if self.breaker is not None:
             rule = self.breaker.rule
             found.append(("breaker", f"after {rule.failures} failures in a row no calls for {rule.rest_ms / 1000:g} s"))
-        if self.rates or self.is_personal:
-            reported = [f"{rate.written} ({rate.place})" for rate in self.rates]
-            found.append(("rate", ", ".join([*reported, *(["limits.callers"] if self.is_personal else [])])))
-        if self.places or self.is_personal:
-            reported = [f"{place.slots.size} at a time ({place.place})" for place in self.places]
-            found.append(("concurrency", ", ".join([*reported, *(["limits.callers"] if self.is_personal else [])])))
+        callers = self.table.of_callers()
+        rates = [f"{rate.written} ({rate.place})" for rate in self.rates]
+        rates += [f"{limits.rate} ({place})" for place, limits in callers if limits.rate is not None]
+        if rates:
+            found.append(("rate", ", ".join(rates)))
+        places = [f"{place.slots.size} at a time ({place.place})" for place in self.places]
+        places += [f"{one.concurrency} at a time ({place})" for place, one in callers if one.concurrency is not None]
+        if places:
+            found.append(("concurrency", ", ".join(places)))
         if self.retries:
             found.append(("retry", f"up to {self.retries} further attempts, where doing it again does no harm"))
         times = [f"an attempt after {self.attempt_s:g} s"] if self.attempt_s else []
@@ -323,6 +326,10 @@ class LimitTable:
         return tuple(rates), tuple(places)
 
     # For people ----------------------------------------------------------------------------------------------------------
+
+    def of_callers(self) -> list[tuple[str, ToolLimits]]:
+        """(where it stands, limits) of each entry of `limits.callers`."""
+        return [(f"limits.callers.{key}", limits) for key, limits in self._callers.items()]
 
     def breakers(self) -> dict[str, CircuitBreaker]:
         """Breakers by what they guard."""
