@@ -37,6 +37,7 @@ DOOR: Final = "cli"
 @click.option("--timeout-ms", type=click.IntRange(1), metavar="N", help="Deadline of the call in milliseconds.")
 @click.option("--dry-run", is_flag=True, help="Show what would happen, and print a token for --commit.")
 @click.option("--commit", "token", metavar="TOKEN", help="Make the call that a dry run planned.")
+@click.option("--job", is_flag=True, help="Make the call as a job, and follow it.")
 @click.option("--trace", is_flag=True, help="Show each step of the call and how long it took, on stderr.")
 @click.option("--key", metavar="KEY", help="Idempotency key: equal calls with it run once.")
 @click.option("--purpose", default="", metavar="TEXT", help="The reason, for the audit log.")
@@ -51,6 +52,7 @@ def call(
     timeout_ms: int | None,
     dry_run: bool,
     token: str | None,
+    job: bool,
     trace: bool,
     key: str | None,
     purpose: str,
@@ -60,8 +62,8 @@ def call(
     `tavern tools show ID` lists the parameters of a tool. A value gets the type that the tool declares for it. Write lists and
     objects as JSON. For a parameter that takes an artifact, `@FILE` stores FILE as one and passes its address.
     """
-    if token is not None and (dry_run or trace or timeout_ms is not None):
-        other = "--dry-run" if dry_run else "--trace" if trace else "--timeout-ms"
+    if token is not None and (dry_run or job or trace or timeout_ms is not None):
+        other = "--dry-run" if dry_run else "--job" if job else "--trace" if trace else "--timeout-ms"
         raise UsageError(f"--commit and {other} do not go together", hint=f"give {other} to the call without --commit")
     texts, whole = named((*words, *given)), json_arguments(json_args)
     if both := sorted(texts.keys() & whole.keys()):
@@ -82,6 +84,7 @@ def call(
             timeout_ms=timeout_ms,
             idempotency_key=key,
             dry_run=dry_run,
+            job=job,
             trace=trace,
         )
     if trace and not session.as_json:

@@ -1540,6 +1540,23 @@ def test_the_command_line_resumes_a_job(command: str, tmp_path: Path) -> None:
     assert json.loads(done.stdout)["result"]["value"] == 5
 
 
+@pytest.mark.slow
+def test_the_command_line_makes_a_call_as_a_job_that_may_be_approved_later(tmp_path: Path) -> None:
+    (tmp_path / "tavern.yaml").write_text("approval: {ask: ['system:*']}", encoding="utf-8")
+
+    def tavern(*words: str) -> Any:
+        return programs.tavern(*words, cwd=tmp_path, home=tmp_path / "kept")
+
+    asks = tavern("tools", "call", "system:get_current_time", "--job", "--json")
+    job = json.loads(asks.stdout)["value"]["jobId"]
+    assert asks.returncode == 3
+    assert tavern("jobs", "answer", job, "true").returncode == 0
+    done = tavern("jobs", "resume", job, "--json")
+    assert json.loads(done.stdout)["result"]["ok"], done.stderr
+    refused = tavern("tools", "call", "system:get_current_time", "--commit", "plan-0", "--job")
+    assert (refused.returncode, "--commit and --job do not go together" in refused.stderr) == (2, True)
+
+
 class Keyed:
     """A tool whose jobs have keys, in a home that others may open, too."""
 
