@@ -177,6 +177,23 @@ def test_each_call_is_a_span_with_what_belongs_to_it_inside(tmp_path: Path) -> N
 
 
 @tool
+def clear() -> None:
+    """Clear the table."""
+
+
+@pytest.mark.parametrize("written", ["t:clear", "t.clear", "t/clear"])
+def test_a_span_names_and_describes_the_tool_however_its_caller_writes_it(tmp_path: Path, written: str) -> None:
+    EXPORTER.clear()
+    with Tavern.open({}, home=tmp_path / "home", plugins=[Plugin([clear], name="t")]) as host:
+        assert host.invoke_sync(written).ok
+    (span,) = EXPORTER.get_finished_spans()
+    assert span.name == "execute_tool t:clear"
+    assert span.attributes is not None
+    assert span.attributes["gen_ai.tool.name"] == "t:clear"
+    assert span.attributes["gen_ai.tool.description"] == "Clear the table."
+
+
+@tool
 def shows_trace(ctx: ToolContext) -> dict[str, str]:
     return dict(ctx.trace_headers)
 

@@ -18,7 +18,9 @@ from tavern_core.model.result import ToolResult
 
 if TYPE_CHECKING:
     from tavern_core.kernel.observability.metrics import Metrics
+    from tavern_core.model.tool import ToolSpec
 
+_LONGEST_DESCRIPTION: Final = 1_000
 _SDK: Final = "opentelemetry.sdk.trace"
 _modules: Final = sys.modules
 
@@ -82,6 +84,9 @@ class ObservedPipeline(Pipeline):
                 spans.fail(span, "CANCELLED")
                 raise
             spans.end(span, result)
+            found = written if (trace := result._trace) is None else trace[0]
+            if span.is_recording() and (plan := self.ready(found)) is not None:
+                spans.describe(span, plan.spec)
         return result
 
     async def _counted(self, metrics: Metrics, call: Coroutine[Any, Any, ToolResult], written: str) -> ToolResult:
@@ -147,6 +152,13 @@ class Spans:
             span.set_attribute("gen_ai.tool.call.id", result.call_id)
         if result.error is not None:
             self.fail(span, result.error.kind)
+
+    def describe(self, span: Any, tool: ToolSpec) -> None:
+        """Name the tool by its id, however its caller wrote it, and say what it does."""
+        span.update_name(f"execute_tool {tool.id}")
+        span.set_attribute("gen_ai.tool.name", tool.id)
+        if tool.description:
+            span.set_attribute("gen_ai.tool.description", tool.description[:_LONGEST_DESCRIPTION])
 
     def fail(self, span: Any, kind: str) -> None:
         """Say that the call failed."""
