@@ -26,3 +26,8 @@ def run(*words: str) -> tuple[dict[str, tuple[int, int]], str]:
     summary = written.rpartition("=== SUMMARY ===")[2]
     lines = re.findall(r"[✓✗~] ([\w-]+): (\d+) passed, (\d+) failed", summary)
     return {name: (int(passed), int(failed)) for name, passed, failed in lines}, written
+
+
+def not_scored(written: str) -> set[str]:
+    """The scenarios that a suite ran although the revision does not require them."""
+    return set(re.findall(r"[✓✗~] ([\w/.-]+) \((?:extension|added-after-release|pending)\)", written))

@@ -1,9 +1,11 @@
-"""An HTTP server that answers MCP requests in one evil way, in a thread of the test."""
+"""An HTTP server that answers MCP requests in one evil way, in a thread of the test or as ``evil_http.py SOCKET MODE [strict]``."""
 
 from __future__ import annotations
 
 import gzip
 import json
+import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -122,6 +124,21 @@ def _parts(self: Handler, number: Any) -> None:
     self.reply(200, result(number, {"content": [{"type": "text", "text": "x"}] * 200_000}))
 
 
+def _large(kind: str, before: bytes, after: bytes = b"") -> Answer:
+    """Many bytes in one message, within the limit of a message."""
+
+    def answer(self: Handler, number: Any) -> None:
+        beginning = (b"data: " if kind == EVENTS else b"") + before.replace(b"ID", str(number).encode())
+        ending = after + (b"\n\n" if kind == EVENTS else b"")
+        self.reply(200, beginning + b"\\n" * 1_900_000 + ending, kind)
+
+    return answer
+
+
+WRONG: Final = b'{"jsonrpc":"2.0","id":ID,"resalt":"', b'"}'
+"""Before and after a long text: no message, although it looks like one."""
+
+
 def _status(status: int, **headers: str) -> Answer:
     def answer(self: Handler, number: Any) -> None:
         self.reply(status, b"<h1>no</h1>", "text/html", **headers)
@@ -143,6 +160,10 @@ EVIL: Final[dict[str, Answer]] = {
     "cut-events": _cut_events,
     "never-answers": _silent,
     "many-parts": _parts,
+    "large-garbage": _large(JSON, b"x"),
+    "large-wrong": _large(JSON, *WRONG),
+    "large-garbage-event": _large(EVENTS, b"x"),
+    "large-wrong-event": _large(EVENTS, *WRONG),
     "html": _status(200),
     "no-kind": lambda self, number: self.reply(200, result(number, WELL), ""),
     "other-packing": lambda self, number: self.reply(200, result(number, WELL), content_encoding="br"),
@@ -158,13 +179,16 @@ EVIL: Final[dict[str, Answer]] = {
 }
 
 
+def handler(mode: str, *, strict: bool) -> type[Handler]:
+    return type("Evil", (Handler,), {"evil": staticmethod(EVIL[mode]), "is_strict": strict})
+
+
 @contextmanager
 def serving(mode: str, *, strict: bool = False) -> Iterator[str]:
     """The address of a server that is evil in this way."""
     stopping.clear()
     seen_headers.clear()
-    handler = type("Evil", (Handler,), {"evil": staticmethod(EVIL[mode]), "is_strict": strict})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler(mode, strict=strict))
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
@@ -175,3 +199,11 @@ def serving(mode: str, *, strict: bool = False) -> Iterator[str]:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+if __name__ == "__main__":
+    alone = ThreadingHTTPServer(
+        ("127.0.0.1", 0), handler(sys.argv[2], strict="strict" in sys.argv), bind_and_activate=False
+    )
+    alone.socket = socket.socket(fileno=int(sys.argv[1]))
+    alone.serve_forever()

@@ -77,6 +77,12 @@ def page(params: dict[str, Any]) -> dict[str, Any]:
     return {"tools": [tool("good"), tool("bad")]}
 
 
+def initialized() -> dict[str, Any]:
+    """What a server of the old era says first."""
+    said = {"protocolVersion": "1999-01-01", "serverInfo": {"name": "evil", "version": "1"}}
+    return {**said, "capabilities": {}} if MODE == "old-version" else {**said, "instructions": "\n" * 3_000_000}
+
+
 def discovered() -> dict[str, Any]:
     versions = ["1999-01-01"] if MODE == "unknown-version" else ["2026-07-28"]
     return {
@@ -187,7 +193,9 @@ def main() -> None:
         number, method, params = message.get("id"), message.get("method"), message.get("params", {})
         if number is None or method is None:
             continue
-        if method == "server/discover":
+        if MODE in ("old-version", "wrong-start") and method == "initialize":
+            say({"id": number, "result": initialized()})
+        elif method == "server/discover" and MODE not in ("old-version", "wrong-start"):
             say({"id": number, "result": discovered()})
         elif method == "tools/list":
             say({"id": number, "result": page(params)})

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -12,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tavern_core import Tavern
+from tavern_core.errors import TavernError
 from tests.programs import Program
 
 HERE: Final = Path(__file__).parent
@@ -53,3 +57,32 @@ def _grant(config: Mapping[str, Any], home: Path, names: list[str]) -> None:
     with Tavern.open(config, home=home, activate="none") as opened:
         for name in names:
             opened.grant(name, all_requested=True)
+
+
+def longest_turn(opened: Tavern, tool: str) -> float:
+    """Seconds between two turns of the loop that connections live on, while a tool's upstream is listed and the tool called."""
+
+    async def measured() -> float:
+        worst, last = 0.0, time.perf_counter()
+
+        async def watch() -> None:
+            nonlocal worst, last
+            while True:
+                await asyncio.sleep(0.001)
+                now = time.perf_counter()
+                worst, last = max(worst, now - last), now
+
+        watching = asyncio.create_task(watch())
+        try:
+            await opened.upstreams.refresh(tool.partition(":")[0])
+            await opened.invoke(tool, {})
+        except TavernError:
+            pass
+        watching.cancel()
+        return worst
+
+    gc.disable()  # its pauses grow with the heap of the tests, and are not the upstream's doing
+    try:
+        return opened.upstreams._connections._base.portal.run(measured())
+    finally:
+        gc.enable()

@@ -217,6 +217,8 @@ class McpConnection(Documents):
                 if refused.code != UNSUPPORTED_PROTOCOL_VERSION:
                     raise (self._lost or next(reversed(self._failed.values()), refused)) from error
                 await self._session.discover()
+            except (ValidationError, RuntimeError) as wrong:  # no answer to that request, or an unknown version
+                raise UpstreamError(f"{self._upstream.name} answers with what is not MCP: {_flaw(wrong)}") from None
         self._failed.clear()
         self._is_modern = self._session.protocol_version in MODERN_PROTOCOL_VERSIONS
         if self._is_modern:
@@ -384,3 +386,11 @@ class McpConnection(Documents):
     def roots(self) -> Sequence[str]:
         """What the server gets when it asks for roots."""
         return self._roots
+
+
+def _flaw(error: ValidationError | RuntimeError) -> str:
+    """What is wrong with an answer, without the answer."""
+    if isinstance(error, RuntimeError):
+        return str(error)[:300]
+    first = error.errors(include_url=False, include_input=False)[0]
+    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"[:300]

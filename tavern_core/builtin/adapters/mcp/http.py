@@ -6,6 +6,7 @@ wrong with one request becomes an answer to this one request, and the reason is 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any, Final
@@ -18,7 +19,14 @@ from pydantic import ValidationError
 from pydantic_core import from_json, to_json
 
 from tavern_core.builtin.adapters.mcp.login import LoginNeeded, Show, login, login_needed
-from tavern_core.builtin.adapters.mcp.message_parser import FEW_VALUES, values_in
+from tavern_core.builtin.adapters.mcp.message_parser import (
+    FEW_VALUES,
+    LARGE,
+    NotAMessage,
+    message_of,
+    read_json,
+    values_in,
+)
 from tavern_core.builtin.adapters.mcp.posts import Posts
 from tavern_core.contract.adapters import Upstream
 from tavern_core.errors import CallError, ConnectionLost, OutputTooLarge, PolicyDenied, TavernError, UpstreamError
@@ -31,6 +39,8 @@ _NUMBER: Final = "tavern_number"
 """Key of the JSON-RPC id among a request's extensions."""
 _MOST_WAIT_S: Final = 3_600.0
 _MOST_LOGIN_BYTES: Final = 1_000_000
+_SEPARATORS: Final = b"\n\n", b"\n\r\n", b"\r\r"
+"""Between events."""
 _POSTED: Final = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
 
 
@@ -50,7 +60,7 @@ async def http_streams(upstream: Upstream, most: int, note: Note, show: Show | N
         sender = httpx2.AsyncClient(transport=origins, timeout=CONNECT_S, trust_env=False)
         await opened.enter_async_context(sender)  # before the login, which may refresh tokens at its end
         auth = await opened.enter_async_context(login(upstream, show, origins.handle_async_request))
-        client: Any = Contained(inner if auth is None else sender, upstream, note, auth)
+        client: Any = Contained(inner if auth is None else sender, upstream, note, auth, most)
         streams = streamable_http_client(upstream.url, http_client=client, max_sse_event_size=most)
         reading, writing = await opened.enter_async_context(streams)
         yield reading, writing, Posts(client, upstream.url, most)
@@ -62,9 +72,12 @@ class Contained:
     Args:
         sender: the host's client, or one that goes through the host's clients.
         auth: adds tokens to requests.
+        most: bytes of one message.
     """
 
-    def __init__(self, sender: httpx2.AsyncClient, upstream: Upstream, note: Note, auth: httpx2.Auth | None) -> None:
+    def __init__(
+        self, sender: httpx2.AsyncClient, upstream: Upstream, note: Note, auth: httpx2.Auth | None, most: int
+    ) -> None:
         self._sender = sender
         own = {name.lower(): value for name, value in upstream.headers.items()}
         self._headers = {k: v for k, v in own.items() if k != "accept-encoding" and not _is_of_protocol(k)}
@@ -74,6 +87,7 @@ class Contained:
         self._name = upstream.name
         self._note = note
         self._auth = auth
+        self._most = most
         self.max_redirects = sender.max_redirects
         # Calls have deadlines of their own, and a stream of changes is silent for days.
         self._timeout = httpx2.Timeout(CONNECT_S, read=None)
@@ -93,9 +107,9 @@ class Contained:
         sent = {**self._posted, **{name.lower(): value for name, value in headers.items()}}
         extensions = {"timeout": self._timeout.as_dict(), _NUMBER: message["id"]}
         request = httpx2.Request("POST", url, headers=sent, content=to_json(message), extensions=extensions)
-        return await self.send(request)
+        return await self.send(request, is_for_library=False)
 
-    async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
+    async def send(self, request: httpx2.Request, *, is_for_library: bool = True, **options: Any) -> httpx2.Response:
         """See `httpx2.AsyncClient`; always a stream, and never a redirect that is followed."""
         number = request.extensions.get(_NUMBER)
         try:
@@ -124,7 +138,12 @@ class Contained:
             self._note(number, refusal)
         assert isinstance(response.stream, httpx2.AsyncByteStream)
         response.stream = _Checked(
-            response.stream, lambda error: None if number is None else self._note(number, error), self._name
+            response.stream,
+            lambda error: None if number is None else self._note(number, error),
+            self._name,
+            self._most,
+            is_stream=response.headers.get("content-type", "").lower().startswith("text/event-stream"),
+            is_for_library=is_for_library and response.status_code < 400,
         )
         return response
 
@@ -169,27 +188,66 @@ def _origin(url: httpx2.URL) -> tuple[str, str, int | None]:
 
 
 class _Checked(httpx2.AsyncByteStream):
-    """The body of an answer: an error in the middle ends it, and so do more values than can be parsed at once."""
+    """The body of an answer: an error in the middle ends it, and so do more values than can be parsed at once.
 
-    def __init__(self, stream: httpx2.AsyncByteStream, note: Callable[[CallError], None], name: str) -> None:
+    The library writes what is no message into an error, as a whole and more than once. So it gets no JSON answer and no large event that is none.
+    """
+
+    def __init__(
+        self,
+        stream: httpx2.AsyncByteStream,
+        note: Callable[[CallError], None],
+        name: str,
+        most: int,
+        *,
+        is_stream: bool,
+        is_for_library: bool,
+    ) -> None:
         self._stream = stream
         self._note = note
         self._name = name
+        self._most = most
+        self._is_stream = is_stream
+        self._is_for_library = is_for_library
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        """The bytes; the host has unpacked them."""
-        values = 0
+        """The bytes; the host has unpacked them. Of a JSON answer that fails there are none."""
+        values = passed = 0
+        whole = bytearray()
+        """The JSON answer, or the event that is coming, of which the first `passed` bytes were passed on."""
         try:
             async for chunk in self._stream:
-                end = max(chunk.rfind(b"\n\n"), chunk.rfind(b"\r\n\r\n"))  # of an event
-                values = values_in(chunk) + values if end < 0 else values_in(chunk[end:])
+                was_large, start = len(whole) > LARGE, max(len(whole) - 3, 0)
+                whole += chunk
+                end = _end_of_event(whole, start, max) if self._is_stream else -1
+                values = values_in(chunk) + values if end < 0 else values_in(whole[end:])
                 if values > FEW_VALUES:
                     raise OutputTooLarge(
                         f"{self._name} sent a message of more than {FEW_VALUES:,} values",
                         outcome="unknown",
                         limit=FEW_VALUES,
                     )
-                yield chunk
+                if not self._is_stream:
+                    continue
+                if end < 0 and len(whole) > self._most:
+                    raise UpstreamError(
+                        f"{self._name} sent an event of more than {self._most:,} bytes", outcome="unknown"
+                    )
+                if end >= 0:
+                    if was_large and self._is_for_library:
+                        first = whole[: _end_of_event(whole, start, min)]
+                        await self._check(await asyncio.to_thread(_data_of, first))
+                    yield bytes(whole[passed:end])
+                    del whole[:end]
+                    passed = 0
+                if len(whole) <= LARGE or not self._is_for_library:
+                    yield bytes(whole[passed:])
+                    passed = len(whole)
+            if not self._is_stream:
+                message = bytes(whole)
+                if self._is_for_library:
+                    await self._check(message)
+                yield message
         except CallError as error:
             if error.hint and isinstance(error, OutputTooLarge):
                 error.hint = "ask for less, or raise `maxMessageBytes` in the `settings` of the upstream"
@@ -197,9 +255,32 @@ class _Checked(httpx2.AsyncByteStream):
         except httpx2.HTTPError as error:
             self._note(_lost(error, self._name))
 
+    async def _check(self, data: bytes) -> None:
+        """Raises UpstreamError: the library would not take it for a message."""
+        try:
+            value = await read_json(data)
+            message_of(value)
+            if value.get("jsonrpc") != "2.0":
+                raise NotAMessage("its version is not 2.0")
+        except NotAMessage as error:
+            raise UpstreamError(f"{self._name} answers with what is not MCP: {error}", outcome="unknown") from None
+
     async def aclose(self) -> None:
         """See `httpx2.AsyncByteStream`."""
         await self._stream.aclose()
+
+
+def _end_of_event(data: bytearray, start: int, choose: Callable[..., int]) -> int:
+    """Where an event ends after `start`: the first or the last one, as `choose` is `min` or `max`; -1: none does."""
+    find = data.find if choose is min else data.rfind
+    return choose((at + len(each) for each in _SEPARATORS if (at := find(each, start)) >= 0), default=-1)
+
+
+def _data_of(event: bytearray) -> bytes:
+    """The data of an event; none of one with lines without end."""
+    if event.count(b"\n") + event.count(b"\r") > FEW_VALUES:
+        return b""
+    return b"\n".join(line[5:] for line in event.splitlines() if line.startswith(b"data:"))
 
 
 def _refusal(response: httpx2.Response, name: str) -> CallError | None:

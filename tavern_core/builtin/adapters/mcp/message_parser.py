@@ -1,7 +1,7 @@
 """Messages of a server, from bytes: bounded before they are parsed, and never parsed for long on the event loop.
 
-A parser in C holds the interpreter until it is done. So the values of a message are counted first, and one with many is parsed by the
-standard library's parser in Python, in a thread: slower, and everything else goes on.
+A large message is parsed in a thread. A parser in C holds the interpreter until it is done, also there. So the values of a message are
+counted first, and one with many is parsed by the standard library's parser in Python: slower, and everything else goes on.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from tavern_core.errors import OutputTooLarge
 FEW_VALUES: Final = 20_000
 """Values that are parsed at once: some 30 ms at worst."""
 MOST_VALUES: Final = 1_000_000
+LARGE: Final = 250_000
+"""Bytes of a message that is not parsed on the event loop."""
 _LONGEST_METHOD: Final = 200
 _BEGINNING: Final = 100
 _ANSWER: Final = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*(\d{1,12})\s*,')
@@ -37,7 +39,7 @@ class NotAMessage(ValueError):
     """It is not a JSON-RPC message."""
 
 
-def values_in(data: bytes) -> int:
+def values_in(data: bytes | bytearray) -> int:
     """About how many values the JSON text holds: at least as many as there are."""
     return data.count(b",") + data.count(b"[") + data.count(b"{")
 
@@ -49,15 +51,20 @@ async def read_json(data: bytes) -> Any:
         NotAMessage: it is not JSON.
         OutputTooLarge: more values than anything here is made for (OUTPUT_TOO_LARGE).
     """
+    try:
+        is_quick = len(data) <= LARGE and values_in(data) <= FEW_VALUES
+        return _quickly(data) if is_quick else await asyncio.to_thread(_read, data)
+    except (ValueError, RecursionError) as error:
+        raise NotAMessage(str(error)) from None
+
+
+def _read(data: bytes) -> Any:
     count = values_in(data)
     if count > MOST_VALUES:
         raise OutputTooLarge(
             f"a message of about {count:,} values, more than {MOST_VALUES:,}", outcome="unknown", limit=MOST_VALUES
         )
-    try:
-        return _quickly(data) if count <= FEW_VALUES else await asyncio.to_thread(_slowly, data)
-    except (ValueError, RecursionError) as error:
-        raise NotAMessage(str(error)) from None
+    return _quickly(data) if count <= FEW_VALUES else _slowly(data)
 
 
 def _quickly(data: bytes) -> Any:
