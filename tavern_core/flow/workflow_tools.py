@@ -6,6 +6,7 @@ import asyncio
 import re
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -34,6 +35,8 @@ Kept = Callable[["CallContext | None", bytes], dict[str, Any] | None]
 OWNER: Final = "core-flows"
 """The built-in plugin under which workflow tools are listed."""
 PREFIX: Final = "workflow:"
+_LOOK_S: Final = 0.05
+"""How often a job looks whether another process still runs its run."""
 _TOOL_NAME: Final = re.compile(r"[\w.-]{1,64}")
 """File names can be in any language; providers of models get an ASCII alias."""
 
@@ -200,9 +203,10 @@ class Engine:
         try:
             wanted = job_id.get() if call is not None and not call.parent else ""
             options = {"run_id": wanted} if wanted.startswith("run-") else {}
-            if options and (kept := self._workflows.kept_run(wanted)) is not None:  # it waited for an approval
-                unstored = {name: arguments[name] for name in kept.masked if name in arguments}
-                handle = await self._workflows.take_up(wanted, inputs=unstored, context=context)
+            if options and self._workflows.kept_run(wanted) is not None:  # it waited for an approval
+                handle = await self._going_on(wanted, arguments, context)
+                if handle is None:
+                    return self._ended_elsewhere(wanted, only, named)
             else:
                 handle = await self._workflows.start(what, arguments, context=context, **options)
         except CallError:
@@ -217,6 +221,39 @@ class Engine:
             asked = [question.to_json() for question in handle.questions]
             return ToolResult(True, value={"runId": handle.id, "questions": asked}, status="job", job=handle.id)
         return _tool_result(result, only, named, partial(self._kept, context))
+
+    async def _going_on(
+        self, run_id: str, arguments: Mapping[str, Any], context: CallContext | None
+    ) -> RunHandle | None:
+        """The run of a job, from where it waited for an approval; None: it was resumed elsewhere, and is over."""
+        from tavern_core.flow.engine.journal import GoesOn
+
+        while (kept := self._workflows.kept_run(run_id)) is not None:
+            if kept.state != "running":
+                if kept.state == "complete" or (
+                    kept.errors and kept.errors[0].get("kind") != errors.ApprovalRequired.code
+                ):
+                    return None
+                unstored = {name: arguments[name] for name in kept.masked if name in arguments}
+                with suppress(GoesOn):
+                    return await self._workflows.take_up(run_id, inputs=unstored, context=context)
+            await asyncio.sleep(_LOOK_S)
+        return None
+
+    def _ended_elsewhere(self, run_id: str, only: str, named: Collection[str]) -> ToolResult:
+        """The result of a run that another process has resumed. Raises CallError: it has failed there."""
+        from tavern_core.kernel.nodes.json_values import from_plain, to_plain
+
+        kept = self._workflows.kept_run(run_id)
+        if kept is None or kept.state != "complete":
+            first = {} if kept is None or not kept.errors else kept.errors[0]
+            raise call_error_of(str(first.get("kind") or errors.ConnectionLost.code))(
+                str(first.get("message") or f"{run_id} is not stored any more"),
+                hint=str(first.get("hint") or ""), outcome="unknown", runId=run_id,
+            )  # fmt: skip
+        outputs = dict(from_plain(kept.outputs or {}))
+        value = answer_of(dict(outputs.get(only, {})) if only else outputs, named)
+        return ToolResult(True, to_plain(value, tagged=False), job=run_id)
 
 
 def _one_node(

@@ -27,7 +27,15 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 from tavern_core import Budget, CallContext, Plugin, Tavern, ToolContext, hookimpl, tool
 from tavern_core.contract.protocols import BoundTool
 from tavern_core.contract.stores import Record
-from tavern_core.errors import CallMisused, JobNotFound, PolicyDenied, StateDamaged, ToolFailed, UsageError
+from tavern_core.errors import (
+    CallMisused,
+    ConnectionLost,
+    JobNotFound,
+    PolicyDenied,
+    StateDamaged,
+    ToolFailed,
+    UsageError,
+)
 from tavern_core.model.job import Job
 from tavern_core.model.tool import ToolSpec
 from tests import programs
@@ -62,6 +70,11 @@ async def reads() -> None:
 @tool(limits={"concurrency": 1})
 async def alone() -> None:
     await asyncio.sleep(3600)
+
+
+@tool
+def cut() -> None:
+    raise ConnectionLost("the connection was cut", outcome="unknown")
 
 
 @tool
@@ -103,7 +116,7 @@ async def spawns() -> str:
 
 
 host: Tavern
-TOOLS = [work, forever, reads, alone, fails, pay, always, quick, later, outer, spawns]
+TOOLS = [work, forever, reads, alone, cut, fails, pay, always, quick, later, outer, spawns]
 QUESTION = {
     "name": "ask", "description": "asks",
     "nodes": [{"id": "q", "type": "core:AskUser", "inputValues": {"question": "which?"}}], "edges": [],
@@ -694,7 +707,7 @@ def test_the_command_line_shows_cancels_and_watches_jobs(tmp_path: Path) -> None
     assert tavern("cancel", first)[1].strip() == f"{first} has ended already"
     assert json.loads(tavern("show", first, "--json")[1])["result"]["error"]["kind"] == "CANCELLED"
     assert tavern("show", "job-nothing")[0] == 5
-    assert tavern("answer", first, "true")[0] == 0
+    assert tavern("answer", first, "true")[0] == 2
     assert tavern("list", "--status", "odd")[0] == 2
 
 
@@ -1442,6 +1455,17 @@ def test_jobs_that_the_close_of_a_host_ends_can_be_resumed_as_after_a_kill(tmp_p
             second.wait(second.jobs.resume(ids[2]))
         second.wait(second.jobs.resume(ids[3]))
         assert second.wait(second.jobs.wait(ids[3], 30)).status == "input_required"
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "why"),
+    [("cut", "k", "is over: there is nothing to resume"), ("cut", None, "it is unknown whether it happened")],
+)
+def test_a_job_that_has_seen_its_connection_lost_is_not_resumed(name: str, key: str | None, why: str) -> None:
+    job = begun(name, idempotency_key=key)
+    assert waited(job).status == "failed"
+    with pytest.raises(UsageError, match=why):
+        host.wait(host.jobs.resume(job))
 
 
 @pytest.mark.slow

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from tavern_core import CallContext, Plugin, Tavern, tool
+from tavern_core.errors import UpstreamError, UsageError
 from tests.workflows.folder import CALLS, Flows
 
 ANN = CallContext(principal="user:ann")
@@ -113,6 +116,46 @@ def test_a_job_with_secrets_goes_on_with_them(flows: Flows, bank: Bank) -> None:
         approve(host)
         assert host.wait(host.jobs.wait(job, 30)).status == "completed"
     assert bank.done == ["pay"]
+
+
+@pytest.mark.parametrize(("failure", "status"), [("", "completed"), ("the bank is away", "failed")])
+def test_a_job_has_the_result_of_its_run_that_another_host_resumed_after_the_approval(
+    flows: Flows, failure: str, status: str
+) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+    done: list[str] = []
+
+    @tool(requires_approval=True)
+    def pay(more: Any = None) -> int:
+        done.append("pay")
+        begun.set()
+        assert go_on.wait(30)
+        if failure:
+            raise UpstreamError(failure)
+        return 5
+
+    flows.write("w", ALONE)
+    with flows.open(Plugin([pay], name="bank")) as host, flows.open(Plugin([pay], name="bank")) as other:
+        job = host.invoke_sync("workflow:w", context=ANN, job=True).job
+        assert job is not None
+        assert host.wait(host.jobs.wait(job, 30)).status == "input_required"
+        (pending,) = host.approvals.list()
+
+        def resume() -> None:
+            with suppress(UsageError):  # the job was faster
+                other.workflows.resume_sync(job, context=ANN)
+
+        resumed = threading.Thread(target=resume)
+        other.approvals.approve(pending.id, by=BOSS)
+        resumed.start()
+        assert begun.wait(30)
+        go_on.set()
+        resumed.join(30)
+        ended = host.wait(host.jobs.wait(job, 30))
+        result = host.jobs.result(job)
+    assert (ended.status, done) == (status, ["pay"])
+    assert result.value == (None if failure else {"value": 5})
+    assert result.error is None or (result.error.kind, result.error.outcome) == ("UPSTREAM_ERROR", "unknown")
 
 
 @pytest.mark.parametrize("door", ["jobs", "workflows"])

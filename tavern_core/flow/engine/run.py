@@ -102,8 +102,8 @@ class Run:
         self.facilities = host.facilities
         self.context = context
         self.reads: Mapping[str, None] | None = None
-        self.may_have_changed = False
         """The sources of untrusted content that its nodes have read (`kernel/calls/taint_tracking.py`)."""
+        self.may_have_changed = False
         self.outer: Frame | None = None
         """The call within which it runs."""
         self.options = options

@@ -307,6 +307,10 @@ class Jobs(Mapping[str, Job]):
             raise UsageError(
                 f"{id} had started, and it is unknown whether it happened", hint="look, then start it again"
             )
+        if not is_waiting and not kept.is_lost:  # its process has seen its end
+            raise UsageError(
+                f"{id} is over: there is nothing to resume", hint=f"`tavern jobs show {id}` shows its error"
+            )
         if kept.facts.get("arguments") is None:
             raise UsageError(f"the arguments of {id} held secrets and were not stored", hint="start it again")
         caller = kept.facts.get("caller")
