@@ -76,7 +76,7 @@ def offered_entries(record: Record, described: Iterable[Described], diagnostics:
             _refuse_other_kind(draft, entry)
             spec = None if entry.spec is None else completed(draft, entry.spec, candidate.version)
             entries[entry.id] = replace(entry, spec=spec, optional=entry.optional or draft.optional)
-    if candidate.has_code:
+    if candidate.source != "upstream":  # its list may have changed since it was declared
         _refuse_missing(record.name, declared, entries, files.findings)
     return list(entries.values())
 

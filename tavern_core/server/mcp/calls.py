@@ -13,7 +13,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND, CallToolRequestParams
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from tavern_core.errors import ConnectionLost, InputRequired, JobNotFound, TavernError
+from tavern_core.errors import ConnectionLost, InputInvalid, InputRequired, JobNotFound, TavernError
 from tavern_core.kernel.access.profiles import CALL_TOOL
 from tavern_core.kernel.access.tokens import Token
 from tavern_core.kernel.calls.elicitation import conversation
@@ -204,7 +204,10 @@ class Calls:
         approval = result.error.details.get("approval") if result.error is not None else None
         if not isinstance(approval, str) or holder.approving() is None or not talk.can_ask("form"):
             return result
-        answer = (await talk.ask({_APPROVAL: _approval_question(holder, result)}))[_APPROVAL]
+        try:
+            answer = (await talk.ask({_APPROVAL: _approval_question(holder, result)}))[_APPROVAL]
+        except (ConnectionLost, InputInvalid):
+            return result
         self._approve(
             holder, approval, {"action": "decline"} if answer is None else {"action": "accept", "content": answer}
         )

@@ -15,7 +15,7 @@ from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.lowlevel.server import Server
 from mcp.server.stdio import stdio_server
 from mcp.shared.exceptions import MCPError
-from mcp_types import INVALID_REQUEST, PARSE_ERROR, JSONRPCRequest, jsonrpc_message_adapter
+from mcp_types import INVALID_REQUEST, PARSE_ERROR, JSONRPCNotification, JSONRPCRequest, jsonrpc_message_adapter
 from pydantic import ValidationError
 
 from tavern_core.server.mcp.service import Pages, Service
@@ -25,7 +25,10 @@ if TYPE_CHECKING:
     from tavern_core.kernel.access.tokens import Token
 
 
-_ANSWER: Final = re.compile(r'\{"jsonrpc":"2\.0","id":(?:"(?:[^"\\]|\\.)*"|-?\d+),"(?:result|error)":')
+_START: Final = r'\{"jsonrpc": ?"2\.0", ?"id": ?("(?:[^"\\]|\\.)*"|-?\d{1,20}), ?'
+"""How most libraries begin a request or its answer; the group is its id."""
+_REQUEST: Final = re.compile(_START)
+_ANSWER: Final = re.compile(rf'{_START}"(?:result|error)":')
 _STREAM: Final = "subscriptions/listen"
 """The request whose answer comes when its client ends it."""
 _CANCELLED: Final = "notifications/cancelled"
@@ -38,18 +41,22 @@ class _Lines:
     def __init__(self, stream: TextIO, pages: Pages) -> None:
         self._stream = stream.buffer
         self._pages = pages
-        self.answers = 0
-        """Answers to requests that were written."""
-        self.answered = anyio.Event()
-        """Set when the next one is written."""
+        self.unanswered: set[int | str] = set()
+        """Ids of the requests that have no answer yet."""
+        self._answered = anyio.Event()
 
     async def write(self, text: str) -> None:
         line = text.encode("utf-8", "surrogatepass")
         await anyio.to_thread.run_sync(self._write, self._pages.put_in(line))
-        if _ANSWER.match(text):
-            self.answers += 1
-            answered, self.answered = self.answered, anyio.Event()
+        if (found := _ANSWER.match(text)) is not None:
+            self.unanswered.discard(json.loads(found[1]))
+            answered, self._answered = self._answered, anyio.Event()
             answered.set()
+
+    async def drained(self) -> None:
+        """Return when every request is answered."""
+        while self.unanswered:
+            await self._answered.wait()
 
     async def flush(self) -> None:
         pass  # each line is flushed where it is written
@@ -62,51 +69,71 @@ class _Lines:
 class _Requests:
     """Where the library reads messages. It drops a line that is none; here its sender gets an error, and does not wait for ever."""
 
-    def __init__(self, stream: BinaryIO, lines: _Lines, drain_s: float) -> None:
+    def __init__(self, stream: BinaryIO, lines: _Lines, most: int, drain_s: float) -> None:
         self._stream = stream
         self._lines = lines
+        self._most = most
         self._drain_s = drain_s
-        self._asked = 0
 
     def __aiter__(self) -> _Requests:
         return self
 
     async def __anext__(self) -> str:
-        while line := (await anyio.to_thread.run_sync(self._stream.readline)).decode("utf-8", "replace"):
-            if line.isspace():
-                continue
-            try:
-                message = jsonrpc_message_adapter.validate_json(line, by_name=False)
-            except ValidationError:
-                if (refusal := _refusal(line)) is not None:
-                    await self._lines.write(refusal)
-            else:
-                method = getattr(message, "method", "")
-                self._asked += isinstance(message, JSONRPCRequest) and method != _STREAM
-                self._asked -= method == _CANCELLED
-                return line
+        while read := await self._piece():
+            line, is_whole = read.decode("utf-8", "replace"), True
+            while len(read) > self._most and not read.endswith(b"\n"):  # the rest of what is too long is not kept
+                read, is_whole = await self._piece(), False
+            if not is_whole:
+                begun = _REQUEST.match(line)
+                message = f"The line is longer than mcp.bodyBytes allows: {self._most:,} bytes"
+                await self._lines.write(_error(json.loads(begun[1]) if begun else None, INVALID_REQUEST, message))
+            elif not line.isspace():
+                try:
+                    self._note(jsonrpc_message_adapter.validate_json(line, by_name=False))
+                except ValidationError:
+                    if (answer := await self._refused(line)) is not None:
+                        return answer
+                else:
+                    return line
         with anyio.move_on_after(self._drain_s):  # what was piped into the program is answered
-            while self._lines.answers < self._asked:
-                await self._lines.answered.wait()
+            await self._lines.drained()
         raise StopAsyncIteration
 
+    async def _piece(self) -> bytes:
+        """The next line, or so much of it as a request may have."""
+        return await anyio.to_thread.run_sync(self._stream.readline, self._most + 1)
 
-def _refusal(line: str) -> str | None:
-    """The answer to a line that is no message; None: no one waits for one."""
-    code, message, request_id = PARSE_ERROR, "Parse error", None
-    try:
-        data = json.loads(line)
-    except (ValueError, RecursionError):
-        pass
-    else:
-        code, message = INVALID_REQUEST, "The line is not one JSON-RPC request or notification"
-        if isinstance(data, dict):
-            request_id = data.get("id")
-            if "id" not in data and isinstance(data.get("method"), str):
-                return None
-        if isinstance(request_id, bool) or not isinstance(request_id, int | str):
-            request_id = None
-    return json.dumps({"jsonrpc": "2.0", "id": request_id, "error": {"code": code, "message": message}}) + "\n"
+    async def _refused(self, line: str) -> str | None:
+        """Answer a line that is no message, where someone waits for that. What should have been an answer is returned as an error in
+        its place: else what we asked the client waits for ever."""
+        try:
+            data = json.loads(line)
+        except (ValueError, RecursionError):
+            await self._lines.write(_error(None, PARSE_ERROR, "Parse error"))
+            return None
+        members: dict[str, Any] = data if isinstance(data, dict) else {}
+        error = _error(members.get("id"), INVALID_REQUEST, "The line is not one JSON-RPC request or notification")
+        if "method" not in members and members.keys() & {"result", "error"}:
+            return error
+        if "id" in members or not isinstance(members.get("method"), str):  # else it was a notification
+            await self._lines.write(error)
+        return None
+
+    def _note(self, message: Any) -> None:
+        """Know which requests wait for an answer."""
+        if isinstance(message, JSONRPCRequest):
+            if message.method != _STREAM:
+                self._lines.unanswered.add(message.id)
+        elif isinstance(message, JSONRPCNotification) and message.method == _CANCELLED:
+            request_id = (message.params or {}).get("requestId")
+            if isinstance(request_id, int | str):
+                self._lines.unanswered.discard(request_id)
+
+
+def _error(request_id: Any, code: int, message: str) -> str:
+    """An error as the answer to a request; to an unknown one if that is no id."""
+    known = None if isinstance(request_id, bool) or not isinstance(request_id, int | str) else request_id
+    return json.dumps({"jsonrpc": "2.0", "id": known, "error": {"code": code, "message": message}}) + "\n"
 
 
 @contextmanager
@@ -147,6 +174,6 @@ async def serve(tavern: Tavern, holder: Token, output: TextIO | None) -> None:
     server.middleware.append(while_valid)
     lines = _Lines(output or sys.stdout, service.pages)
     with _own_stdin() as stdin:
-        requests = _Requests(stdin, lines, tavern.config.limits.drain_ms / 1000)
+        requests = _Requests(stdin, lines, tavern.config.mcp.body_bytes, tavern.config.limits.drain_ms / 1000)
         async with stdio_server(cast(Any, requests), cast(Any, lines)) as (reading, writing):
             await server.run(reading, writing, server.create_initialization_options())

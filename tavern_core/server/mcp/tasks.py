@@ -18,7 +18,7 @@ from mcp_types import HEADER_MISMATCH, INTERNAL_ERROR, INVALID_PARAMS, METHOD_NO
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import Field
 
-from tavern_core.errors import InputInvalid, JobNotFound, TavernError
+from tavern_core.errors import ConnectionLost, InputInvalid, JobNotFound, TavernError
 from tavern_core.kernel.access.tokens import Token
 from tavern_core.kernel.calls.tool_context_control import Progress, on_progress
 from tavern_core.model.call import CallContext
@@ -42,6 +42,8 @@ _LOOK_S: Final = 0.25
 """How often a client that waits for a job is sent its progress."""
 _OF_THE_HOST: Final = frozenset({"INTERNAL", "CONNECTION_LOST"})
 """Errors that say nothing of what the tool did: the task has failed. With all others it is completed, and its result is an error."""
+_APPROVAL: Final = "approval"
+"""Type of a question of the host's own; the tool of a job never has it."""
 _APPROVAL_SCHEMA: Final[Mapping[str, Any]] = {
     "type": "object",
     "properties": {"approve": {"type": "boolean", "title": "Let this call run"}},
@@ -98,7 +100,14 @@ class Tasks:
                 asked = _questions(job, approvals=bool(holder.approver)) if job.status == "input_required" else {}
                 if not asked or not all(talk.can_ask(question.kind) for question in asked.values()):
                     break
-                for name, answer in (await talk.ask(asked)).items():
+                try:
+                    answers = await talk.ask(asked)
+                except (
+                    ConnectionLost,
+                    InputInvalid,
+                ):  # 2025 era: the job waits for another answer, and its id is the result
+                    break
+                for name, answer in answers.items():
                     self._answer(job, name, answer, holder)
                     talk.forget(name)  # a job may ask again under the same name
         except asyncio.CancelledError:
@@ -172,7 +181,7 @@ class Tasks:
     def _answer(self, job: Job, name: str, answer: Any, holder: Token) -> None:
         """Hand an answer to a job. An approval counts only from the person whom the token names."""
         context: CallContext | None = holder.context()
-        if name.startswith("apr-"):
+        if any(asked["id"] == name and asked.get("type") == _APPROVAL for asked in job.questions):
             answer, context = isinstance(answer, Mapping) and answer.get("approve") is True, holder.approving()
             if context is None:
                 raise MCPError(INVALID_PARAMS, f"the caller may not approve: {_elsewhere(name)}", {"taskId": job.id})
@@ -239,10 +248,10 @@ def _questions(job: Job, *, approvals: bool = True, may_approve: bool = True) ->
     """
     found: dict[str, Question] = {}
     for asked in job.questions:
-        if asked.get("type") == "approval" and not approvals:
+        if asked.get("type") == _APPROVAL and not approvals:
             continue
         name, kind, prompt = str(asked["id"]), asked.get("type"), str(asked.get("prompt") or "")
-        if kind == "approval":
+        if kind == _APPROVAL:
             prompt = prompt if may_approve else f"{prompt}\nThis client cannot approve it: {_elsewhere(name)}"
             found[name] = Question.form(prompt, _APPROVAL_SCHEMA)
         elif kind in ("completion", "roots"):
