@@ -544,9 +544,12 @@ def test_declared_marks_of_a_parameter_hold_for_the_function(
     assert host.tools["p:hello"].input_schema["properties"] == {"name": together}
 
 
-def test_a_declared_function_that_the_code_does_not_return_fails_the_plugin(workshop: Workshop) -> None:
-    more = "  - {id: bye, implementation: {type: python}, parameters: {type: object, properties: {}}}\n"
-    workshop.folder("p", GREETS, DECLARED + PARAMETERS + more)
+@pytest.mark.parametrize("code", [GREETS, None])
+def test_a_declared_function_that_the_code_does_not_return_fails_the_plugin(
+    workshop: Workshop, code: str | None
+) -> None:
+    bye = "  - {id: bye, implementation: {type: python}, parameters: {type: object, properties: {}}}\n"
+    workshop.folder("p", code, (DECLARED + PARAMETERS if code else "tools:\n") + bye)
     error = workshop.open().invoke_sync("p:bye").error
     assert error is not None
     assert "declares the tool 'p:bye' but does not offer it" in error.message

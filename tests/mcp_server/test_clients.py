@@ -202,6 +202,43 @@ def test_a_client_that_cannot_be_asked_learns_how_to_answer_its_job(shop: Any, e
     assert "it waits for an answer: jobs__answer with jobId" in asked and "delivered 3 of tea" in ended
 
 
+@pytest.mark.parametrize("era", ERAS)
+def test_a_tool_names_the_questions_of_its_job_as_it_likes(tmp_path: Path, era: str) -> None:
+    @tool(job=True)
+    async def send(ctx: ToolContext) -> str:
+        """Asks with a key that looks like a request for approval."""
+        return f"sent {await ctx.ask('How many?', ORDER, key='apr-count')}"
+
+    with open_shop(tmp_path, {}, None, Plugin([send], name="post")) as (url, tavern, _):
+        token = tavern.tokens.create("agent:buyer")[1]
+
+        async def main() -> str:
+            async with client(url, token, era, elicitation_callback=says(count=2)) as session:
+                return text(await session.call_tool("post__send", {}))
+
+        assert asyncio.run(main()) == "sent {'count': 2}"
+
+
+@pytest.mark.parametrize(
+    ("called", "arguments", "said"),
+    [
+        ("shop__deliver", {"item": "tea"}, "it waits for an answer: jobs__answer with jobId"),
+        ("shop__pay", {"amount": 9}, "another person answers with `tavern approvals approve"),
+    ],
+)
+def test_a_client_whose_answer_does_not_fit_learns_what_its_call_waits_for(
+    shop: Any, called: str, arguments: dict[str, Any], said: str
+) -> None:
+    url, tavern, _ = shop
+    token = tavern.tokens.create("agent:wrong", approver="user:ann")[1]
+
+    async def main() -> str:
+        async with client(url, token, "legacy", elicitation_callback=says(count=0, approve="maybe")) as session:
+            return (await session.call_tool(called, arguments)).content[-1].text
+
+    assert said in asyncio.run(main())
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize(

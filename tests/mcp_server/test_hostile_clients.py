@@ -150,6 +150,8 @@ LINES: dict[str, tuple[bytes, int, Any]] = {
     "a word": (b'"x"', -32600, None),
     "no version": (b'{"id": 7, "method": "tools/list"}', -32600, 7),
     "a list of parameters": (b'{"jsonrpc": "2.0", "id": "a", "method": "tools/list", "params": [1]}', -32600, "a"),
+    "too long": (json.dumps({"jsonrpc": "2.0", "id": 5, "method": "x" * 300_000}).encode(), -32600, 5),
+    "too long, of no known id": (b"x" * 400_000, -32600, None),
     "half of a sign": (
         b'{"jsonrpc": "2.0", "id": 8, "method": "tools/call", "params": {"name": "x", "arguments": {"a": "\\ud800"}}}',
         -32600,
@@ -160,7 +162,16 @@ LINES: dict[str, tuple[bytes, int, Any]] = {
 
 @pytest.mark.slow
 def test_over_stdio_no_client_waits_for_the_answer_to_a_line_that_is_no_request(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tavern_core", "mcp", "--home", str(tmp_path / "home")]
+    command = [
+        sys.executable,
+        "-m",
+        "tavern_core",
+        "mcp",
+        "--set",
+        "mcp.bodyBytes=150000",
+        "--home",
+        str(tmp_path / "home"),
+    ]
     with Program(command, stdin=PIPE, stdout=PIPE, cwd=tmp_path) as server:
         assert server.stdin is not None and server.stdout is not None
         for line, code, request_id in LINES.values():
@@ -184,12 +195,57 @@ def test_what_is_piped_into_the_server_is_answered_before_it_ends(tmp_path: Path
         "tools/list": {"_meta": META},
         "tools/call": {"_meta": META, "name": "system__get_current_time", "arguments": {}},
     }
-    lines = ({"jsonrpc": "2.0", "id": method, "method": method, "params": params} for method, params in asked.items())
+    lines = [{"jsonrpc": "2.0", "id": method, "method": method, "params": params} for method, params in asked.items()]
+    of_others: list[Any] = [1, "x", ["tools/list"], None]  # requests that are not there, or are over
+    taken_back = [
+        {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": i}} for i in of_others
+    ]
     command = [sys.executable, "-m", "tavern_core", "mcp", "--home", str(tmp_path / "home")]
-    given = "".join(json.dumps(line) + "\n" for line in lines).encode()
+    given = "".join(json.dumps(line) + "\n" for line in (*lines, *taken_back)).encode()
     done = subprocess.run(command, input=given, stdout=PIPE, cwd=tmp_path, check=True)
     answers = {line["id"]: line for line in map(json.loads, done.stdout.splitlines())}
     assert answers.keys() == asked.keys() and all("result" in line for line in answers.values())
+
+
+ASKING = """
+import asyncio
+from tavern_core import Plugin, Tavern, ToolContext, tool
+from tavern_core.server.mcp import serve_stdio
+
+@tool
+async def order(ctx: ToolContext) -> str:
+    try:
+        return str(await ctx.ask("How many?", {"type": "integer"}))
+    except Exception as error:
+        return str(error)
+
+with Tavern.open({}, plugins=[Plugin([order], name="shop")], home="home") as host:
+    asyncio.run(serve_stdio(host, host.tokens.create("agent:a")[0]))
+"""
+
+
+@pytest.mark.slow
+def test_a_call_goes_on_after_an_answer_of_its_client_that_cannot_be_read(tmp_path: Path) -> None:
+    knows = {"elicitation": {}}
+    begin = {"protocolVersion": "2025-11-25", "capabilities": knows, "clientInfo": {"name": "x", "version": "1"}}
+    with Program([sys.executable, "-c", ASKING], stdin=PIPE, stdout=PIPE, cwd=tmp_path) as server:
+        assert server.stdin is not None and server.stdout is not None
+
+        def send(**message: Any) -> None:
+            server.stdin.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
+            server.stdin.flush()
+
+        send(id=1, method="initialize", params=begin)
+        assert json.loads(server.stdout.readline())["id"] == 1
+        send(method="notifications/initialized")
+        send(id=2, method="tools/call", params={"name": "shop__order", "arguments": {}})
+        asked = json.loads(server.stdout.readline())
+        assert asked.get("method") == "elicitation/create", asked
+        send(id=asked["id"], result="three")
+        called = json.loads(server.stdout.readline())
+        assert called["id"] == 2 and "the client did not answer" in called["result"]["content"][0]["text"]
+        server.stdin.close()
+        assert server.wait(30) == 0
 
 
 def test_a_huge_body_is_refused_before_it_is_read(shop: Any, token: str) -> None:
