@@ -8,6 +8,7 @@ from typing import Any, Final
 from tavern_core.contract.core_services import Llms
 from tavern_core.contract.llm import LLM
 from tavern_core.flow.llm_calls import Invoke, Models
+from tavern_core.model import depths
 from tavern_core.model.call import CallContext
 from tavern_core.model.result import ToolResult
 
@@ -16,7 +17,6 @@ OutputSchema = Callable[[str, CallContext | None], Awaitable[Mapping[str, Any] |
 _SAMPLES: Final[Mapping[str, Any]] = {
     "string": "sample", "integer": 1, "number": 1.0, "boolean": True, "array": [], "object": {}, "null": None,
 }  # fmt: skip
-_DEEPEST: Final = 10
 
 
 class DryRunModels(Models):
@@ -64,8 +64,8 @@ def dry_run_invoke(dry: Invoke, output_schema: OutputSchema) -> Invoke:
 
 def sample_of(schema: Any, deep: int = 0) -> Any:
     """A value for a JSON Schema, as far as types, choices, defaults and bounds say."""
-    if not isinstance(schema, Mapping) or deep > _DEEPEST:
-        return "sample" if deep <= _DEEPEST else None
+    if not isinstance(schema, Mapping) or deep > depths.SAMPLE:
+        return "sample" if deep <= depths.SAMPLE else None
     for key in ("default", "const"):
         if key in schema:
             return schema[key]

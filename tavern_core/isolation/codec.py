@@ -332,7 +332,7 @@ CALL_TABLE: Final = (
     Coded("event", (Event,), _pack_event, _unpack_event),
     Coded("tool", (ToolSpec,), pack_tool, _unpack_changed_tool),
     Coded("deny", (Deny,), lambda deny: [deny.reason, deny.hint, as_json(dict(deny.details))], _unpack_deny),
-    Coded("approval", (RequireApproval,), lambda wish: [wish.reason, as_json(dict(wish.details))], _unpack_approval),
+    Coded("approval", (RequireApproval,), lambda asked: [asked.reason, as_json(dict(asked.details))], _unpack_approval),
     Coded("other", (), None, _unpack_other),
 )
 CALLS: Final = Codec(*CALL_TABLE)

@@ -37,7 +37,7 @@ MOST_OPEN: Final = 64
 """Requests of one worker that are answered at the same time."""
 MOST_WATCHES: Final = 1_000
 MOST_ASKED: Final = 1_000
-"""Questions to people, and wishes of adapters, of one worker that wait."""
+"""Questions to people, and operations of adapters, of one worker that wait."""
 
 
 class Answering:
@@ -132,7 +132,7 @@ class Answering:
             worker.send({"id": message["id"], **answer})
 
     def _answer_later(self, worker: WorkerClient, message: dict[str, Any]) -> None:
-        """Answer what may take hours, a question to a person or the wish of an adapter: no thread waits for it."""
+        """Answer what may take hours, a question to a person or the operation of an adapter: no thread waits for it."""
 
         def answered(done: Future[Any]) -> None:
             self._count(self._asked, worker)
@@ -158,7 +158,7 @@ class Answering:
 
     def _begin_lending(self, worker: WorkerClient, message: Mapping[str, Any]) -> Future[Any]:
         return self.lent.begin(
-            int(message["connection"]), int(message["token"]), str(message["wish"]), list(message["given"])
+            int(message["connection"]), int(message["token"]), str(message["operation"]), list(message["given"])
         )
 
     def _begin_asking(self, worker: WorkerClient, message: Mapping[str, Any]) -> Future[Any]:

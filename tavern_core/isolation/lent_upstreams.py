@@ -73,18 +73,18 @@ class LentUpstreams:
             await asyncio.wait(running, timeout=_ENDING_S)
         await lent.close()
 
-    def begin(self, number: int, token: int, wish: str, given: Sequence[Any]) -> concurrent.futures.Future[Any]:
+    def begin(self, number: int, token: int, operation: str, given: Sequence[Any]) -> concurrent.futures.Future[Any]:
         """Begin with what a connection wants. From any thread; see `answer`."""
         if self._loop is None:
             raise _closed()
-        work = self.answer(number, token, wish, given)
+        work = self.answer(number, token, operation, given)
         try:
             return asyncio.run_coroutine_threadsafe(work, self._loop)
         except RuntimeError:  # the host is closed
             work.close()
             raise _closed() from None
 
-    async def answer(self, number: int, token: int, wish: str, given: Sequence[Any]) -> Any:
+    async def answer(self, number: int, token: int, operation: str, given: Sequence[Any]) -> Any:
         """Do what a connection wants.
 
         Args:
@@ -102,17 +102,17 @@ class LentUpstreams:
         assert task is not None
         self._running[number, token] = task
         try:
-            if wish in ("keep_point", "will_be_resumed"):
-                return await self._about_call(number, wish, given)
-            return await lent.answer(wish, given)
+            if operation in ("keep_point", "will_be_resumed"):
+                return await self._about_call(number, operation, given)
+            return await lent.answer(operation, given)
         finally:
             self._running.pop((number, token), None)
 
-    async def _about_call(self, number: int, wish: str, given: Sequence[Any]) -> bool | None:
+    async def _about_call(self, number: int, operation: str, given: Sequence[Any]) -> bool | None:
         key = number, str(given[0])
         if (call := self._calls.get(key) or self._cancelled.get(key)) is None:
             raise ToolFailed("the call has ended")
-        if wish == "will_be_resumed":
+        if operation == "will_be_resumed":
             return call.will_be_resumed
         await call.keep_resume_point(str(given[1]), only_followed=given[2] is True)
         return None
@@ -154,8 +154,8 @@ class _Lent:
         if (held := self._locks.pop(number, None)) is not None:
             await held.__aexit__(None, None, None)
 
-    async def answer(self, wish: str, given: Sequence[Any]) -> Any:
-        match wish:
+    async def answer(self, operation: str, given: Sequence[Any]) -> Any:
+        match operation:
             case "changed":
                 return self._upstream.changed()
             case "load":
@@ -188,7 +188,7 @@ class _Lent:
                 return _of(self._programs, given[0])[0].errors
             case "stop":
                 return await self._stop(int(given[0]), float(given[1]))
-        raise ToolFailed(f"an upstream does not offer {wish!r:.80}")
+        raise ToolFailed(f"an upstream does not offer {operation!r:.80}")
 
     async def close(self) -> None:
         """Close its clients and end its programs."""

@@ -1,11 +1,11 @@
-"""Maximum nesting depths. All of these values are walked recursively somewhere, so the limits also protect the stack."""
+"""Maximum nesting depths. Most of these values are walked recursively somewhere, so the limits also protect the stack."""
 
 from __future__ import annotations
 
 from typing import Final
 
 VALUE: Final = 64
-"""A JSON value, a schema, a YAML document, groups in groups of a workflow."""
+"""A JSON value or a path into one, a schema, a YAML document, groups in groups of a workflow."""
 WRAPPED: Final = 100
 """A value with its envelope: JSON text, a frame of a worker, values between nodes, the details of an error."""
 SHOWN: Final = 24
@@ -22,3 +22,9 @@ CAUSES: Final = 8
 """Errors that an error names as its cause."""
 MANUAL: Final = 3
 """Parameters inside parameters in a manual for a model."""
+SAMPLE: Final = 10
+"""A value that a dry run makes up from a schema."""
+KNOWLEDGE_FOLDERS: Final = 12
+"""Folders inside folders of a knowledge base."""
+SKILL_FOLDERS: Final = 8
+"""Folders inside folders of a skill."""

@@ -111,12 +111,14 @@ def test_a_broken_folder_plugin_is_a_row_with_a_reason(places: Places, files: di
     assert words in reason(broken)
 
 
-def test_a_folder_may_be_a_link_and_its_entries_may_not_leave_it(places: Places) -> None:
+# A folder whose name only begins with that of the plugin is outside too.
+@pytest.mark.parametrize("place", ["secrets", "elsewhere/linked-too"])
+def test_a_folder_may_be_a_link_and_its_entries_may_not_leave_it(places: Places, place: str) -> None:
     real = places.write(
         "elsewhere/linked/plugin.yaml", 'name: linked\nversion: "1.0"\ntools: {entry: ./tools}\n'
     ).parent
     places.write("elsewhere/linked/tools/a.tool.json", script_tool("a"))
-    outside = places.write("secrets/evil.tool.json", script_tool("evil"))
+    outside = places.write(f"{place}/evil.tool.json", script_tool("evil"))
     (real / "tools" / "evil.tool.json").symlink_to(outside)
     places.plugins.mkdir()
     (places.plugins / "linked").symlink_to(real, target_is_directory=True)

@@ -303,7 +303,7 @@ def test_one_mistake_gives_one_finding_with_place_and_repair(text: str, expected
         (".git/x.py", "is not part of a plugin"),
         ("a/__pycache__/x.pyc", "is not part of a plugin"),
         ("   ", "empty"),
-        ("x" * 600, "longer than"),
+        ("x" * 501, "longer than"),
     ],
 )
 def test_no_path_leaves_the_plugin(path: str, reason: str) -> None:
@@ -311,6 +311,12 @@ def test_no_path_leaves_the_plugin(path: str, reason: str) -> None:
     found = findings_of(minimal(section))
     assert len(found) == 3
     assert all(reason in f for f in found)
+
+
+@pytest.mark.parametrize("sign", ["\\0", "\\x1f", "\\x7f"])
+def test_no_path_holds_a_control_character(sign: str) -> None:
+    [found] = findings_of(minimal(f'tools: {{entry: "a{sign}b"}}\n'))
+    assert "control character" in found
 
 
 def test_an_unknown_key_is_a_warning_when_loading_and_the_rest_loads() -> None:

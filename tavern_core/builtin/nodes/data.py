@@ -12,10 +12,9 @@ from typing import Annotated, Any, Final
 from tavern_core.contract.hookspecs import hookimpl
 from tavern_core.contract.nodes import Out, Port, node
 from tavern_core.errors import ToolFailed
+from tavern_core.model import depths
 
 _WIDEST_INDENT: Final = 16
-_DEEPEST: Final = 64
-"""Parts of a path: the maximum nesting of the host's values."""
 _LONGEST_NUMBER: Final = 4_300
 """Digits of an integer: the most that Python reads and writes."""
 _ESCAPED_SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")
@@ -106,8 +105,8 @@ def set_(target: Any, path: str, value: Any = None) -> Out(value=Any):  # type: 
     parts = _parts(path)
     if not parts:
         return {"value": value}
-    if len(parts) > _DEEPEST:
-        raise ToolFailed(f"the path has {len(parts):,} parts; at most {_DEEPEST}", hint="shorten it")
+    if len(parts) > depths.VALUE:
+        raise ToolFailed(f"the path has {len(parts):,} parts; at most {depths.VALUE}", hint="shorten it")
     try:
         changed = copy.deepcopy(target) if target is not None else {}
     except RecursionError:

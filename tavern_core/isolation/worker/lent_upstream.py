@@ -125,16 +125,18 @@ class HostSide:
         self._number = number
         self._tokens = itertools.count(1)
 
-    def now(self, wish: str, *given: Any) -> Any:
+    def now(self, operation: str, *given: Any) -> Any:
         """Ask and wait."""
         token = next(self._tokens)
-        return self._host_client.ask("upstream", connection=self._number, token=token, wish=wish, given=given)
+        return self._host_client.ask("upstream", connection=self._number, token=token, operation=operation, given=given)
 
-    async def later(self, wish: str, *given: Any) -> Any:
+    async def later(self, operation: str, *given: Any) -> Any:
         """The same for code on an event loop; when it is cancelled, so is what the host does."""
         number, token = self._number, next(self._tokens)
         try:
-            return await self._host_client.ask_later("upstream", connection=number, token=token, wish=wish, given=given)
+            return await self._host_client.ask_later(
+                "upstream", connection=number, token=token, operation=operation, given=given
+            )
         except asyncio.CancelledError:
             self._host_client.send("give_up", connection=number, token=token)
             raise

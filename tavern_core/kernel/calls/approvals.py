@@ -30,7 +30,7 @@ from tavern_core.kernel.execution.portal import Portal
 from tavern_core.kernel.execution.sync_async_drivers import InlineMode, LoopMode, Mode, TimeLimit, cancellations
 from tavern_core.kernel.execution.threads import ThreadPool
 from tavern_core.kernel.hooks.argument_copies import copied
-from tavern_core.kernel.hooks.hook_chain_calls import Wish
+from tavern_core.kernel.hooks.hook_chain_calls import RequestedApproval
 from tavern_core.kernel.log.recorder import Recorder
 from tavern_core.kernel.stores.store_offload import asked
 from tavern_core.model.approval import Approval, ApprovalRequest, Approver
@@ -97,12 +97,18 @@ class Approvals:
             return Approval(False, failed.message), "error", hint
 
     async def settle(
-        self, plan: Plan, call: ToolCall, wish: Wish, mode: Mode, left: float | None, emit: Callable[[Event], Any]
+        self,
+        plan: Plan,
+        call: ToolCall,
+        requested: RequestedApproval,
+        mode: Mode,
+        left: float | None,
+        emit: Callable[[Event], Any],
     ) -> Record | None:
         """Return when `call` is approved.
 
         Args:
-            wish: which plugin requests the approval, and why.
+            requested: which plugin requests the approval, and why.
             left: seconds left of the caller's time limit for the whole call; None: no limit.
             emit: awaited with each event, for observers.
 
@@ -117,9 +123,9 @@ class Approvals:
         """
         mark, entered = fingerprint(call, plan.spec), time.perf_counter()
         seconds = self._seconds if left is None else min(self._seconds, left)
-        request = _request(plan, call, wish, mark, time.time() + seconds)
-        facts = {**wish.details, "plugin": wish.by, "fingerprint": mark, "risk": request.risk}
-        definition = _definition(plan, wish)
+        request = _request(plan, call, requested, mark, time.time() + seconds)
+        facts = {**requested.details, "plugin": requested.by, "fingerprint": mark, "risk": request.risk}
+        definition = _definition(plan, requested)
         known = self._recalled(plan, mark + definition)
         if known is None:
             known = await asked(mode, self.stored.records, self._ruled, call, mark, definition, seconds=left)
@@ -175,13 +181,13 @@ class Approvals:
         except StateDamaged:
             return None  # approval is requested, as without rules
 
-    def check_possible(self, plan: Plan, call: ToolCall, wish: Wish) -> None:
+    def check_possible(self, plan: Plan, call: ToolCall, requested: RequestedApproval) -> None:
         """Return when there is an approver to ask, or an answer is there. Raises ApprovalRequired."""
-        mark, definition = fingerprint(call, plan.spec), _definition(plan, wish)
+        mark, definition = fingerprint(call, plan.spec), _definition(plan, requested)
         if self._approver is not None or self._ruled(call, mark, definition) is not None:
             return
-        request = _request(plan, call, wish, mark, time.time() + self._seconds)
-        why = say(MESSAGES["needs_approval"], tool=plan.id, reason=wish.reason)
+        request = _request(plan, call, requested, mark, time.time() + self._seconds)
+        why = say(MESSAGES["needs_approval"], tool=plan.id, reason=requested.reason)
         self.stored.check(call, request, definition, why, {"tool": plan.id})
 
     async def _ask(self, request: ApprovalRequest, mode: Mode, seconds: float) -> Any:
@@ -278,12 +284,12 @@ def definition_of(spec: ToolSpec) -> str:
     return hashlib.sha256(json.dumps(data, sort_keys=True, default=str).encode()).hexdigest()[:32]
 
 
-def _definition(plan: Plan, wish: Wish) -> str:
+def _definition(plan: Plan, requested: RequestedApproval) -> str:
     """What an approval is for: the tool as it is defined, and whether its caller has read untrusted content.
 
     An answer that was given, or remembered, before that must not let through what the content asks for.
     """
-    return definition_of(plan.spec) + (f"+{wish.by}" if wish.by == AFTER_READING else "")
+    return definition_of(plan.spec) + (f"+{requested.by}" if requested.by == AFTER_READING else "")
 
 
 def risk_of(spec: ToolSpec) -> Risk:
@@ -292,15 +298,15 @@ def risk_of(spec: ToolSpec) -> Risk:
     return max(found, key=RISKS.index, default="low" if spec.read_only else "medium")
 
 
-def _request(plan: Plan, call: ToolCall, wish: Wish, mark: str, expires_at: float) -> ApprovalRequest:
+def _request(plan: Plan, call: ToolCall, requested: RequestedApproval, mark: str, expires_at: float) -> ApprovalRequest:
     spec, redact = plan.spec, plan.redact
-    reason = redact(wish.reason)
-    if reason == wish.reason:  # a message that exists in two languages stays one
-        reason = wish.reason
+    reason = redact(requested.reason)
+    if reason == requested.reason:  # a message that exists in two languages stays one
+        reason = requested.reason
     return ApprovalRequest(
-        call.id, spec.id, spec.plugin, call.context.principal, redact(call.arguments), mark, reason, wish.by,
+        call.id, spec.id, spec.plugin, call.context.principal, redact(call.arguments), mark, reason, requested.by,
         risk_of(spec), expires_at, redact(call.purpose), call.door, call.context.profile, tuple(sorted(spec.capabilities)),
-        redact(copied(dict(wish.details))),
+        redact(copied(dict(requested.details))),
     )  # fmt: skip
 
 

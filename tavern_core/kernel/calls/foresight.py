@@ -18,7 +18,7 @@ from tavern_core.kernel.calls.running_call import CallLimits, RunningCall, begin
 from tavern_core.kernel.calls.taint_tracking import has_read, judged
 from tavern_core.kernel.catalogue.call_plan import Execute, Plan
 from tavern_core.kernel.execution.sync_async_drivers import Mode
-from tavern_core.kernel.hooks.hook_chain_calls import HookCalls, Wish
+from tavern_core.kernel.hooks.hook_chain_calls import HookCalls, RequestedApproval
 from tavern_core.kernel.hooks.table import Implementation
 from tavern_core.model.call import CallContext, ToolCall
 from tavern_core.model.result import ToolResult, iso_utc, success
@@ -43,7 +43,7 @@ class Foresight:
         asked = call.call or tool_call(plan, call, context, self.series)
         asked = call.call = replace(asked, arguments=call.values or {})
         call.stage = "check_call"
-        wish = judged(plan, call, await self.hooks.judge(plan.gates, asked, plan.shown, mode))
+        requested = judged(plan, call, await self.hooks.judge(plan.gates, asked, plan.shown, mode))
         if (rule := plan.approval) is not None:
             check_rule(plan, rule)
         shown = None if plan.preview is None else await self._preview(plan, call, mode, plan.preview)
@@ -54,7 +54,7 @@ class Foresight:
         value: dict[str, Any] = {
             "tool": plan.id, "version": plan.spec.version, "definition": definition_of(plan.spec),
             "arguments": plan.redact(call.values or {}), "steps": [step.to_json() for step in plan.steps()],
-            "needsApproval": wish is not None or rule is not None, "planToken": token, "expiresAt": iso_utc(until),
+            "needsApproval": requested is not None or rule is not None, "planToken": token, "expiresAt": iso_utc(until),
         }  # fmt: skip
         if shown is not None:
             value["preview"] = shown.value
@@ -76,13 +76,13 @@ class Foresight:
                 leave(entered)
         return to_result(seen, call.trace(self.series), self.limits.output_bytes, plan.id)
 
-    def _check_approval(self, plan: Plan, asked: ToolCall, wish: Wish | None) -> None:
+    def _check_approval(self, plan: Plan, asked: ToolCall, requested: RequestedApproval | None) -> None:
         """Raises CallError: the call needs an approval that it cannot get."""
         if (rule := plan.approval) is not None:
             check_rule(plan, rule)
-            wish = wish or Wish(rule.place, rule.reason)
-        if wish is not None:
-            self.approvals.check_possible(plan, asked, wish)
+            requested = requested or RequestedApproval(rule.place, rule.reason)
+        if requested is not None:
+            self.approvals.check_possible(plan, asked, requested)
 
     async def foresee(
         self,
@@ -115,8 +115,8 @@ class Foresight:
             call.values = known if plan.fill is None else plan.fill(known)
             asked = tool_call(plan, call, context, self.series)
             call.context = context
-            wish = judged(plan, call, await self.hooks.judge(own_gates(plan), asked, plan.shown, mode))
-            self._check_approval(plan, asked, wish)
+            requested = judged(plan, call, await self.hooks.judge(own_gates(plan), asked, plan.shown, mode))
+            self._check_approval(plan, asked, requested)
         except CallError as error:
             return error
         except Exception:  # noqa: BLE001, S110 - the call itself reports it

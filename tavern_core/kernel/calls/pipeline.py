@@ -57,7 +57,7 @@ from tavern_core.kernel.calls.taint_tracking import concluded, has_read, judged
 from tavern_core.kernel.calls.tool_context_control import CallControl, on_left_behind
 from tavern_core.kernel.catalogue.call_plan import Plan
 from tavern_core.kernel.execution.sync_async_drivers import Mode, TimeLimit, cancellations, has_begun
-from tavern_core.kernel.hooks.hook_chain_calls import HookCalls, Wish
+from tavern_core.kernel.hooks.hook_chain_calls import HookCalls, RequestedApproval
 from tavern_core.model.call import CallContext, ToolCall
 from tavern_core.model.event import Event
 from tavern_core.model.job import handle
@@ -324,25 +324,25 @@ class Pipeline:
         """
         assert call.call is not None
         call.stage = "check_call"
-        wish = await self.hooks.judge(plan.gates, call.call, plan.shown, mode) if plan.gates else None
+        requested = await self.hooks.judge(plan.gates, call.call, plan.shown, mode) if plan.gates else None
         if plan.is_judged_after_reading:
             call.stage = "after_untrusted"
-            wish = judged(plan, call, wish)
-        if wish is None and plan.approval is None:
+            requested = judged(plan, call, requested)
+        if requested is None and plan.approval is None:
             return
         call.stage = "approval"
         if plan.approval is not None:
             check_rule(plan, plan.approval)
         if not _only_follows(plan, call):
             call.deadline = None  # a person may take longer than the tool may
-            call.deadline = await self._approved(mode, plan, call, call.call, wish)
+            call.deadline = await self._approved(mode, plan, call, call.call, requested)
 
     def _planned(self, plan: Plan, call: RunningCall, context: CallContext) -> ToolCall:
         """The call as a plan token names it."""
         return replace(call.call or tool_call(plan, call, context, self.series), arguments=call.values or {})
 
     async def _approved(
-        self, mode: Mode, plan: Plan, call: RunningCall, asked: ToolCall, wish: Wish | None
+        self, mode: Mode, plan: Plan, call: RunningCall, asked: ToolCall, requested: RequestedApproval | None
     ) -> float | None:
         """Wait until the call is approved as it is now; return the deadline of what is left of it.
 
@@ -362,7 +362,9 @@ class Pipeline:
             if plan.events:
                 await self.hooks.notify(plan.events, {"event": event}, mode)
 
-        wanted = wish or Wish(rule.place if rule is not None else "", rule.reason if rule is not None else "")
+        wanted = requested or RequestedApproval(
+            rule.place if rule is not None else "", rule.reason if rule is not None else ""
+        )
         used_up = await self.approvals.settle(plan, asked, wanted, mode, left, emit)
         if used_up is not None:
             call.used_up = (used_up,)

@@ -18,7 +18,7 @@ from tavern_core.errors import PolicyDenied
 from tavern_core.kernel.calls.bilingual_messages import MESSAGES
 from tavern_core.kernel.calls.running_call import Frame, RunningCall, frame
 from tavern_core.kernel.catalogue.call_plan import Plan
-from tavern_core.kernel.hooks.hook_chain_calls import Wish
+from tavern_core.kernel.hooks.hook_chain_calls import RequestedApproval
 from tavern_core.model.call import CallContext
 from tavern_core.model.message_translation import Said, say
 from tavern_core.model.result import ToolResult, with_meta
@@ -168,28 +168,28 @@ def restraint(reader: Reader | None) -> tuple[AfterUntrusted, tuple[str, ...]]:
     return strictest, tuple(sources)
 
 
-def judged(plan: Plan, call: RunningCall, wish: Wish | None) -> Wish | None:
-    """The wish for approval of a call, after what its caller has read; `wish` where that changes nothing.
+def judged(plan: Plan, call: RunningCall, requested: RequestedApproval | None) -> RequestedApproval | None:
+    """The approval that a call needs after what its caller has read; `requested` where that changes nothing.
 
     Raises:
         PolicyDenied: such calls are refused now (POLICY_DENIED).
     """
     how, sources = restraint(call)
     if how == "allow" or not (plan.effect or plan.reads_addresses):
-        return wish
+        return requested
     values = call.values or {}
     marked = () if plan.addresses is None else plan.addresses(values)
     address = "" if plan.effect or not plan.reads_addresses else composed(call, values, marked)
     if not plan.effect and not address:
-        return wish
+        return requested
     why = _reason(call, plan.id, plan.effect, address, sources)
     facts: dict[str, Any] = {MARK: list(sources), "effect": plan.effect or "reads"}
     if how == "deny":
         raise PolicyDenied(why, hint=_INSTEAD, rule=AFTER_READING, **facts)
-    if wish is not None:
-        why = say(MESSAGES["also"], one=why, other=wish.reason)
-        facts = {**wish.details, **facts}
-    return Wish(AFTER_READING, why, facts)
+    if requested is not None:
+        why = say(MESSAGES["also"], one=why, other=requested.reason)
+        facts = {**requested.details, **facts}
+    return RequestedApproval(AFTER_READING, why, facts)
 
 
 def judge_node(run: Reader, type_: str, capabilities: Collection[str], inputs: Mapping[str, Any]) -> None:

@@ -14,13 +14,14 @@ from tavern_core.kernel.config.config_key_lookup import FREE, Keys, annotation_a
 from tavern_core.kernel.config.places import PROJECT_FILE, PYPROJECT
 from tavern_core.kernel.files.atomic_file import read_bytes
 from tavern_core.kernel.text.document_limits import LARGEST_FILE
+from tavern_core.model import depths
 from tavern_core.model.naming_rules import is_plugin_name
 
 _CODE: Final = ConfigInvalid.code
 _TOML_TABLE: Final = re.compile(r"^[ \t]*\[[ \t]*tool[ \t]*\.[ \t]*tavern\b", re.MULTILINE)
 # no \s: it would try every line end in a row of empty lines
 _NO_KEY: Final = frozenset("#[]{}")
-_TOO_DEEP: Final = r"(?<![\w-])(?:(?:[\w-]+|\"[^\"\n]*\"|'[^'\n]*')[ \t]*\.[ \t]*){64}"
+_TOO_DEEP: Final = rf"(?<![\w-])(?:(?:[\w-]+|\"[^\"\n]*\"|'[^'\n]*')[ \t]*\.[ \t]*){{{depths.VALUE}}}"
 """Compiled where it is used: that takes 14 ms."""
 _TOML_HINT: Final = "compare this place with the lines around it; pip cannot read the file either"
 _PLACE: Final = re.compile(r"\(at line (\d+), column (\d+)\)")

@@ -25,8 +25,8 @@ from tavern_core.model.safe_printing import said
 from tavern_core.schema.bounded_json_copying import json_copy
 
 
-class Wish(NamedTuple):
-    """A gate requests approval of a call."""
+class RequestedApproval(NamedTuple):
+    """The approval of a call that a gate or a rule requests."""
 
     by: str
     """The plugin of the gate, or where the rule stands."""
@@ -66,7 +66,7 @@ class HookCalls(HookRuns):
 
     async def judge(
         self, implementations: Iterable[Implementation], call: ToolCall, tool: ShownTool, mode: Mode
-    ) -> Wish | None:
+    ) -> RequestedApproval | None:
         """Call every gate; a denial is final and wins over a request for approval.
 
         Returns:
@@ -75,21 +75,21 @@ class HookCalls(HookRuns):
         Raises:
             PolicyDenied: a gate denied, failed or took too long (POLICY_DENIED).
         """
-        wish: Wish | None = None
+        requested: RequestedApproval | None = None
         for impl in implementations:
-            # Built-in gates are ours and read only; everybody else gets a copy, or a gate could change the call.
+            # Built-in gates are ours and read only; others get a copy, or a gate could change the call.
             is_own = impl.fast and impl.is_builtin
             given = {"call": call if is_own else shown(call), "tool": tool.spec if is_own else tool.to(impl.plugin)}
             answer = await self.guard(impl, given, mode, tool.id)
             if isinstance(answer, RequireApproval):
-                wish = wish or Wish(impl.plugin, answer.reason, facts(answer.details))
+                requested = requested or RequestedApproval(impl.plugin, answer.reason, facts(answer.details))
             elif answer is not None:
                 raise PolicyDenied(
                     f"{tool.id} was refused by {impl.plugin}: it answered {type(answer).__name__}, not a decision",
                     hint="a gate returns None, deny(...) or require_approval(...)",
                     plugin=impl.plugin,
                 )
-        return wish
+        return requested
 
     async def change_result(
         self,

@@ -11,9 +11,9 @@ from tavern_core.contract.guards.folder import Folder
 from tavern_core.errors import Finding, Location, ToolFailed
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.knowledge.chunking import CODE
+from tavern_core.model import depths
 
 MOST_FILES: Final = 5_000
-DEEPEST: Final = 12
 LARGEST_FILE: Final = 1_000_000
 """Bytes."""
 LARGEST_SUM: Final = 64_000_000
@@ -75,10 +75,10 @@ class _Walk:
             status = entry.stat(follow_symlinks=False)
             if not stat.S_ISDIR(status.st_mode):
                 self._take(entry.name, path, inner, status)
-            elif depth < DEEPEST:
+            elif depth < depths.KNOWLEDGE_FOLDERS:
                 self.visit(folder, inner, depth + 1)
             else:
-                self.report(inner, f"lies deeper than {DEEPEST} folders and is not read")
+                self.report(inner, f"lies deeper than {depths.KNOWLEDGE_FOLDERS} folders and is not read")
 
     def _take(self, name: str, folder: str, path: str, status: os.stat_result) -> None:
         if not name.lower().endswith(SUFFIXES):

@@ -23,7 +23,7 @@ from tavern_core.server.api.etag_cache import KeptAnswers, made
 from tavern_core.server.api.event_feed import EventFeed
 from tavern_core.server.api.exchange import Exchange, Parts
 from tavern_core.server.api.openapi import document
-from tavern_core.server.api.problem import Problem, of_error, unexpected
+from tavern_core.server.api.problem import RequestFailed, of_error, unexpected
 from tavern_core.server.api.route import ANY_TOKEN, Route
 from tavern_core.server.api.routes import ROUTES
 from tavern_core.server.mcp import asgi_app
@@ -87,7 +87,7 @@ class Application:
         try:
             refusal = self._access.refusal(connection.headers)
             if refusal is not None:
-                raise Problem(refusal.status, "POLICY_DENIED", refusal.message, refusal.hint)
+                raise RequestFailed(refusal.status, "POLICY_DENIED", refusal.message, refusal.hint)
             route, variables = self._route(scope, path)
             assert route.handler is not None
             text = _token_in(scope, connection.headers)
@@ -96,14 +96,16 @@ class Application:
                 _only_known(connection.query_params, route)
             valid = partial(self._access.is_valid, holder)
             return await route.handler(Exchange(connection, receive, self.parts, holder, variables, valid))
-        except Problem as problem:
+        except RequestFailed as problem:
             return problem.response
         except StateDamaged as error:  # it names files of this machine
             _log.error("%s: %s", path, error)
-            return Problem(503, error.code, "the state of the host cannot be read", "look into its log").response
+            return RequestFailed(503, error.code, "the state of the host cannot be read", "look into its log").response
         except ProfileInvalid as error:
             _log.error("%s: %s", path, error)
-            return Problem(500, error.code, "the profile of this token cannot be used", "look into the log").response
+            return RequestFailed(
+                500, error.code, "the profile of this token cannot be used", "look into the log"
+            ).response
         except TavernError as error:
             return of_error(error)
         except ClientDisconnect:
@@ -113,7 +115,7 @@ class Application:
             return unexpected()
 
     def _route(self, scope: Scope, path: str) -> tuple[Route, dict[str, str]]:
-        """The route of a request, and the variables in its path. Raises Problem: there is none (USAGE)."""
+        """The route of a request, and the variables in its path. Raises RequestFailed: there is none (USAGE)."""
         method = "WEBSOCKET" if scope["type"] == "websocket" else scope["method"]
         allowed: list[str] = []
         for pattern, route in self._table:
@@ -122,33 +124,33 @@ class Application:
                     return route, found.groupdict()
                 allowed += (route.method, *route.also)
         if not allowed:
-            raise Problem(404, "USAGE", f"there is no route {path:.200}", "GET /api/openapi.json lists them")
+            raise RequestFailed(404, "USAGE", f"there is no route {path:.200}", "GET /api/openapi.json lists them")
         if allowed == ["WEBSOCKET"]:
             detail, fix = f"{path:.200} is a WebSocket", "open it with ws:// or wss://"
-            raise Problem(426, "USAGE", detail, fix, headers={"upgrade": "websocket"})
+            raise RequestFailed(426, "USAGE", detail, fix, headers={"upgrade": "websocket"})
         detail = f"{path:.200} is there for {', '.join(allowed)}"
-        raise Problem(405, "USAGE", detail, "GET /api/openapi.json", headers={"allow": ", ".join(allowed)})
+        raise RequestFailed(405, "USAGE", detail, "GET /api/openapi.json", headers={"allow": ", ".join(allowed)})
 
     async def _admitted(self, route: Route, text: str) -> Token:
-        """Whose request it is. Raises Problem: no token that is valid, or not one for this route (POLICY_DENIED)."""
+        """Whose request it is. Raises RequestFailed: no token that is valid, or not one for this route (POLICY_DENIED)."""
         holder = await self._access.token(text)
         if holder is None:
             challenge = {"www-authenticate": 'Bearer error="invalid_token"'} if text else {"www-authenticate": "Bearer"}
             fix = "Authorization: Bearer tvn_…, a token of `tavern tokens create`"
-            raise Problem(401, "POLICY_DENIED", "a token of this server is needed", fix, headers=challenge)
+            raise RequestFailed(401, "POLICY_DENIED", "a token of this server is needed", fix, headers=challenge)
         if ANY_TOKEN not in route.roles and not has_role(holder, *route.roles):
             detail = f"this needs a token with the role {route.needs}"
-            raise Problem(403, "POLICY_DENIED", detail, f"tavern tokens create … --role {route.roles[0]}")
+            raise RequestFailed(403, "POLICY_DENIED", detail, f"tavern tokens create … --role {route.roles[0]}")
         return holder
 
 
 def _only_known(query: QueryParams, route: Route) -> None:
-    """Refuse parameters that a route does not have: an answer without them would not be what was asked for. Raises Problem (USAGE)."""
+    """Refuse parameters that a route does not have: an answer without them would not be what was asked for. Raises RequestFailed (USAGE)."""
     known = tuple(route.query or ())
     for name in query:
         if name not in known:
             fix = did_you_mean(name, known) or (f"known are {', '.join(known)}" if known else "it takes none")
-            raise Problem(400, "USAGE", f"{route.path} has no parameter {name:.40}", fix)
+            raise RequestFailed(400, "USAGE", f"{route.path} has no parameter {name:.40}", fix)
 
 
 def _token_in(scope: Scope, headers: Headers) -> str:

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from tavern_core.model.result import ToolResult
 from tavern_core.schema.validate import compile_validator
 from tavern_core.server.api.exchange import Exchange
-from tavern_core.server.api.problem import Problem, of_call
+from tavern_core.server.api.problem import RequestFailed, of_call
 
 ENTRY_POINT: Final = "http"
 """What the audit log calls these calls' entry point."""
@@ -78,11 +78,11 @@ def _answer(result: ToolResult) -> Response:
 
 
 def _key(exchange: Exchange, body: dict[str, Any]) -> str | None:
-    """The idempotency key of a call. Raises Problem: one is empty, or they differ (USAGE)."""
+    """The idempotency key of a call. Raises RequestFailed: one is empty, or they differ (USAGE)."""
     keys = {*exchange.connection.headers.getlist("idempotency-key")}
     if "" in keys:
-        raise Problem(400, "USAGE", "the header Idempotency-Key is empty", "send a key, or leave the header out")
+        raise RequestFailed(400, "USAGE", "the header Idempotency-Key is empty", "send a key, or leave the header out")
     keys |= {body["idempotencyKey"]} if "idempotencyKey" in body else set()
     if len(keys) > 1:
-        raise Problem(400, "USAGE", "the request names different idempotency keys", "send one of them")
+        raise RequestFailed(400, "USAGE", "the request names different idempotency keys", "send one of them")
     return next(iter(keys), None)

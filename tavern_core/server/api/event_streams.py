@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from tavern_core.server.api.event_feed import Reader
 from tavern_core.server.api.exchange import Exchange
-from tavern_core.server.api.problem import Problem
+from tavern_core.server.api.problem import RequestFailed
 from tavern_core.server.listening import ABORT
 from tavern_core.server.request_access import has_role
 
@@ -98,13 +98,15 @@ class Stream:
         since: id of the last event that the client has; empty: it wants what happens from now on.
 
     Raises:
-        Problem: the server has no room for another stream (BUDGET_EXCEEDED).
+        RequestFailed: the server has no room for another stream (BUDGET_EXCEEDED).
     """
 
     def __init__(self, exchange: Exchange, wire: Wire, since: str) -> None:
         self._feed, most = exchange.parts.feed, exchange.parts.config.streams
         if self._feed.readers >= most:
-            raise Problem(503, "BUDGET_EXCEEDED", f"there are {most} event streams already", "raise server.streams")
+            raise RequestFailed(
+                503, "BUDGET_EXCEEDED", f"there are {most} event streams already", "raise server.streams"
+            )
         self._is_valid = exchange.is_valid
         self._sees_all = has_role(exchange.holder, "viewer")
         self._own = (exchange.holder.principal, exchange.holder.user_id)

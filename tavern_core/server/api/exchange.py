@@ -16,7 +16,7 @@ from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.access.tokens import Token
 from tavern_core.kernel.text.json_document import read_json
 from tavern_core.schema.validate import Validator
-from tavern_core.server.api.problem import Problem
+from tavern_core.server.api.problem import RequestFailed
 
 if TYPE_CHECKING:
     from tavern_core.host import Tavern
@@ -80,28 +80,32 @@ class Exchange:
         return self.connection.query_params
 
     def number(self, name: str, default: int, most: int) -> int:
-        """A whole number of the query. Raises Problem: it is none, or not from 1 to `most` (USAGE)."""
+        """A whole number of the query. Raises RequestFailed: it is none, or not from 1 to `most` (USAGE)."""
         text = self.query.get(name)
         if text is None:
             return default
         if not (text.isascii() and text.isdecimal() and len(text) < 10 and 1 <= int(text) <= most):
-            raise Problem(400, "USAGE", f"{name}={text:.40} is not a number from 1 to {most}", f"?{name}={default}")
+            raise RequestFailed(
+                400, "USAGE", f"{name}={text:.40} is not a number from 1 to {most}", f"?{name}={default}"
+            )
         return int(text)
 
     def flag(self, name: str) -> bool:
-        """Whether the query has ``name=true``. Raises Problem: it has another value than true and false (USAGE)."""
+        """Whether the query has ``name=true``. Raises RequestFailed: it has another value than true and false (USAGE)."""
         text = self.query.get(name, "false")
         if text not in ("true", "false"):
-            raise Problem(400, "USAGE", f"{name}={text:.40} is neither true nor false", f"?{name}=true")
+            raise RequestFailed(400, "USAGE", f"{name}={text:.40} is neither true nor false", f"?{name}=true")
         return text == "true"
 
     async def json(self, validator: Validator) -> dict[str, Any]:
-        """The body, which is JSON of a schema. Raises Problem: it is too large, too slow, or not that (USAGE)."""
+        """The body, which is JSON of a schema. Raises RequestFailed: it is too large, too slow, or not that (USAGE)."""
         media = self.connection.headers.get("content-type", "").partition(";")[0].strip().lower()
         if media != "application/json":
-            raise Problem(415, "USAGE", "the body of this request is JSON", "content-type: application/json")
+            raise RequestFailed(415, "USAGE", "the body of this request is JSON", "content-type: application/json")
         if self.connection.headers.get("content-encoding", "identity").strip().lower() != "identity":
-            raise Problem(415, "USAGE", "the body of this request is not compressed", "leave content-encoding out")
+            raise RequestFailed(
+                415, "USAGE", "the body of this request is not compressed", "leave content-encoding out"
+            )
         document = read_json(
             await self._body(), "body", code="USAGE", largest=self.parts.config.body_bytes, most_values=_MOST_VALUES
         )
@@ -110,12 +114,12 @@ class Exchange:
             where = first.where
             place = {"line": where.line, "column": where.column} if where and where.line else {}
             unread: dict[str, Any] = {"message": first.message, **place}
-            raise Problem(
+            raise RequestFailed(
                 400, "USAGE", f"the body cannot be read: {first.message}", first.hint or _BODIES, findings=[unread]
             )
         if wrong := validator.problems(document.data):
             problems = [one.to_json() for one in wrong]
-            raise Problem(
+            raise RequestFailed(
                 422, "USAGE", f"the body does not fit: {wrong[0]}", wrong[0].hint or _BODIES, findings=problems
             )
         return dict(document.data)
@@ -123,7 +127,7 @@ class Exchange:
     async def _body(self) -> bytes:
         most, seconds = self.parts.config.body_bytes, self.parts.config.client_ms / 1000
         announced = self.connection.headers.get("content-length", "")
-        too_large = Problem(
+        too_large = RequestFailed(
             413, "USAGE", f"the body has more than {most} bytes", "send less, or raise server.bodyBytes"
         )
         if announced.isdecimal() and int(announced[:20]) > most:
@@ -141,6 +145,6 @@ class Exchange:
                     if not message.get("more_body", False):
                         return bytes(body)
         except TimeoutError:
-            raise Problem(
+            raise RequestFailed(
                 408, "USAGE", f"the body did not arrive within {seconds:g} s", "send it faster", headers=_CLOSE
             ) from None

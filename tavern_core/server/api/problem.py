@@ -28,7 +28,7 @@ _LISTS: Final[Mapping[str, str]] = {
 """Code → the route that lists what there is; the hints of the host name commands of the machine that it runs on."""
 
 
-class Problem(TavernError):
+class RequestFailed(TavernError):
     """A request that ends with an error which no part of the host raised.
 
     Args:

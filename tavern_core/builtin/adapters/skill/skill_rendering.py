@@ -14,13 +14,13 @@ from typing import Any, Final
 
 from tavern_core.contract.guards.folder import Folder
 from tavern_core.errors import ToolFailed
+from tavern_core.model import depths
 from tavern_core.model.plugin_status import NOT_PART
 from tavern_core.model.result import Evidence, ToolResult
 from tavern_core.model.skill import SKILL_FILES, split_skill
 from tavern_core.tam import neutralise
 
 MOST_FILES: Final = 500
-DEEPEST: Final = 8
 LARGEST_FILE: Final = 4_000_000
 """Bytes of a file that is read."""
 LONGEST_PART: Final = 50_000
@@ -96,7 +96,7 @@ def _files(folder: Folder, path: str, depth: int) -> Iterator[tuple[str, int]]:
         if entry.name.startswith(".") or entry.name in NOT_PART:
             continue
         mode = entry.stat(follow_symlinks=False)
-        if stat.S_ISDIR(mode.st_mode) and depth < DEEPEST:
+        if stat.S_ISDIR(mode.st_mode) and depth < depths.SKILL_FOLDERS:
             listed = list(_files(folder, inner, depth + 1))
         else:
             listed = [(inner, mode.st_size)] if stat.S_ISREG(mode.st_mode) else []

@@ -19,14 +19,14 @@ def tavern_check_call(call: ToolCall, tool: ToolSpec, ctx: PluginContext) -> Den
     found = marked(tool, call.arguments)
     if isinstance(found, Deny):
         return found
-    wish = None
+    approval = None
     for one in found:
         for mark in guard(one, "sql"):
             decision = _judge(one.pointer, one.value, mark, call, tool, ctx.config["functions"])
             if isinstance(decision, Deny):
                 return decision
-            wish = wish or decision
-    return wish
+            approval = approval or decision
+    return approval
 
 
 def _judge(
