@@ -72,7 +72,7 @@ def open_host(found: InstalledPlugin | None, host_options: HostOptions, home: Pa
     """A host, entered; leaving `stack` closes it.
 
     Args:
-        found: the plugin under test; None: only the plugins of `wishes`.
+        found: the plugin under test; None: only the plugins of `host_options`.
         home: the state folder.
 
     Raises:

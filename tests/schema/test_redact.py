@@ -15,7 +15,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tavern_core.schema.redact import MASK, compile_redactor, named_secrets, redact_text
+from tavern_core.schema.redact import MASK, compile_marked, compile_redactor, named_secrets, redact_text
 from tavern_core.schema.secret_names import is_secret_name
 from tavern_core.schema.secret_scanning import redact_sentence
 
@@ -163,6 +163,8 @@ MARKED = {
         "map": {"additionalProperties": {"x-tavern": {"secret": True}}},
         "whole": {"x-tavern": {"secret": True}, "properties": {"a": {}}},
         "tree": {"$ref": "#/$defs/tree"},
+        "codes": {"patternProperties": {"^code": {"format": "password"}}},
+        "some": {"contains": {"writeOnly": True}},
     },
     "allOf": [{"properties": {"more": {"format": "password"}}}],
     "$defs": {
@@ -193,12 +195,40 @@ MARKED = {
         ([1, {"map": 2}], [1, {"map": 2}]),  # an answer, which is recorded by the same marks
         ({"names": ["a"], "more_names": {"b": ["c"]}}, {"names": ["a"], "more_names": {"b": ["c"]}}),
         ("pin", "pin"),
+        ({"codes": {"code1": "s"}}, {"codes": {"code1": MASK}}),
+        ({"some": ["s"]}, {"some": [MASK]}),
     ],
 )
 def test_marks_of_the_schema_are_followed(value: Any, clean: Any) -> None:
     before = copy.deepcopy(value)
     assert compile_redactor(MARKED)(value) == clean
     assert value == before
+
+
+@pytest.mark.parametrize(
+    ("value", "texts"),
+    [
+        ({"pin": "1234", "open": "x"}, ["1234"]),
+        ({"pin": 1234}, ["1234"]),
+        ({"pin": True}, []),
+        ({"pin": {"a": ["b", {"c": "d"}]}}, ["b", "d"]),  # all of a value below a mark
+        ({"login": {"user": "me", "code": "1"}}, ["1"]),
+        ({"list": ["a", None]}, ["a"]),
+        ({"map": {"x": "y"}}, ["y"]),
+        ({"whole": {"a": {"b": "c"}}}, ["c"]),
+        ({"tree": {"next": {"leaf": "s", "other": "t"}}}, ["s"]),
+        ("pin", []),
+    ],
+)
+def test_the_texts_that_a_schema_marks_are_known(value: Any, texts: list[str]) -> None:
+    marked = compile_marked(MARKED)
+    assert marked is not None
+    assert marked(value) == texts
+
+
+def test_a_schema_without_marks_gives_no_texts_away() -> None:
+    assert compile_marked({"properties": {"password_hint": {"type": "string"}}}) is None
+    assert compile_marked(True) is None
 
 
 # One secret, in each form in which texts give one away.
@@ -557,6 +587,15 @@ def test_an_ordinary_word_under_a_secret_name_is_redacted_nowhere_else() -> None
     ]
 
 
+def test_everything_below_a_secret_name_is_a_secret() -> None:
+    assert named_secrets({"password": {"a": "S3cret-1", "b": ["S3cret-2", ("S3cret-3", 77)]}, "c": "S3cret-4"}) == [
+        "77",
+        "S3cret-3",
+        "S3cret-2",
+        "S3cret-1",
+    ]
+
+
 def test_known_secrets_may_be_learnt_later() -> None:
     known: list[str] = []
     redact = compile_redactor(known_secrets=lambda: known)
@@ -565,6 +604,7 @@ def test_known_secrets_may_be_learnt_later() -> None:
     assert redact({"x": ["the abcdefgh!", "abcdefgh"], "abcdefgh": 1}) == {"x": ["the ***!", MASK], MASK: 1}
     known.append("123456")
     assert redact(123456) == MASK
+    assert redact({"x": 123456, "y": [123456, 12345]}) == {"x": MASK, "y": [MASK, 12345]}
 
 
 @pytest.mark.slow
