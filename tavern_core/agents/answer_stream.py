@@ -44,7 +44,7 @@ class Answer:
     """The text outside of blocks and thoughts."""
     blocks: int = 0
     hides_call: bool = False
-    """A call stands in a thought, where it does not run."""
+    """There is a call in the reasoning, where it does not run."""
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -208,7 +208,7 @@ class _Draft:
         self.uses: dict[str, int] = {
             name: used.count(name) for name in (AVAILABLE_TOOLS, SKILLS, KNOWLEDGE) if name in used
         }
-        """Placeholder → how often it stands in the template."""
+        """Placeholder → how often the template contains it."""
         self.room = self.budget = 0
         self.tools: list[dict[str, Any]] = []
         self._parts = dict.fromkeys(self.uses, "")

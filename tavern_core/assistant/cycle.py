@@ -92,10 +92,10 @@ async def negotiate(
     rounds: int,
     language: Language,
 ) -> Ended[T]:
-    """Ask until a patch has no problems, at most `rounds` times again.
+    """Ask again until a patch has no problems, at most `rounds` times.
 
-    It ends early if a report is the same as the one before: the model does not understand it. A result with warnings
-    alone is kept, also if a later answer is worse.
+    It ends early if a report is the same as the one before: the model does not understand it. A result that only has
+    warnings is kept, even if a later answer is worse.
 
     Raises:
         CallError: the model cannot be asked, and there is no result yet.

@@ -53,7 +53,7 @@ def listen(*, has_own_network: bool) -> Listener:
         has_own_network: the network was created for the box; else everyone on this machine can reach the socket and needs its token.
 
     Raises:
-        OSError: the loopback cannot be brought up, or there are no more descriptors.
+        OSError: the loopback interface cannot be enabled, or there are no more descriptors.
     """
     if has_own_network:
         _bring_up_loopback()

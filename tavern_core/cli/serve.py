@@ -41,7 +41,7 @@ def address(ctx: click.Context, param: click.Parameter, value: str | None) -> Ad
 
 
 def address_of(text: str) -> Address:
-    """A text as an address. Raises BadParameter: it is none."""
+    """The address in a text. Raises BadParameter: it is not an address."""
     host, _, port = text.rpartition(":")
     if not (port.isascii() and port.isdecimal()) or len(port) > 5 or int(port) > 65_535:
         raise click.BadParameter(f"{text!r} is not a HOST:PORT, for example 127.0.0.1:8765")

@@ -34,7 +34,7 @@ class Stdout:
         return self._results or self._before
 
     def guard(self) -> None:
-        """From now on only `stream` leads to stdout; without effect if already guarded.
+        """From now on, only `stream` writes to stdout; no effect if it is already guarded.
 
         Raises:
             BrokenPipeError: earlier output has no reader any more.

@@ -215,7 +215,7 @@ def _services(name: str) -> Iterator[Permission]:
     yield Permission(
         f"service:override:{name}",
         "highest",
-        f"replace the service {shown} for everybody",
+        f"replace the service {shown} for all plugins",
         f"为所有人替换服务 {shown}",
         override,
         name,

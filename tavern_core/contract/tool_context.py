@@ -67,7 +67,7 @@ class ToolContext:
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether nobody waits for this call any more: it, or a call around it, was cancelled or has timed out."""
+        """Whether this call, or a call around it, was cancelled or has timed out."""
         return self._control is not None and self._control.is_cancelled
 
     @property
@@ -81,7 +81,7 @@ class ToolContext:
         return trace_headers()
 
     def check(self) -> None:
-        """Raise if nobody waits for this call any more, because sync code cannot be stopped from outside.
+        """Raise if this call was cancelled or has timed out, because sync code cannot be stopped from outside.
 
         Raises:
             CallTimeout: its time is over (TIMEOUT).
@@ -192,7 +192,7 @@ class ToolContext:
             The values; None: the person declined.
 
         Raises:
-            InputRequired: nobody can be asked now (INPUT_REQUIRED). Let it through.
+            InputRequired: there is no one to ask now (INPUT_REQUIRED). Let it through.
         """
         answer: dict[str, Any] | None = await self._one(
             key, Question.form(*prompt_and_schema(question, prompt, schema))
@@ -221,7 +221,7 @@ class ToolContext:
         """The folders that the caller works in: ``[{"uri": "file:///...", "name": ...}]``.
 
         Raises:
-            InputRequired: nobody can be asked now (INPUT_REQUIRED). Let it through.
+            InputRequired: there is no one to ask now (INPUT_REQUIRED). Let it through.
         """
         answer: list[dict[str, Any]] = await self._one(key, Question.roots())
         return answer
@@ -229,7 +229,7 @@ class ToolContext:
     async def ask_all(self, questions: Mapping[str, Question]) -> dict[str, Any]:
         """Ask several questions at once: ``{"name": Question.form(...), "folders": Question.roots()}``; key → answer. Raises as `ask`."""
         if self._control is None:
-            raise InputRequired("nobody can be asked here: no host runs this tool")
+            raise InputRequired("there is no one to ask: no host runs this tool")
         return dict(await self._control.ask(questions))
 
     async def _one(self, key: str, question: Question) -> Any:

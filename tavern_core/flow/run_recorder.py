@@ -186,7 +186,7 @@ class RunRecorder:
                 caller["contentRead"] = run.context.ledger.content_read.to_json()
         outputs = None
         if result is not None and result.ok and (self._about.times_taken_up or run.answers):
-            # Nobody may be waiting for it where it ends. What is too large for a row is with its nodes.
+            # No caller may be waiting for it when it ends. What is too large for a row is stored with its nodes.
             outputs = None if is_large([result.outputs], _MOST_OUTPUTS) else self._store.masked(result.outputs)
         return replace(
             self._about, outputs=outputs, state=state, latency_ms=self._about.latency_ms + took, caller=caller, answers=dict(run.answers),

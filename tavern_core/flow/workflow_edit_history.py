@@ -40,7 +40,7 @@ class Entry:
 class WorkflowSession:
     """The editing of one workflow. Each change emits the event `UPDATE_WORKFLOW_STATE_FROM_AGENT` with the complete workflow.
 
-    `rev` grows with every change, also with undo and redo, so that a patch for an older state is noticed. Use it from one
+    `rev` grows with every change, also with undo and redo, so that a patch for an older state is detected. Use it from one
     thread at a time.
     """
 

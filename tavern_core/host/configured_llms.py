@@ -17,7 +17,7 @@ from tavern_core.model.secret_references import SECRET, is_operators_reference
 
 _LOCAL: Final = frozenset({"scripted", "recorded"})
 Secret = Callable[[str, Any], str]
-"""(where it stands in tavern.yaml, the reference): the text behind it."""
+"""(its place in tavern.yaml, the reference): the text behind it."""
 
 
 def configured_llms(

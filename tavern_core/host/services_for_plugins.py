@@ -58,7 +58,7 @@ class Parts:
     knowledge: KnowledgeBases
     invoke: Invoke
     changed: Callable[[str, str], None]
-    """Tells of a resource that is not what it was: its address, the plugin that says so."""
+    """Reports that a resource has changed: its address, and the plugin that reports it."""
 
 
 def core_services(parts: Parts) -> dict[str, Service]:
@@ -216,7 +216,7 @@ class _Workflows(_Part):
         return _outcome(await self._parts.workflows.patched(_named(workflow), operations, rev=rev))
 
     def _judge_change(self) -> None:
-        """Refuse a change that nobody approved after untrusted content was read. Raises PolicyDenied (POLICY_DENIED)."""
+        """Refuse a change without approval after untrusted content was read. Raises PolicyDenied (POLICY_DENIED)."""
         if not self._user.may_act("write:workflows"):
             raise PolicyDenied(
                 f"plugin {self._user.plugin} may not change workflows: its caller has read untrusted content, and what runs only reads",

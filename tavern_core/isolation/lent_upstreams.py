@@ -210,7 +210,7 @@ class _Lent:
         return number
 
     async def _line(self, number: int, most: int) -> bytes:
-        """The next line of a program. Whoever waits for it may be cancelled: the next one who asks gets it."""
+        """The next line of a program. If the reader is cancelled while it waits, the next reader gets the line."""
         process, lines = _of(self._programs, number)
         if lines is None:
             lines = process.lines(most)

@@ -1,4 +1,4 @@
-"""JSON at the borders: is this really JSON, is it small enough to look at, and a copy that nobody shares.
+"""JSON at the borders: is this really JSON, is it small enough to look at, and a copy that is shared with no one.
 
     json_copy       what crosses a border: arguments, answers, settings, frames of workers; refused with the place
     json_or         the same where something else can stand for what is not JSON

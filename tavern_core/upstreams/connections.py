@@ -387,7 +387,7 @@ class Connections:
         return UpstreamError(f"{path}: {text}", hint=hint, outcome="none", findings=where, code=ConfigInvalid.code)
 
     def missing(self, entry: Entry) -> tuple[str, ...]:
-        """What the upstream must be granted and was not; that of an upstream whose plugin is not usable: all."""
+        """The permissions that the upstream lacks; all of them if its plugin is not usable."""
         record = self._lifecycle.records.get(entry.plugin)
         if record is None or not record.usable or not entry.is_plugin(record.candidate):
             return entry.permissions or ("?",)

@@ -201,7 +201,7 @@ def definition(tool: UpstreamTool) -> dict[str, Any]:
 def lock_form(hashes: Mapping[str, str]) -> dict[str, str]:
     """Tool → hash as the lock file has it.
 
-    Of an upstream with many tools it is one hash over all, because everybody reads that file; and of one with none, so that its first
+    Of an upstream with many tools it is one hash over all, because all processes read that file; and of one with none, so that its first
     tool is a new one.
     """
     if hashes and sum(len(name.encode()) + _LINE for name in hashes) <= MOST_LOCKED:

@@ -80,7 +80,7 @@ class Listings:
             entry.list_changed.subscribe(partial(self._changed, entry))
 
     def looked_for(self) -> None:
-        """A caller is about to look for tools."""
+        """Called before tools are looked up."""
         now = time.time()
         due = [e for e in self._entries.values() if not self._is_under_way(e) and self._is_due(e, now)]
         if not due:

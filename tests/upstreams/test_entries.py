@@ -45,7 +45,7 @@ WRONG: dict[str, tuple[str, str, str]] = {
     "a pattern of callers with credentials": (
         "{kind: mcp, url: http://a.example, credentials: {'agent:*': {headers: {X: y}}}}",
         "the caller 'agent:*' matches no caller: patterns are not understood here",
-        "a principal, or * for everybody else",
+        "a principal, or * for all others",
     ),
     "a caller with credentials in capitals": (
         "{kind: mcp, url: http://a.example, credentials: {'User:ann': {headers: {X: y}}}}",

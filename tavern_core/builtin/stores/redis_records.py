@@ -185,7 +185,7 @@ class RedisRecords:
     def leave(self, process: str) -> None:
         with self._lock:
             self._present.discard(process)
-        if not self._is_away:  # else it expires by itself, and nobody waits for a server that is silent
+        if not self._is_away:  # else it expires by itself, without waiting for a server that is silent
             self._asked(self._redis.delete, f"{_PREFIX}p:{process}")
 
     def is_present(self, process: str) -> bool:
@@ -265,5 +265,5 @@ def _record(kind: str, key: str, row: builtins.list[str]) -> Record:
     try:
         data.encode()
         return Record(kind, key, owner, state, data, float(created), float(expires), int(version))
-    except (TypeError, ValueError, AttributeError):  # somebody else wrote it
+    except (TypeError, ValueError, AttributeError):  # another program wrote it
         return Record(kind, key, owner, DAMAGED, "", 0.0, version=int(version) if (version or "").isdecimal() else 1)

@@ -62,7 +62,7 @@ def value_key(value: Any) -> bytes:
 
 
 def joined_key(fixed: bytes, parts: list[bytes]) -> bytes:
-    """A key from its fixed half and the parts of this run, in a fixed order."""
+    """The key from its fixed half and the values of this run, in a fixed order."""
     return blake2b(b"".join((fixed, *parts)), digest_size=SIZE).digest()
 
 

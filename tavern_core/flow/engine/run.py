@@ -391,7 +391,7 @@ class Run:
 
     @property
     def open_questions(self) -> tuple[Question, ...]:
-        """Those that nobody has answered; a node may not have got its answer yet."""
+        """Those without an answer; a node may not have received its answer yet."""
         return tuple(question for name, question in [*self.questions.items()] if name in self._waiting)
 
     def answer(self, question: str, value: Any) -> bool:

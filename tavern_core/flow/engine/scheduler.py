@@ -7,7 +7,7 @@ A step starts immediately, and gets a task only when it first waits (`eager_task
 steps is processed by one loop, which yields to the event loop now and then. Groups run their plan in their own
 scheduler, in the same run.
 
-Whatever a node raises is an error of that node, even a SystemExit or a CancelledError that nobody requested. Only a
+Whatever a node raises is an error of that node, even a SystemExit or a CancelledError without a request to cancel. Only a
 KeyboardInterrupt ends the run and is raised in its caller.
 """
 

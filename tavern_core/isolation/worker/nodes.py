@@ -169,7 +169,7 @@ def _own_methods(cls: type[Node]) -> list[str]:
 
 
 def _heard(value: Any, talk: StreamingCall | None) -> Any:
-    """A value for a node, or the stream that it reads there."""
+    """A value for a node, or a stream that the node reads from the host."""
     tag, data = value
     if talk is not None and tag == "stream":
         return talk.streams[data]

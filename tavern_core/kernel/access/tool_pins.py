@@ -197,7 +197,7 @@ def _differences(before: Any, after: Any, path: str) -> Iterator[Difference]:
 
 
 def changed_parts(found: Iterable[Difference]) -> list[str]:
-    """The parts of a definition that differ, such as `description`. What stands in them is for the reviewer: models read errors."""
+    """The parts of a definition that differ, such as `description`. Their content is for the reviewer: models read errors."""
     return list(dict.fromkeys(part for one in found if (part := one.path[1:].partition("/")[0])))
 
 

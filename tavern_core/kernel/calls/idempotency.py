@@ -186,8 +186,10 @@ class Idempotency:
         return await self._found(plan, call, mode, own, known, digest)
 
     def _let_dead_expire(self) -> None:
-        """Give the keys of calls an end whose process has died, also where nobody uses them again."""
-        if self._is_closing and not self._records.is_quick:  # nobody waits for a slow store: the next process does it
+        """End the keys of calls whose process has died, even if no call uses them again."""
+        if (
+            self._is_closing and not self._records.is_quick
+        ):  # closing does not wait for a slow store: the next process does it
             return
         until, alive = time.time() + self._seconds, {self._process: True}
         for record in self._records.list(KIND, states=(RUNNING,), most=_MOST_ENDED):
@@ -198,7 +200,7 @@ class Idempotency:
                 self._records.replace(replace(record, state=UNKNOWN, expires=until))
 
     async def _asked(self, method: Callable[[Record], Any], own: Record, call: RunningCall, mode: Mode) -> Any:
-        """Let the store take the key for this call. What a slow one may do when nobody waits for it is made good."""
+        """Claim the key for this call in the store. If a slow store does it after the call gave up, the claim is undone."""
         if self._records.is_quick:
             return at_once(method, own)
         try:

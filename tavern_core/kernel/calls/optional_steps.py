@@ -48,7 +48,7 @@ from tavern_core.model.result import ToolResult, failure
 _BEHIND: Final = frozenset({"UPSTREAM_ERROR", "TIMEOUT", "CONNECTION_LOST"})
 """Failures of what is behind a tool: these open a breaker."""
 _QUEUE_PAUSE_MS: Final = 1_000
-"""When to call again what found a queue full; nobody knows when the calls before it end."""
+"""When to call again if a queue is full: when the calls before it end is not known."""
 Steps = Callable[[Plan, RunningCall, Mode], Coroutine[Any, Any, ToolResult]]
 
 

@@ -228,7 +228,7 @@ class Pipeline:
         if call.is_cancelled and isinstance(error, asyncio.CancelledError) and call.task is not None:
             call.task.uncancel()  # it was meant for this call, and ends here
         if isinstance(error, asyncio.CancelledError | TimeLimit):
-            call.is_cancelled = True  # what goes on in a thread sees that nobody waits for it
+            call.is_cancelled = True  # what goes on in a thread sees that it was cancelled
         return failure(failed, call.trace(self.series), call.value)
 
     async def _concluded(self, call: RunningCall, result: ToolResult, mode: Mode) -> ToolResult:
@@ -268,7 +268,7 @@ class Pipeline:
             return await self.governance.dry(plan, call, mode, self.foresight.planned)
         token = phase.token if phase is not None else ""
         if plan.gates or plan.approval is not None or plan.is_judged_after_reading:
-            if token:  # nobody is asked to approve a call that its token does not let run
+            if token:  # no approval is requested for a call that its token does not let run
                 await self.plans.check(token, plan, self._planned(plan, call, context), mode, call.seconds)
             await self._judge(plan, call, mode)
         if token:
@@ -398,7 +398,7 @@ def _leave(token: Token[Frame | None]) -> None:
 
 
 def _forget(plan: Plan, call: RunningCall) -> None:
-    """Nobody can cancel the call, or ask for its progress, any more."""
+    """The call can no longer be cancelled, nor its progress be read."""
     plan.usage.calls.pop(call.number, None)
     if plan.wants_control and call.call is not None:
         RUNNING.pop(call.call.id, None)

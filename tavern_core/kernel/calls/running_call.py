@@ -99,7 +99,7 @@ class RunningCall:
     is_recorded: bool = False
     """Whether the log has the beginning of the call."""
     is_cancelled: bool = False
-    """Whether its end was requested (`Pipeline.cancel`), or nobody waits for it any more."""
+    """Whether it was cancelled (`Pipeline.cancel`), or its caller no longer waits for it."""
     used_up: tuple[Record, ...] = ()
     """What it needed to run and can be used once, an approval and a plan token: each as it was before, to be given back if the
     tool does not begin."""

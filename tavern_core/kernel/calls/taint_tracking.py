@@ -85,7 +85,7 @@ class Starter:
 
 
 def is_given_up(reader: Reader) -> bool:
-    """Whether nobody waits for a call any more: its end, or that of a call or run around it, was requested, or its time is over."""
+    """Whether a call, or a call or run around it, was cancelled or has timed out."""
     for one in around(reader):
         if isinstance(one, Starter):
             break

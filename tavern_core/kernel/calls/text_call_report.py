@@ -107,7 +107,7 @@ def next_step(result: ToolResult, language: Language, name: Callable[[str], str 
     text, tool = ("get_result", JOB_RESULT) if result.status == "job" else ("give_answer", JOB_ANSWER)
     asked = result.value.get("questions") if isinstance(result.value, Mapping) else None
     if tool == JOB_ANSWER and asked and all(question.get("type") == "approval" for question in asked):
-        text, tool = "wait_approval", JOB_RESULT  # whoever makes a call cannot approve it
+        text, tool = "wait_approval", JOB_RESULT  # the caller cannot approve its own call
     written = name(tool)
     return labels[text].format(written, fold_lines(result.job, 100)) if written else ""
 

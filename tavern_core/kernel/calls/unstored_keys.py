@@ -45,7 +45,7 @@ class UnstoredKeys:
             self._sent.discard(record.data)
 
     def write(self, done: Record) -> None:
-        """Store an answer, also where the store was lost meanwhile, or another process took this one for dead."""
+        """Store an answer, even if the store was lost meanwhile, or another process assumed that this one had died."""
         if self._records.replace(done):
             return
         known = self._records.add(replace(done, version=1, created=time.time()))

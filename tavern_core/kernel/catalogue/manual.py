@@ -77,7 +77,7 @@ _LABELS: Final[Mapping[str, Row]] = {
 
 @dataclass(frozen=True, slots=True)
 class Obstacles:
-    """What stands in the way of calls.
+    """What prevents calls.
 
     Args:
         lacking: tool id → capabilities that it needs and that are not allowed: its calls would be refused.
@@ -107,7 +107,7 @@ def render_manual(
         language: of the labels; ``zh`` is the layout of seed 000 §11.2 to the letter. Tools' own texts stay as they are.
         query: what the agent is about to do: only the examples that fit it best are shown (seed 000 §11.2(3)).
         search_hint: how this agent finds the rest, for the note of a shortened manual (`how_to_search`).
-        obstacles: what stands in the way of calls.
+        obstacles: what prevents calls.
     """
     labels, tools = words_in(_LABELS, language), list(tools)
     if not tools:

@@ -1,4 +1,4 @@
-"""Tools behind a prefix that a plugin resolves, such as ``shelf:``.
+"""Tools behind a prefix that a plugin resolves, such as ``library:``.
 
 A resolver is a plugin's code. It is asked within the time limit of hooks, and what it answers is held to the rules of every tool; one
 that fails costs only its own tools.

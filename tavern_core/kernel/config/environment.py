@@ -41,7 +41,7 @@ _NAMED: Final[Mapping[str, Keys]] = {
     for name, info in HostConfig.model_fields.items()
     if name not in _NOT_BY_NAME and shape_of(info.annotation)[0] != "section"
 }
-"""Variables for keys that are in no section, and the two that everybody expects."""
+"""Variables for keys that are in no section, and the two that most people expect."""
 _YES: Final = frozenset({"1", "true", "yes", "on"})
 _NO: Final = frozenset({"0", "false", "no", "off"})
 _NULL: Final = frozenset({"null", "none", "~"})

@@ -185,7 +185,7 @@ def parse_entry_points(text: str, name: str) -> tuple[list[list[str]], list[tupl
 
 
 def _read_metadata(folder: str, name: str, version: str) -> tuple[str, str, list[tuple[str, str]]]:
-    """Name and version as the metadata says, and what is wrong with it; the folder's name stands in."""
+    """Name and version as the metadata says, and what is wrong with it; the folder's name replaces what is missing."""
     for file in ("METADATA", "PKG-INFO"):
         try:
             with open_regular(os.path.join(folder, file)) as source:  # noqa: PTH118

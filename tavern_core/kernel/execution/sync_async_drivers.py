@@ -83,7 +83,7 @@ class Mode(Protocol):
         ...
 
     async def until(self, future: Future[Any], seconds: float | None) -> bool:
-        """Wait until `future` is done, and leave it as it is; False when it is not within `seconds`."""
+        """Wait until `future` is done, without cancelling it; False if it is not done within `seconds`."""
         ...
 
     async def pause(self, seconds: float) -> None:

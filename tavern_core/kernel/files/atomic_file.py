@@ -61,7 +61,7 @@ def cannot(doing: str, path: Path, error: OSError) -> StateDamaged:
 
 
 def make_private_folder(folder: Path) -> Path:
-    """Create `folder` and what is missing above it, readable for its owner only; existing folders stay as they are.
+    """Create `folder` and its missing parents, readable only by their owner; existing folders are not changed.
 
     Raises:
         StateDamaged: it cannot be created, or is not a folder.
@@ -112,7 +112,7 @@ def write_atomic(path: Path, text: str, mode: int = PRIVATE_FILE, *, durable: bo
 
 
 def write_all(descriptor: int, data: bytes) -> None:
-    """Write every byte of `data`; a short write goes on until it is complete or the system says why not."""
+    """Write all of `data`: a short write is continued until all is written or the system reports an error."""
     while data:
         data = data[os.write(descriptor, data) :]
 

@@ -233,6 +233,6 @@ def _noted(facts: PluginFacts, record: GrantRecord | None) -> GrantRecord:
 def _writable_by_others(path: Path) -> list[Finding]:
     with suppress(OSError):
         if path.stat().st_mode & 0o002:
-            message = "everybody on this machine can change the lock file, and so grant anything"
+            message = "every user of this machine can change the lock file, and so grant anything"
             return [Finding(StateDamaged.code, message, f"chmod o-w {path}", Location(str(path)), "warning")]
     return []

@@ -44,7 +44,7 @@ class HookPaused(Exception):
 
 
 class Quarantine:
-    """Who rests, and until when: after `limits.hookFailures` in a row (0: nobody ever does), for `limits.hookRestMs`."""
+    """Which implementations rest, and until when: after `limits.hookFailures` failures in a row (0: never), for `limits.hookRestMs`."""
 
     def __init__(self, base: Foundation) -> None:
         self._file = JsonStateFile(base.home / _FILE, "hooks")
@@ -56,10 +56,10 @@ class Quarantine:
         self._seen: Signature = (0, 0, 0)
 
     def check(self, impl: Implementation) -> None:
-        """Let an implementation run, unless it rests.
+        """Check that an implementation may run now.
 
         Raises:
-            HookPaused: it does.
+            HookPaused: it rests after failures.
         """
         timing = impl.timing
         if (

@@ -185,7 +185,7 @@ class JobChanges:
     def change(
         self, id_: str, edit: Callable[[Job], Job], when: Callable[[KeptJob], bool] | None = None, **facts: Any
     ) -> Job | None:
-        """Change an unfinished job; None: it is finished or removed, or not as `when` wants it.
+        """Change an unfinished job; None: it is finished or removed, or `when` refuses it.
 
         Args:
             facts: what changes of its facts; see `KeptJob.facts`.

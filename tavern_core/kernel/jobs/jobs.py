@@ -168,7 +168,7 @@ class Jobs(Mapping[str, Job]):
             pause = min(pause * 1.5, self._new.poll_ms / 1000)
 
     def look(self, id: str, *, context: CallContext | None = None) -> tuple[Job, bool]:  # noqa: A002 - the job's
-        """A job, and whether it has a question that nobody has answered: its process takes an answer up a moment later.
+        """A job, and whether it has a question without an answer: its process takes up an answer a moment later.
 
         Raises as `find`.
         """
@@ -333,7 +333,7 @@ class Jobs(Mapping[str, Job]):
         return changed
 
     def _taken_up(self, running: RunningJob, found: KeptJob) -> Job | None:
-        """Let a job of another process run here; None: it is not as it was found any more."""
+        """Take over a job of another process; None: it has changed since it was found."""
         id_, process = running.id, self._running.process
 
         def is_as_found(kept: KeptJob) -> bool:
@@ -348,7 +348,7 @@ class Jobs(Mapping[str, Job]):
         answers = self._changes.disk.arguments({"given": [*running.known]}) or {}
         try:
             changed = self._changes.change(id_, again, is_as_found, process=process, answers=answers.get("given", ()))
-        except StateDamaged:  # it may stand there as ours nevertheless, and nobody runs it
+        except StateDamaged:  # it may be stored as ours nevertheless, and no process runs it
             before = partial(replace, status=found.record.state, questions=found.job.questions)
             undo = partial(self._changes.change, id_, before, is_ours, **found.facts)
             self._running.owed.owe(id_, undo, is_dispensable=True)

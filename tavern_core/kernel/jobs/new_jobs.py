@@ -72,12 +72,12 @@ class NewJobs:
         return job
 
     def _withdraw(self, stored: tuple[Job, RunningJob | None]) -> None:
-        """Nobody waits for the job any more, and it has not begun."""
+        """The caller no longer waits for the job, and it has not begun."""
         if stored[1] is not None:
             self._cancel(stored[0])
 
     def _cancel(self, begun: Job) -> None:
-        """End a job that nobody runs, if it is stored, as soon as the store works."""
+        """End a job that no process runs, if it is stored, as soon as the store works."""
 
         def is_it(kept: KeptJob) -> bool:
             return (kept.facts.get("process"), kept.job.created) == (self._running.process, begun.created)

@@ -157,7 +157,7 @@ class RunningJobs:
             self._wake()
 
     def _wake(self) -> None:
-        # Nothing of the caller's surroundings comes along: neither its deadline nor the slots that it holds.
+        # The job inherits nothing of its caller's execution: neither the deadline nor the slots that it holds.
         self._portal.loop().call_soon_threadsafe(self._start, context=contextvars.Context())
 
     def _start(self) -> None:

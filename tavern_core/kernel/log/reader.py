@@ -42,7 +42,7 @@ class LogRecord:
     hash: str
 
     def to_json(self) -> Record:
-        """The record as it stands in the file."""
+        """The record as the file has it."""
         head = {
             "seq": self.seq,
             "time": self.time,
@@ -87,7 +87,7 @@ def read(
 
 
 def _filter(call_id: str | None, types: Collection[str] | None) -> Callable[[bytes], Record | None]:
-    # The id stands in the line as it is: lines without it need not be parsed.
+    # A line contains the id as it is: lines without it need not be parsed.
     needle = json.dumps(call_id, ensure_ascii=False).encode("utf-8", "replace") if call_id is not None else b""
 
     def wanted(line: bytes) -> Record | None:

@@ -103,7 +103,7 @@ quoted: Final = lru_cache(maxsize=1_024)(as_json)
 
 
 def link(line: bytes) -> Link | None:
-    """Where a line stands in the chain; None unless it is one complete record whose hash fits its bytes."""
+    """The position of a line in the chain; None unless it is one complete record whose hash fits its bytes."""
     if line[-_HASH_TAIL : -_HASH_TAIL + len(_HASH)] != _HASH or not line.startswith(_START) or line[-3:] != _END:
         return None
     digest = sha256(line[:-_HASH_TAIL]).hexdigest()

@@ -142,7 +142,7 @@ class Recorder:
         changes: Sequence[Change] = (),
         wanted: bool = True,
     ) -> Event | None:
-        """TOOL_RESULT: what came of it.
+        """TOOL_RESULT: how a call ended.
 
         Args:
             wanted: as for `called`.
@@ -269,7 +269,7 @@ class Recorder:
 
     def emit(self, event: Event, logged: Event | None = None) -> bool:
         """Number `event`, log it (or `logged` in its place) and call subscribers; False when the log failed."""
-        object.__setattr__(event, "seq", next(self._numbers))  # ours until now: everybody else gets it from here
+        object.__setattr__(event, "seq", next(self._numbers))  # ours until now: others get it from here
         kept = self._log is None or self._keep(self._log.append, logged or event)
         if self._subscribers.now:
             self._call(event)

@@ -354,7 +354,7 @@ def _needless(manifest: Manifest) -> Iterator[PathProblem]:
 def _strongest_ui(manifest: Manifest) -> Iterator[PathProblem]:
     """To add something, use an outlet; to decorate, wrap. Only one plugin can replace a part."""
     for index, name in enumerate(manifest.permissions.ui.override):
-        message = f"override replaces all of {name}, for everybody, and one plugin only can"
+        message = f"override replaces all of {name}, for all plugins, and only one plugin can"
         hint = "if it only adds something, ask for an outlet (ui.inject); if it decorates or watches the component, for ui.wrap"
         yield PathProblem(("permissions", "ui", "override", index), message, hint, "info")
 

@@ -64,7 +64,7 @@ class ObservedPipeline(Pipeline):
         door: str = "api",
         phase: Phase | None = None,
     ) -> Coroutine[Any, Any, ToolResult]:
-        """See `Pipeline.run`; the plain coroutine while there is nothing to watch for."""
+        """See `Pipeline.run`; without metrics and spans, its own coroutine."""
         if self.awaits and _SDK in _modules:
             self._begin_spans()
         call = Pipeline.run(self, mode, written, arguments, context, purpose, key, door, phase)

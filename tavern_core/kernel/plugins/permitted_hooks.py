@@ -83,7 +83,7 @@ def _is_granted(record: Record, impl: Implementation, diagnostics: Diagnostics) 
 
 
 def sensitive_arguments(impl: Implementation) -> list[tuple[str, str]]:
-    """The arguments an implementation takes that may hold what not everybody may see, with the right that each needs."""
+    """The arguments an implementation takes that may hold protected data, with the right that each needs."""
     return [(name, right) for name, right in (impl.hook.sensitive or {}).items() if name in impl.arguments]
 
 

@@ -86,7 +86,7 @@ class GrantedFacilities:
         return folder
 
     def _may_now(self, permission: str) -> bool:
-        """Whether the plugin may, and still runs.
+        """Whether the plugin still runs and has the permission.
 
         Raises:
             PolicyDenied: it was stopped (POLICY_DENIED).

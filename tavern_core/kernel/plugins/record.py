@@ -162,7 +162,7 @@ class Record:
 
     @property
     def has_gate(self) -> bool:
-        """True if it was granted a gate; without it calls are not checked as the operator wants.
+        """True if it was granted a gate: while it is not active, calls lack a check that the operator granted.
 
         An object without a manifest is granted what it implements; its manifest could not say so.
         """

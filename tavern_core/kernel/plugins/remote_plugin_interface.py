@@ -17,7 +17,7 @@ class RemotePlugin(ABC):
 
     @abstractmethod
     def handler(self, target: str, /) -> Any:
-        """What stands in for the ``module:name`` of a tool file: a `contract.targets.BindsItself` that `DescribesItself`."""
+        """The proxy of the ``module:name`` of a tool file: a `contract.targets.BindsItself` that `DescribesItself`."""
 
     @abstractmethod
     def meet(self, ctx: PluginContext, /) -> None:

@@ -328,7 +328,7 @@ class SettingsStore:
                 for items, tool in declarations:
                     self.declare(owner, items, tool, more=True)
                 self.judge(owner)
-            except SettingsInvalid as error:  # its activation fails with it; everybody else goes on
+            except SettingsInvalid as error:  # the activation of this plugin fails; the others go on
                 self._undeclared.refused(owner, error)
 
     def _look_for(self, key: str) -> None:

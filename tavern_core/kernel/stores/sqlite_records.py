@@ -342,7 +342,7 @@ class Presence:
             os.close(descriptor)
 
     def close(self) -> None:
-        """Leave for all who entered here."""
+        """Close the database for all users in this process."""
         for process in list(self._held):
             self.leave(process)
 

@@ -152,7 +152,7 @@ class _Talk:
 
 
 class Replayed(_Talk):
-    """2026 era: answers that the client brought along; without them the call ends.
+    """2026 era: answers that the client sent along; without them the call ends.
 
     Args:
         known: key → answer of earlier rounds, which we sealed.

@@ -330,7 +330,7 @@ class _Callback:
         self._state = parse_qs(urlsplit(address).query).get("state", [""])[0]
 
     async def result(self) -> AuthorizationCodeResult:
-        """What the browser brought; each login has a result of its own."""
+        """The answer of the browser; each login has its own."""
         try:
             async with asyncio.timeout(PERSON_S):
                 return await self._result

@@ -139,7 +139,7 @@ def _tool(name: str, path: str, method: Any, mark: Mapping[str, Any]) -> Upstrea
 
 
 def _mark(workflow: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a workflow says of itself, of the right types."""
+    """The self-description of a workflow, if it has the right types."""
     meta = workflow.get("meta")
     said = meta.get("tavern") if isinstance(meta, Mapping) else None
     text = workflow.get("description")
