@@ -33,7 +33,7 @@ def agent_context(
         return CallContext(
             permissions=frozenset(each for each in listed if not is_dangerous(each)), principal=principal, profile=name,
             budget=Budget(max_tool_calls=limits.calls), ledger=Ledger(drawn), task_id=run, agent_id=profile.name,
-            after_untrusted=_strictest(profile, caller), **_limits_of_run(profile, None, run),
+            after_untrusted=_strictest(profile, caller), **_fields_of_agent(profile, None, run),
         )  # fmt: skip
     most = limits.calls + caller.ledger.drawn - drawn
     outer = caller.budget
@@ -41,11 +41,11 @@ def agent_context(
         most = min(most, outer.max_tool_calls)
     return replace(
         caller, principal=principal, profile=name, task_id=run, agent_id=profile.name, after_untrusted=_strictest(profile, caller),
-        budget=Budget(outer.timeout_ms, outer.max_retries, max(most, 0)), **_limits_of_run(profile, caller, run),
+        budget=Budget(outer.timeout_ms, outer.max_retries, max(most, 0)), **_fields_of_agent(profile, caller, run),
     )  # fmt: skip
 
 
-def _limits_of_run(profile: Profile, caller: CallContext | None, run: str) -> dict[str, Any]:
+def _fields_of_agent(profile: Profile, caller: CallContext | None, run: str) -> dict[str, Any]:
     """The fields of seed 002 that an agent gives its tools, where its caller gives none."""
     own = {"config": profile.config or None, "agent_dir": profile.written.folder or None, "session_key": run}
     return {name: value for name, value in own.items() if caller is None or getattr(caller, name) is None}

@@ -52,7 +52,7 @@ _Problem = tuple[str, str, str]
 
 
 def read_fields(profile: Profile, known: Known, knowledge: Knowledge) -> Fields:
-    """Resolve the fields of a profile; what cannot be used is a warning, and the rest stands.
+    """Resolve the fields of a profile; what cannot be used is a warning, and the rest is used.
 
     Raises:
         ProfileInvalid: its prompt is in a file that cannot be read (PROFILE_INVALID): an agent without its rules must not run.

@@ -225,7 +225,7 @@ class _Draft:
         self.budget, self.room = budget, budget - size
 
     def put(self, name: str, text: str, room: int) -> int:
-        """Fill in a placeholder, if there is room for it wherever it stands; returns the room that is left."""
+        """Fill in a placeholder, if there is room for it wherever it is; returns the room that is left."""
         cost = tokens_of(text) * self.uses[name]
         if cost > room:
             return room
@@ -233,7 +233,7 @@ class _Draft:
         return room - cost
 
     def cost(self, section: Section) -> int:
-        """The tokens of a whole list, wherever it stands."""
+        """The tokens of a whole list, wherever it is."""
         return tokens_of(section.text([name for name, _ in section.items])) * self.uses.get(section.placeholder, 0)
 
     def put_list(self, section: Section) -> list[str]:

@@ -127,7 +127,7 @@ class ToolCalls:
         except ToolNotFound as error:
             hint = did_you_mean(call.name, [tool["function"]["name"] for tool in self._schemas])
             raise ToolNotFound(
-                error.message, hint=hint or "use one of the tools that are given", fixFor="caller"
+                error.message, hint=hint or "use one of the tools that you have", fixFor="caller"
             ) from None
         arguments = read_arguments(call.arguments)
         if arguments is None:

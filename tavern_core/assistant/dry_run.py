@@ -23,7 +23,7 @@ from tavern_core.model.workflow import Workflow
 
 TIMEOUT_MS: Final = 10_000
 _STOOD_IN: Final = frozenset({"core:LLM", "core:CallTool"})
-"""Types that a scripted model and a dry call stand in for."""
+"""Types that a scripted model and a dry call replace."""
 _WAITING: Final = frozenset({"core:Ask", "core:Delay"})
 """Types that need a person or time."""
 _SAMPLES: Final[Mapping[str, Any]] = {

@@ -149,7 +149,7 @@ def _names(listed: Any) -> Iterator[str]:
 
 
 def _candidates(text: str) -> Iterator[str]:
-    """Parts of the text that may be JSON, each with blanks instead of what stands before it, so that lines and columns stay."""
+    """Parts of the text that may be JSON, each with blanks instead of what precedes it, so that lines and columns stay."""
     bodies = [(found.start(2), found.end(2)) for found in _FENCE.finditer(text)]
     fenced = [(start, end) for start, end in bodies if text[start:end].lstrip()[:1] in ("{", "[")]
     if fenced:

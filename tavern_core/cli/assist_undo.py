@@ -46,7 +46,7 @@ class PreviousVersions:
         kept = self._read()
         if not kept:
             raise UsageError(
-                f"{self._file} has no change to take back", hint="only changes by `tavern assist` are kept"
+                f"{self._file} has no change to undo", hint="only changes by `tavern assist` can be undone"
             )
         last = kept[-1]
         now = self._file.read_text("utf-8") if self._file.is_file() else ""

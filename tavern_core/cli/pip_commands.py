@@ -83,7 +83,7 @@ def _distribution(status: PluginStatus) -> str:
         return status.distribution
     if status.source == "builtin":
         raise UsageError(f"{status.name} is part of the host", hint="it is updated with tavern-core")
-    raise UsageError(f"{status.name} is a folder, which pip does not know", hint=f"replace {status.location}")
+    raise UsageError(f"{status.name} was not installed by pip: it is a folder", hint=f"replace {status.location}")
 
 
 def _parsed(written: str) -> tuple[str, str]:

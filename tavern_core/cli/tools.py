@@ -211,7 +211,7 @@ def _described(
 
 
 def _about(spec: ToolSpec) -> str:
-    """Its description, after the name that it has in the system behind it where that cannot stand in an id."""
+    """Its description, after the name that it has in the system behind it if that cannot be part of an id."""
     own = spec.display_name if spec.resource_id not in (None, spec.local_name) else ""
     is_said = not own or spec.description.startswith(own)
     return shorten(spec.description if is_said else f"{own}: {spec.description}", _DESCRIPTION_WIDTH)

@@ -84,7 +84,7 @@ class Answer:
         except ValueError as error:
             raise UpstreamError(
                 f"{who} answered {self.status} with something that is not JSON: {error}",
-                hint="see that its address is right, and that nothing in between answers instead",
+                hint="check its address, and that no proxy answers instead",
                 outcome=outcome,
                 start=self.body[:200].decode("utf-8", "replace"),
             ) from None

@@ -249,7 +249,7 @@ class Running:
         request = RunRequest.read(options, self._defaults)
         if request.start_at and request.again is None and taken is None:
             raise UsageError(
-                "start_at needs `again`: the run whose other answers are taken",
+                "start_at needs `again`: the run whose other outputs are reused",
                 hint="run(what, inputs, again=run_id, start_at=[...])",
             )
         if (name := request.run_id) and (request.has_invalid_id or self._is_used(name, request.keep)):

@@ -55,7 +55,7 @@ class Allowance:
         self._left = values
 
     def take(self, operation: Operation, value: Any) -> None:
-        """Count `value`, which will stand at the path of `operation`. Raises PatchRefused."""
+        """Count `value`, which will be at the path of `operation`. Raises PatchRefused."""
         count, depth = measured(value, self._left)
         self._left -= count
         if self._left < 0:

@@ -110,7 +110,7 @@ def merged(workflow: Workflow, shown: Mapping[str, Any], done: Collection[tuple[
     """The document of `workflow` with a changed projection: keys that are not shown stay, and so does the order.
 
     Args:
-        shown: the changed projection; new nodes and edges stand under their ids.
+        shown: the changed projection; new nodes and edges are under their ids.
         done: (section, id) of what is shown; all else is the element of the file itself.
     """
     raw = dict(workflow.raw)

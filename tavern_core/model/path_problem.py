@@ -22,5 +22,5 @@ class PathProblem(NamedTuple):
     """The values that fit, where they are few."""
 
     def below(self, path: Path) -> PathProblem:
-        """The same, where the document stands at `path` of another one."""
+        """The same, where the document is at `path` of another one."""
         return self._replace(path=(*path, *self.path))

@@ -242,7 +242,7 @@ def _is_bare(text: str) -> bool:
 
 
 class Located(Protocol):
-    """A document that knows where its values stand."""
+    """A document that knows the positions of its values."""
 
     def locate(self, path: Sequence[str | int], *, key: bool = False) -> Location: ...
 
@@ -254,7 +254,7 @@ _PLAIN: Final = re.compile(r"[^\s,\]}#]+")
 
 
 def as_written(document: Located, hint: str, path: Path) -> str:
-    """`hint` with what the file holds in place of the number that was read: ``1.10`` is read as 1.1, and is to be quoted as it stands."""
+    """`hint` with what the file holds in place of the number that was read: ``1.10`` is read as 1.1, and is to be quoted as it is."""
     quoted, where = _QUOTED.search(hint), document.locate(path)
     if quoted is None or not where.line or not where.column:
         return hint
@@ -282,7 +282,7 @@ def got(value: Any) -> str:
 
 
 def known_keys(model: type[BaseModel], path: Sequence[str | int]) -> list[str]:
-    """The keys that may stand at `path` of a document of type `model`."""
+    """The keys that may be at `path` of a document of type `model`."""
     candidates = [model]
     for part in path:
         if isinstance(part, int):

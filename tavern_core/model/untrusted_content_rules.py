@@ -35,7 +35,7 @@ _MOST_SOURCES: Final = 100
 _LONGEST_NAME: Final = 200
 _MOST_ADDRESSES: Final = 4_000
 _MOST_TEXT: Final = 200_000
-"""Characters of one value in which addresses are looked for; what stands behind them stays unknown."""
+"""Characters of one value in which addresses are looked for; what follows stays unknown."""
 _ADDRESS: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,30}://[^\s<>\"'`\\^{}|]{1,4000}")
 _BARE: Final = re.compile(r"(?<![\w@/.-])(?:[\w-]{1,63}\.){1,10}[^\W\d_]{2,24}(?:[:/?][^\s<>\"'`\\^{}|]{0,4000})?")
 """An address without a scheme, as people write it: ``example.com/news``."""
@@ -111,7 +111,7 @@ def addresses_in(text: str) -> Iterator[str]:
 
 
 def links_in(text: str) -> Iterator[tuple[str, ...]]:
-    """Every address with a scheme in a text, as it stands and without what ends a sentence; and a text that is one without."""
+    """Every address with a scheme in a text, as written, without the punctuation that ends a sentence; and a text that is one without."""
     if _BARE.fullmatch(text.strip()):
         yield (text.strip(),)
     for match in _ADDRESS.finditer(text):

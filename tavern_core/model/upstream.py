@@ -277,7 +277,7 @@ def endpoint_config(kind: str, endpoint: str, implementation: Mapping[str, Any])
 
 
 def entry_of(target: str) -> str:
-    """A command line or name as an entry of a scope of names; what cannot stand in one, by its hash."""
+    """A command line or name as an entry of a scope of names; what cannot be part of one, by its hash."""
     if len(target) <= _LONGEST_ENTRY and target.isprintable() and "*" not in target:
         return target
     return f"sha256:{hashlib.sha256(target.encode('utf-8', 'surrogatepass')).hexdigest()}"

@@ -123,7 +123,7 @@ class ManifestCheck:
                     yield Finding(MANIFEST, problem, "create it, or correct the path", where)
 
     def _unread_tool_files(self) -> Iterator[Finding]:
-        """Files that look like tool files and stand where none is looked for."""
+        """Files that look like tool files and are where none is looked for."""
         read = {name for name, _ in self._tools.stamps}
         entry = self._manifest.tools.entry if isinstance(self._manifest.tools, Entry) else ""
         hint = (

@@ -235,7 +235,7 @@ def json_or(value: object, instead: Any) -> Any:
 
 
 def copied_parts(value: Any) -> Any:
-    """Mappings, lists and tuples anew; what else may stand in them is handed on, an object of a plugin too."""
+    """Mappings, lists and tuples anew; what else may be in them is handed on, an object of a plugin too."""
     kind = type(value)
     if kind in SCALARS:
         return value

@@ -215,7 +215,7 @@ def _entry_of(name: str, server: Any, taken: Mapping[str, Any]) -> NewEntry:
 
 
 def _open_secrets(entry: Mapping[str, Any]) -> Iterator[str]:
-    """What the operator must know about secrets and placeholders in places where references cannot stand."""
+    """What the operator must know about secrets and placeholders in places that cannot hold references."""
     words, url = entry.get("command", ()), entry.get("url", "")
     if redact_text(line := shlex.join(words)) != line:
         yield "its command line may hold a secret, which review and the lock file show: move it into `environment`, by reference"

@@ -48,7 +48,7 @@ _READABLE: Final = 50
 
 
 def local_name(name: str) -> str:
-    """The part of the id behind the colon: the upstream's name where that can stand in an id, else one made of it.
+    """The part of the id behind the colon: the upstream's name if that can be part of an id, else one made of it.
 
     >>> local_name("get_time"), local_name("获取 时间")
     ('get_time', 'tool_9bb6bbb4c3')
@@ -132,7 +132,7 @@ def _masked_tool(tool: UpstreamTool, mask: Callable[[str], str], mask_own: Calla
 
 
 def _shown(name: str) -> str:
-    """A name as it may stand in a list, whatever signs it holds."""
+    """A name as it may be in a list, whatever signs it holds."""
     return (name if name.isprintable() else printed(name)[1:-1])[:MAX_NAME]
 
 
@@ -217,7 +217,7 @@ _FIELDS: Final[Mapping[str, Callable[[Any], bool]]] = {
     "timeout_ms": lambda value: value is None or (type(value) is int and 0 < value <= _LONGEST_MS),
     "data": lambda value: isinstance(value, Mapping),
 }
-"""Field of an `UpstreamTool` → whether a value can stand in it. Adapters are typed, and plugins are not checked by mypy."""
+"""Field of an `UpstreamTool` → whether a value can be part of it. Adapters are typed, and plugins are not checked by mypy."""
 
 
 def _description(text: object, mask: Callable[[str], str]) -> str:

@@ -114,7 +114,7 @@ def test_with_yes_it_is_written_and_can_be_taken_back_and_only_once(start: Start
     back = project.run("assist", "--undo", "caps.json")
     assert (back.returncode, file.read_text()) == (0, workflow())
     again = project.run("assist", "--undo", "caps.json")
-    assert (again.returncode, "no change to take back" in again.stderr) == (2, True)
+    assert (again.returncode, "no change to undo" in again.stderr) == (2, True)
 
 
 def test_what_was_changed_since_is_not_taken_back(start: Start, tmp_path: Path) -> None:

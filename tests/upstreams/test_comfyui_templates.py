@@ -190,7 +190,7 @@ LEFT_OUT: dict[str, tuple[Any, dict[str, Any], str]] = {
     "no-place": (GRAPH, {"inputs": {"x": {"description": "y"}}}, "names no node and input"),
     "no-such-node": (GRAPH, {"inputs": {"x": {"node": "9", "input": "y"}}}, "no node has the id or title '9'"),
     "wired": (GRAPH, {"inputs": {"x": {"node": "2", "input": "image"}}}, "comes from another node"),
-    "nested": (sampler(lora={"on": True, "name": ["{{lora}}"]}), {}, "{{lora}} stands within a list or an object"),
+    "nested": (sampler(lora={"on": True, "name": ["{{lora}}"]}), {}, "{{lora}} is inside a list or an object"),
     "phrase": (sampler(text="a {{big cat}}"), {}, "node 4, text: {{big cat}} holds no name of a parameter"),
     "blank": (sampler(text="{{}}"), {}, "node 4, text: {{}} holds no name of a parameter"),
     "digit": (sampler(text="{{1st}}"), {}, "node 4, text: {{1st}} holds no name of a parameter"),

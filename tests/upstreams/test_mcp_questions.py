@@ -106,7 +106,7 @@ def test_a_question_of_the_old_era_that_may_be_for_two_callers_is_put_to_none(
 REFUSED: dict[str, tuple[str, str]] = {
     "nag": ("again and again", "2026"),
     "pry": ("'sampling/createMessage', which this host does not give", "2026"),
-    "lure": ("'javascript:alert.1.', which is no address of a web page", "2026"),
+    "lure": ("'javascript:alert.1.', which is not the address of a web page", "2026"),
 }
 
 

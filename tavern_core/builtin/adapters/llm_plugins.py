@@ -96,7 +96,7 @@ class Tools:
         return await _with_attachments(answer, tool.name, call) if type(answer).__name__ == "ToolOutput" else answer
 
     async def check(self) -> None:
-        """It is in this process: there is nothing to ask."""
+        """Nothing to check: the model runs in this process."""
 
     async def close(self) -> None:
         """Nothing is open."""

@@ -130,7 +130,7 @@ def _named(work: Work, answer: Any) -> Outputs:
     if missing := [key for key in batch if key not in answer]:
         raise OutputInvalid(
             f"{work.step.type} did not give its output {missing[0]!r}",
-            hint="give every output; Skip where there is none",
+            hint="return every output; return Skip for an output without a value",
         )
     if len(answer) > len(batch) and not work.step.spec.dynamic_slots:
         extra = next(key for key in answer if key not in batch)

@@ -76,7 +76,7 @@ def read_head(raw: bytes) -> Head:
     _check_framing(method, headers, is_old=minor == b"0")
     if method == CONNECT:
         if not _AUTHORITY.fullmatch(written):
-            raise BadUrl("is no host:port")
+            raise BadUrl("is not host:port")
         return Head(raw, method, read_url(f"https://{written}", ("https",)), "", headers)
     if written.startswith("/") or written == "*":
         raise BadRequest(

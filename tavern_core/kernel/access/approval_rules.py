@@ -37,7 +37,7 @@ class ApprovalRule:
 
     decision: Literal["deny", "ask"]
     place: str
-    """Where it stands: ``approval.ask[0]``, or ``the tool``."""
+    """Where it is: ``approval.ask[0]``, or ``the tool``."""
     reason: str
 
 

@@ -26,7 +26,7 @@ OWN: Final = "the tool"
 
 @dataclass(frozen=True, slots=True)
 class LimitRule:
-    """Limits, and where they stand: ``limits.tools.text:count``, or ``the tool``."""
+    """Limits, and where they are: ``limits.tools.text:count``, or ``the tool``."""
 
     place: str
     limits: ToolLimits

@@ -105,7 +105,7 @@ class ProfileFiles:
         profile, findings = parse_profile(content, str(path), name)
         profile = profile.placed(str(path.absolute().parent))
         if is_bound and profile.name != name:
-            # The file is found by its own name; a second name inside would let one file stand in for another.
+            # The file is found by its own name; a second name inside would let one file replace another.
             message = f"the file is profile {name!r}; its field 'name' says {profile.name!r} and is not used"
             findings = (
                 *findings,

@@ -86,7 +86,7 @@ class Profile:
 
 
 ProfileLike = str | PathLike[str] | Mapping[str, Any] | AgentProfile | Profile
-"""How a program says which profile it means: a name, the path of an agent_profile.json, what would stand in it, or a resolved one."""
+"""How a program says which profile it means: a name, the path of an agent_profile.json, its content, or a resolved one."""
 
 
 def parse_profile(text: str | bytes, file: str, name: str) -> tuple[AgentProfile, tuple[Finding, ...]]:
@@ -136,8 +136,8 @@ def misspelt(data: Mapping[str, Any], locate: Callable[[str], Location], whole: 
 
     Args:
         data: a profile as it was written.
-        locate: where one of its keys stands.
-        whole: where it stands itself.
+        locate: where one of its keys is.
+        whole: where it is itself.
     """
     for key in islice(data, _MOST_KEYS):
         if key in _FIELDS or key in _OTHER_SPELLINGS or key.startswith("$"):
@@ -179,7 +179,7 @@ def resolve_profile(
     *,
     absent: Callable[[str], Missing | None] = lambda written: None,
 ) -> Profile:
-    """Find the tools of an inventory. Never fails: what cannot be found is a finding, the rest stands.
+    """Find the tools of an inventory. Never fails: what cannot be found is a finding, the rest is used.
 
     Args:
         profile: as written.
@@ -398,7 +398,7 @@ def profile_schema() -> dict[str, Any]:
 
 
 def _described(properties: Mapping[str, Any], model: type[BaseModel]) -> dict[str, Any]:
-    """`properties` with the texts that stand below the fields of `model`."""
+    """`properties` with the docstrings of the fields of `model`."""
     import ast
     import inspect
 

@@ -40,7 +40,7 @@ class Verdict:
     reason: str = ""
     """One sentence that names the entry of the list; empty when allowed."""
     rule: str = ""
-    """Where the rule stands: ``tools.deny[0]``, ``callers.role:guest.allow``, ``profile:writer``."""
+    """Where the rule is: ``tools.deny[0]``, ``callers.role:guest.allow``, ``profile:writer``."""
     fix: str = ""
     """What to change so that it is allowed."""
 

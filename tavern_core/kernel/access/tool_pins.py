@@ -44,7 +44,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class ToolPin:
-    """A pinned tool as it stands."""
+    """The current state of a pinned tool."""
 
     tool: str
     state: PinState

@@ -90,7 +90,7 @@ class ToolNames:
 
 @dataclass(frozen=True, slots=True)
 class ToolList:
-    """One compiled list. `place` is where it stands, e.g. ``tools.deny``."""
+    """One compiled list. `place` is where it is, e.g. ``tools.deny``."""
 
     place: str
     entries: tuple[str, ...]

@@ -169,7 +169,7 @@ class Idempotency:
     async def _written(
         self, plan: Plan, call: RunningCall, mode: Mode, name: str, digest: str, owner: str
     ) -> Claim | ToolResult | None:
-        """Write the key down, or read what stands there; None: another process runs the call."""
+        """Write the key down, or read what is there; None: another process runs the call."""
         records = self._records
         data = f'{{"digest":"{digest}","process":"{self._process}","call":{call.number}}}'
         own = Record(KIND, name, owner, RUNNING, data, time.time())
@@ -213,7 +213,7 @@ class Idempotency:
     async def _found(
         self, plan: Plan, call: RunningCall, mode: Mode, own: Record, known: Record, digest: str
     ) -> Claim | ToolResult | None:
-        """`_written`, where `known` stands already in place of `own`."""
+        """`_written`, where `known` is already stored in place of `own`."""
         name = own.key
         facts: Mapping[str, Any] = json.loads(known.data) if known.data else {}
         if facts.get("digest", digest) != digest:

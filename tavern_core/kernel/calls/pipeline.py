@@ -377,7 +377,7 @@ class Pipeline:
 
 
 def _ends_of_caller(call: RunningCall) -> list[float]:
-    """When a call ends for the sake of its caller, or of the call around it, on the monotonic clock."""
+    """The deadlines that its caller and the call around it set for a call, on the monotonic clock."""
     ends = [] if call.outer is None or call.outer[1] is None else [call.outer[1]]
     if call.context is not None and (own := call.context.budget.timeout_ms) is not None:
         ends.append(call.clock + own / 1000)

@@ -45,7 +45,7 @@ def _model(has_upstreams: bool, has_llms: bool) -> type[HostConfig]:
 
 
 def section_keys(section: type[BaseModel]) -> dict[str, FieldInfo]:
-    """The keys of a section as they stand in files (camelCase) → their fields."""
+    """The keys of a section as they are in files (camelCase) → their fields."""
     return {info.alias or name: info for name, info in section.model_fields.items()}
 
 

@@ -1,4 +1,4 @@
-"""How this host is set up: every source read, checked where it stands, and laid over the ones before.
+"""How this host is set up: every source read, checked where it is, and laid over the ones before.
 
     defaults < user config.yaml < project tavern.yaml or [tool.tavern] < TAVERN_SECTION__KEY < flags
 
@@ -314,7 +314,7 @@ def _placed(part: Any, path: Keys, value: Any) -> Any:
 
 
 def _merge(layers: list[Layer], base: Path) -> tuple[dict[str, Any], dict[Keys, tuple[str, ...]], dict[str, str]]:
-    """All values as written, the folders among them made absolute, and where each value stands."""
+    """All values as written, the folders among them made absolute, and where each value is."""
     merged: dict[str, Any] = {}
     default: dict[str, Any] = {}
     for path, names in _FOLDERS.items():

@@ -1,4 +1,4 @@
-"""One source of configuration, read: a file, the environment, a mapping. Each knows where every value of it stands."""
+"""One source of configuration, read: a file, the environment, a mapping. Each knows where every value of it is."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 The rules are those of importlib.metadata (a distribution is its metadata folder; of several with one name the first on the
 path counts), the way is shorter: list each folder of the path once, and parse an `entry_points.txt` only where the bytes of
-our group stand in it. A broken distribution is a problem in a list and does not stop the others.
+our group are in it. A broken distribution is a problem in a list and does not stop the others.
 """
 
 from __future__ import annotations

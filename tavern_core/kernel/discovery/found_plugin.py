@@ -238,7 +238,7 @@ class FoundPlugin:
         settings: Iterable[Mapping[str, Any]] = (),
         nodes: Sequence[Mapping[str, Any]] | None = None,
     ) -> bool:
-        """Keep what an activation gave, for exactly these files; True when that is news."""
+        """Store what an activation provided, for exactly these files; True if it differs from what was stored."""
         if self.files is None:
             return False
         # The times first: what is edited while the files are hashed is then seen as edited.

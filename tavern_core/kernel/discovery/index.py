@@ -88,7 +88,7 @@ class Details:
         self._read()[number] = value
 
     def encoded(self) -> bytes:
-        """All of them as lines of ASCII, as they stand in the index."""
+        """All of them as lines of ASCII, as they are in the index."""
         if self._values is None:
             return self._blob[self._start : self._start + self._length]
         return b"\n".join(

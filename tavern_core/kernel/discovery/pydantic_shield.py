@@ -20,7 +20,7 @@ _METADATA_FOLDERS: Final = (".dist-info", ".egg-info")
 
 
 def shield_pydantic() -> None:
-    """Switch pydantic's plugins off, for this process and its children, where their look-up could not end well."""
+    """Disable pydantic's plugins, for this process and its children, if looking them up could fail."""
     if (
         _SWITCH not in os.environ
         and "pydantic.plugin._loader" not in sys.modules

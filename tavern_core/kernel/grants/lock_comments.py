@@ -1,6 +1,6 @@
 """Keeps comments next to their grants when the lock file is written again.
 
-    old text ──scan──> comments, each with what it stands above or behind ──put──> the new text
+    old text ──scan──> comments, each with what it is above or behind ──put──> the new text
 
 A comment above a line belongs to that line, a comment at its end to the last value of the line. If that is removed, the comment moves to the nearest
 enclosing element; a permission that moves to another list takes its comment along. Comments on a plugin that is no
@@ -18,7 +18,7 @@ import yaml
 from tavern_core.kernel.text.yaml_dialect import EventParser
 
 Key = tuple[str, ...]
-"""A place by what stands there, not by number: ``("plugins", "text", "granted", "read:fs")``."""
+"""A place by what is there, not by number: ``("plugins", "text", "granted", "read:fs")``."""
 END: Final[Key] = ()
 _LISTS: Final = ("granted", "refused", "requested")
 

@@ -29,7 +29,7 @@ class RequestedApproval(NamedTuple):
     """The approval of a call that a gate or a rule requests."""
 
     by: str
-    """The plugin of the gate, or where the rule stands."""
+    """The plugin of the gate, or where the rule is."""
     reason: str
     details: Mapping[str, Any] = {}
 

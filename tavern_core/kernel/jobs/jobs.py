@@ -376,7 +376,7 @@ class Jobs(Mapping[str, Job]):
         )
 
     def _seen(self, kept: KeptJob) -> Job:
-        """A job as it is now. One that is a run stands as its run does: that may have been resumed since, in another process.
+        """A job as it is now. One that is a run has the state of its run: that may have been resumed since, in another process.
 
         One whose process was killed between its result and its end is over.
         """

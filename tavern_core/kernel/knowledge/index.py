@@ -132,8 +132,8 @@ class Index:
                 except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
                     if attempt == 2 or not is_damaged(error):
                         raise StateDamaged(
-                            f"the index of knowledge cannot be kept: {error}",
-                            hint="free some disk space, and see that the folder can be written",
+                            f"the index of knowledge cannot be stored: {error}",
+                            hint="free some disk space, and check that the folder is writable",
                             path=str(self._file),
                         ) from error
                     self._close()

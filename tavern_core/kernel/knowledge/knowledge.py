@@ -34,7 +34,7 @@ class KnowledgeBase:
     """Folders of documents under one name."""
 
     name: str
-    """What stands behind ``kb:`` in citations; one of an agent profile begins with ``./``."""
+    """What is behind ``kb:`` in citations; one of an agent profile begins with ``./``."""
     folders: tuple[Path, ...]
     description: str = ""
     trusted: bool = True

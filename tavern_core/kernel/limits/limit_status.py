@@ -18,7 +18,7 @@ class LimitState:
     """One set of limits."""
 
     place: str
-    """Where it stands: ``limits.tools.text:*``, or ``the tool text:count``."""
+    """Where it is: ``limits.tools.text:*``, or ``the tool text:count``."""
     limits: ToolLimits
     used: int | None = None
     """Calls within the period of the rate, of all processes; None where each caller has its own."""

@@ -109,11 +109,11 @@ class Tail:
     last: Link | None = None
     """The last intact record."""
     torn: bytes = b""
-    """What stands behind the last complete line: a record whose writer died."""
+    """What follows the last complete line: a record whose writer died."""
     damaged: list[int] = field(default_factory=list)
     """Complete lines that are no intact records and that no record of the log mentions yet."""
     damaged_at_end: int = 0
-    """How many complete lines stand behind the last intact record."""
+    """How many complete lines follow the last intact record."""
 
     @property
     def is_clean(self) -> bool:

@@ -2,7 +2,7 @@
 
     changed     a line is not an intact record, or the record before it was replaced by another one
     missing     numbers are left out, at the beginning, in between or at the end
-    reordered   a record stands behind one that was written later, or stands twice
+    reordered   a record follows one that was written later, or occurs twice
     torn        the last line is half written; the next `append` cuts it off and keeps it aside
 
 Reads line by line and never raises on content.
@@ -25,7 +25,7 @@ from tavern_core.model.event import LOG_REPAIRED
 
 What = Literal["changed", "missing", "reordered", "torn"]
 MOST_PROBLEMS: Final = 1000
-_REMEMBERED: Final = 4096  # hashes of the latest records, to check one that stands out of order
+_REMEMBERED: Final = 4096  # hashes of the latest records, to check one that is out of order
 
 
 @dataclass(frozen=True, slots=True)

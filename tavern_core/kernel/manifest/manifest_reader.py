@@ -145,7 +145,7 @@ def _with_form(refusal: PathProblem, data: dict[str, Any]) -> PathProblem:
 
 
 def _alias_direction(refusal: PathProblem, data: dict[str, Any]) -> PathProblem:
-    """For `aliases`: which of the two ids stands first, with the ids that were written."""
+    """For `aliases`: which of the two ids is first, with the ids that were written."""
     if refusal.path[:1] != ("aliases",) or refusal.hint:
         return refusal
     hint = "the other id comes first, one line for each: `Other:id: tool`"

@@ -202,7 +202,7 @@ class _Reading:
         )
 
     def _aliases(self, tools: Iterable[ToolSpec]) -> dict[str, str]:
-        """The names that VCP knows and that cannot stand in an id, so that people and models may write them in its place."""
+        """The names that VCP knows and that cannot be part of an id, so that people and models may write them in its place."""
         owners = [self._plugin] if fold(self._vcp).isascii() else [self._plugin, self._vcp]
         names = {f"{owner}:{tool.resource_id}": tool.local_name for tool in tools for owner in owners}
         return {name: local for name, local in names.items() if name != f"{self._plugin}:{local}"}

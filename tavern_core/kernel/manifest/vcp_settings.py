@@ -41,7 +41,7 @@ def settings_of(written: Any, plugin: str, document: JsonDocument) -> tuple[tupl
         if why := _why_not(name):
             leave_out(path, why)
         elif name in items:
-            leave_out(path, f"{name} stands there twice")
+            leave_out(path, f"{name} is defined twice")
         else:
             items[name] = _item(f"extensions.{plugin}.{name}", part)
     return tuple(items.values()), findings

@@ -203,7 +203,7 @@ async def _ask(record: Record, tables: Tables) -> tuple[Offered, list[Described]
 
 
 async def _add_profiles(record: Record, offered: dict[str, dict[str, Any]], tables: Tables) -> None:
-    """Add the profiles that stand below `profiles.entry`."""
+    """Add the profiles that are below `profiles.entry`."""
     if "profiles" not in record.candidate.facts.sections:
         return
     from tavern_core.kernel.plugins.agent_profile_loader import profiles_in
@@ -221,7 +221,7 @@ async def _add_profiles(record: Record, offered: dict[str, dict[str, Any]], tabl
 
 
 async def _describe_nodes(record: Record, offered: dict[str, dict[str, Any]], tables: Tables) -> None:
-    """Make specifications of the nodes that hooks returned and that stand below `nodes.entry`."""
+    """Make specifications of the nodes that hooks returned and that are below `nodes.entry`."""
     candidate = record.candidate
     given: list[Any] = list(offered.pop("nodes", {}).values())
     if "nodes" in candidate.facts.sections:

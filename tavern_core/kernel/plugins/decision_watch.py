@@ -52,7 +52,7 @@ class DecisionWatch:
         self._thread.start()
 
     def close(self) -> None:
-        """Let nothing take effect any more."""
+        """Stop applying the decisions of other processes."""
         self._closing.set()
         if self._thread.is_alive():
             self._thread.join(_CLOSE_S)

@@ -58,7 +58,7 @@ class PluginStates:
         """What was wrong in the file when `disabled` read it."""
 
     def read(self) -> Switches:
-        """The decisions as they stand; never raises."""
+        """The current decisions; never raises."""
         return _states(self._file.read(), self.path)
 
     def disabled(self) -> dict[str, str]:

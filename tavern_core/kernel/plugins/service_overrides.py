@@ -1,4 +1,4 @@
-"""Services that replace others: whether one may stand in for another, and which of several does.
+"""Services that replace others: whether one may replace another, and which of several does.
 
 The overriding object is used through the interface of the one it replaces, so it must have every method of it, callable in
 every way in which the replaced one can be called. What it has besides is not published.

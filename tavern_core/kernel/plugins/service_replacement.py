@@ -3,7 +3,7 @@
     granted service:override:clock  +  fits the present clock        →  all views use the new one
     stopped, failed, revoked                                        →  they use the old one again, which kept running
 
-Of several that override one service a single one is used, the same in any order of activation; the others stand by.
+Of several that override one service a single one is used, the same in any order of activation; the others wait.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def split_overrides(record: Record, offered: Offered, tables: Tables) -> tuple[O
     """A plugin's own services, and its overrides.
 
     Raises:
-        ActivationFailed: one of its services cannot stand in for the one it is to replace (ACTIVATION_FAILED).
+        ActivationFailed: one of its services cannot replace the one that it overrides (ACTIVATION_FAILED).
     """
     services: Mapping[str, Service] = offered.get("services", {})
     overriding = [Override(record.name, record.rank, s) for name, s in services.items() if record.may_override(name)]

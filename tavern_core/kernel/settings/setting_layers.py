@@ -137,7 +137,7 @@ class SettingLayers:
         return DescribedSetting(row.key, row.plugin, row.tool, row.item, shown, place, secret, problem)
 
     def where(self, key: str, origin: Origin) -> Location:
-        """Where a stored value stands."""
+        """The location of a stored value."""
         if origin == "user":
             return Location(str(self.file.path), pointer=key)
         place = self.origins.get(key) or self.origins.get(f"settings.{key}")

@@ -218,7 +218,7 @@ def _scan(text: str) -> tuple[dict[Path, tuple[Mark, Mark]], list[tuple[Path, Ma
 
 
 def _unquoted(string: str) -> str:
-    """The text of a JSON string; of a broken one what stands between its quotes."""
+    """The text of a JSON string; of a broken one the text between its quotes."""
     try:
         return str(json.loads(string, strict=False))
     except ValueError:

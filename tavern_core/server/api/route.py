@@ -12,7 +12,7 @@ from tavern_core.schema.validate import Validator
 from tavern_core.server.api.exchange import Exchange
 
 Method = Literal["GET", "POST", "WEBSOCKET", "ANY"]
-"""ANY: what stands behind the route answers every method."""
+"""ANY: what is behind the route answers every method."""
 Role = Literal["", "any", "viewer", "caller", "approver"]
 PUBLIC: Final = ""
 ANY_TOKEN: Final = "any"

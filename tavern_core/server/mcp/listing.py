@@ -61,7 +61,7 @@ class Listing:
     exports: Mapping[str, Mapping[str, Any]]
     """Id → the tool as it is listed."""
     pages: tuple[bytes, ...]
-    """JSON arrays of the tools that are listed: not those that stand behind a resource or prompt, nor those that this caller can never use."""
+    """JSON arrays of the tools that are listed: not those that are behind a resource or prompt, nor those that this caller can never use."""
     language: Language = "en"
     """In which the caller is written sentences."""
     profile: Profile | None = None

@@ -1,6 +1,6 @@
 """Resources, prompts and completion: what plugins and skills offer besides tools, and the caller's artifacts.
 
-A tool stands behind every resource and prompt of a plugin or a skill. A caller who may call the tool may read the
+A tool is behind every resource and prompt of a plugin or a skill. A caller who may call the tool may read the
 resource or get the prompt; both are calls like any other.
 """
 

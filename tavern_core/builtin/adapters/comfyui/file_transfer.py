@@ -98,7 +98,7 @@ async def downloaded(http: Any, path: str, name: str, **options: Any) -> Answer:
         said = error.message
     if said:
         raise UpstreamError(
-            f"the run is done, and its file {name!r:.120} cannot be fetched: {said}",
+            f"the run finished, but its file {name!r:.120} cannot be fetched: {said}",
             hint="look into the output folder of the server; do not call again",
             outcome="done",
         )

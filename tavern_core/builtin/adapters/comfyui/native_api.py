@@ -240,7 +240,7 @@ class Native:
 
     @asynccontextmanager
     async def _messages(self, client: str) -> AsyncIterator[asyncio.Queue[str | bytes | None]]:
-        """What the server sends to `client`; None: no more comes. It is listened to before anything is queued."""
+        """What the server sends to `client`; None: no more comes. Listening begins before anything is queued."""
         queue: asyncio.Queue[str | bytes | None] = asyncio.Queue(_MOST_WAITING)
         listening = asyncio.Event()
         task = asyncio.create_task(self._listen(client, queue, listening))

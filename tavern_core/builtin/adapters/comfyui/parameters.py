@@ -101,7 +101,7 @@ def _row(template: Template, place: tuple[str, str], info: Info | None) -> list[
 
 
 def _schema(one: Parameter, rows: list[list[Any] | None]) -> dict[str, Any]:
-    """JSON Schema of one parameter: of its first place; where it stands within a text, that of a text."""
+    """JSON Schema of one parameter: of its first place; where it is within a text, that of a text."""
     row = rows[0]
     if not one.is_whole:
         return {"type": "string"}
@@ -161,7 +161,7 @@ def _is_upload(row: list[Any]) -> bool:
 
 
 def _own_values(template: Template, one: Parameter) -> list[Any]:
-    """The values that the workflow itself has in the places of a parameter; empty where a mark stands, or nothing."""
+    """The values that the workflow itself has in the places of a parameter; empty where a mark is, or nothing."""
     inputs = [(template.graph[node]["inputs"], slot) for node, slot in one.places]
     if all(slot in given and "{{" not in str(given[slot]) for given, slot in inputs):
         return [given[slot] for given, slot in inputs]

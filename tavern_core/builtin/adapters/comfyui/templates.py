@@ -67,7 +67,7 @@ class Parameter:
     places: tuple[tuple[str, str], ...]
     """(node, input) of each place where its value goes."""
     is_whole: bool = True
-    """False: it only stands within texts."""
+    """False: it only occurs within texts."""
     is_file: bool = False
     written: Mapping[str, Any] = field(default_factory=dict)
     """What the file beside the template says of it, as JSON Schema."""
@@ -191,7 +191,7 @@ def _parameters(graph: Mapping[str, Any], listed: Mapping[str, Any]) -> Iterator
         for slot, value in content["inputs"].items():
             if not isinstance(value, str) and (within := _MARK.search(str(value))):
                 raise BadTemplate(
-                    f"node {node}, {slot}: {within[0]:.80} stands within a list or an object; mark whole inputs or texts"
+                    f"node {node}, {slot}: {within[0]:.80} is inside a list or an object; mark whole inputs or texts"
                 )
             for name in _names_in(value) if isinstance(value, str) else ():
                 if not _is_name(name):

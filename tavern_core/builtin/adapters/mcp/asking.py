@@ -52,7 +52,7 @@ async def elicited(params: Mapping[str, Any], call: UpstreamCall, name: str = "a
     if params.get("mode") == "url":
         address = str(params.get("url", ""))[:_LONGEST_MESSAGE]
         if not address.startswith(("https://", "http://")) or not address.isprintable():
-            raise UpstreamError(f"the server asks to open {address[:80]!r}, which is no address of a web page")
+            raise UpstreamError(f"the server asks to open {address[:80]!r}, which is not the address of a web page")
         answer = await call.ask(f"{message}\nOpen this address: {address}", _OPENED, name)
         return {"action": "accept" if answer and answer.get("opened") is True else "decline"}
     schema = params.get("requestedSchema")

@@ -86,7 +86,7 @@ def _refuse(constant: str) -> None:
 
 
 def answered_by(data: bytes) -> int | None:
-    """The number of the request that a message answers which cannot be read, where it says so at its beginning."""
+    """The number of the request that an unreadable message answers, if its beginning contains it."""
     found = _ANSWER.match(data, 0, _BEGINNING)
     return None if found is None else int(found[1])
 

@@ -18,7 +18,7 @@ _AGAIN_S: Final = (1.0, 300.0)
 
 @asynccontextmanager
 async def watch_list(session: ClientSession, changed: Callable[[], None]) -> AsyncIterator[None]:
-    """Call `changed` whenever the server says that its tools are others. The old era says so unasked."""
+    """Call `changed` whenever the server reports that its list of tools changed. In the old era it does so without a subscription."""
     capabilities = session.server_capabilities
     tools = capabilities.tools if capabilities is not None else None
     if session.protocol_version not in MODERN_PROTOCOL_VERSIONS or tools is None or not tools.list_changed:

@@ -41,7 +41,7 @@ async def call_webhook(
     Raises:
         UpstreamError: ``details.reason`` is ``unreachable``, ``inactive``, ``unauthorized``, ``busy``, ``failed`` or ``no key``
             (UPSTREAM_ERROR).
-        ToolFailed: an argument cannot stand in the path (TOOL_ERROR).
+        ToolFailed: an argument cannot be part of the path (TOOL_ERROR).
     """
     if job := call.resume_point:  # it was started: that is never done again
         return await _follower(api, job).follow(job, call)
