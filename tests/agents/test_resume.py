@@ -449,7 +449,13 @@ def test_only_an_open_host_runs_agents(office: Office) -> None:
 
 def test_the_oldest_runs_are_removed_and_none_that_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_store, "MOST_RUNS", 2)
-    runs = AgentRuns(tmp_path / "agents.sqlite", lambda plain: plain, "me", lambda process: process == "other")
+    runs = AgentRuns(
+        tmp_path / "agents.sqlite",
+        lambda plain: plain,
+        "me",
+        lambda process: process == "other",
+        lambda file, error: None,
+    )
     for number in range(4):
         runs.begin(AgentRecord(f"agent-{number}", "clerk", "task", "running", float(number)), "host")
         runs.add(f"agent-{number}", AgentEvent("message", 0.0, {}, 1))
