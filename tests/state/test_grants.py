@@ -456,7 +456,7 @@ def test_a_lock_file_that_everybody_can_change_is_reported(tmp_path: Path) -> No
     locks = store(tmp_path)
     locks.grant(facts(CHECK), ["*"])
     locks.path.chmod(0o666)
-    assert "everybody" in locks.read().findings[0].message
+    assert "every user" in locks.read().findings[0].message
     assert not locks.read().is_damaged
 
 

@@ -43,7 +43,7 @@ def test_a_corrupt_file_switches_nothing_says_so_and_is_kept(tmp_path: Path, con
     assert read.switches == {}
     assert read.findings[0].where is not None
     assert read.findings[0].where.file == str(path)
-    assert "cannot be read: none is" in read.findings[1].message
+    assert "a host that starts now enables all" in read.findings[1].message
     changed = states(tmp_path).disable("text")
     assert changed.disabled == {"text": ""}
     assert [p.read_bytes() for p in tmp_path.glob("plugins.json.damaged-*")] == [content]

@@ -90,7 +90,7 @@ def _states(state: JsonState, path: Path) -> Switches:
     switches: dict[str, Switch] = {}
     findings = list(state.findings)
     if any(f.severity == "error" for f in findings):
-        message = "which plugins were switched off cannot be read: a host that starts now uses them all"
+        message = "the list of disabled plugins cannot be read: a host that starts now enables all plugins"
         hint = "`tavern plugins disable NAME` writes a new file and renames the corrupt one"
         findings.append(Finding(StateDamaged.code, message, hint, Location(str(path)), "warning"))
     for name, row in sorted(state.values.items()):
