@@ -3,16 +3,33 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from ipaddress import ip_address
 from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 Answer = bytes | Callable[[socket.socket], None]
 
 # A key and a certificate for good.example.com that nobody trusts but these tests; from 2020 to 2120.
 CERTIFICATE = Path(__file__).parent / "good.example.com.pem"
+
+
+def self_signed() -> str:
+    """A certificate for 127.0.0.1, with its key, that no authority has issued."""
+    key, name = ec.generate_private_key(ec.SECP256R1()), x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "x")])
+    now = datetime.datetime.now(datetime.UTC)
+    made = x509.CertificateBuilder(name, name, key.public_key(), 1, now, now + datetime.timedelta(days=1))
+    made = made.add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
+    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return (made.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM) + pem).decode()
 
 
 def http(body: bytes = b"", status: str = "200 OK", **headers: str) -> bytes:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import gzip
 import json
 import socket
+import ssl
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any, Final
 
 META: Final = {"io.modelcontextprotocol/serverInfo": {"name": "evil", "version": "1"}}
@@ -184,16 +186,26 @@ def handler(mode: str, *, strict: bool) -> type[Handler]:
 
 
 @contextmanager
-def serving(mode: str, *, strict: bool = False) -> Iterator[str]:
-    """The address of a server that is evil in this way."""
+def serving(mode: str, *, strict: bool = False, certificate: Path | None = None) -> Iterator[str]:
+    """The address of a server that is evil in this way.
+
+    Args:
+        certificate: with its key: it serves over TLS, and only clients that show the same one.
+    """
     stopping.clear()
     seen_headers.clear()
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler(mode, strict=strict))
     server.daemon_threads = True
+    if certificate is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate)
+        context.load_verify_locations(certificate)
+        context.verify_mode = ssl.CERT_REQUIRED
+        server.socket = context.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_address[1]}/mcp"
+        yield f"{'https' if certificate else 'http'}://127.0.0.1:{server.server_address[1]}/mcp"
     finally:
         stopping.set()
         server.shutdown()

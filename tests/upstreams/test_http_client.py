@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import datetime
 import gzip
 import socket
 import ssl
@@ -16,13 +15,9 @@ from typing import Any
 
 import httpx2
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
     Encoding,
-    NoEncryption,
     PrivateFormat,
     load_pem_private_key,
 )
@@ -31,7 +26,7 @@ from tavern_core.contract.exchange import exchange
 from tavern_core.errors import OutputTooLarge, PolicyDenied, SettingsInvalid, TavernError, UpstreamError
 from tavern_core.model.upstream import origin_entry
 from tavern_core.upstreams.http_client import client
-from tests.guards.web import CERTIFICATE, Web, addresses, http, redirect, web
+from tests.guards.web import CERTIFICATE, Web, addresses, http, redirect, self_signed, web
 
 pytestmark = pytest.mark.anyio
 
@@ -303,15 +298,6 @@ def wants_certificate(version: ssl.TLSVersion, *, says_why: bool) -> Iterator[in
         listener.shutdown(socket.SHUT_RDWR)
 
 
-def other_certificate() -> str:
-    """A certificate, with its key, that no authority has issued."""
-    key, name = ec.generate_private_key(ec.SECP256R1()), x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "x")])
-    now = datetime.datetime.now(datetime.UTC)
-    made = x509.CertificateBuilder(name, name, key.public_key(), 1, now, now + datetime.timedelta(days=1))
-    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    return (made.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM) + pem).decode()
-
-
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 @pytest.mark.parametrize("says_why", [True, False])
 async def test_a_client_certificate_is_shown_and_one_that_is_refused_is_one_clear_error(
@@ -322,7 +308,7 @@ async def test_a_client_certificate_is_shown_and_one_that_is_refused_is_one_clea
         known = {"ca": PEM, "cert": PEM, "key": PEM}
         async with reaching(url, resolve=resolve, certificate=known) as http_client:
             assert (await http_client.get("/")).text == "known"
-        other = other_certificate()
+        other = self_signed()
         for certificate, says, repair in (
             ({}, "does not accept a connection without a client certificate", "write `certificate: {cert: {$file"),
             ({"cert": other, "key": other}, "does not accept the client certificate: ", "use one that is valid"),

@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from tavern_core import Tavern
+from tavern_core import CallContext, Tavern
 from tavern_core.errors import TavernError
+from tests.guards.web import self_signed
 from tests.upstreams.evil_http import EVIL as MODES
 from tests.upstreams.evil_http import seen_headers, serving
 from tests.upstreams.mcp_hosts import host, listening, longest_turn
@@ -200,6 +201,26 @@ def test_a_certificate_that_cannot_be_read_is_an_error_of_the_upstream(kind: str
         opened.upstreams.refresh_sync("gone")
     assert error.value.code == "UPSTREAM_ERROR" and "there is no file" in error.value.message
     assert not getattr(error.value, "retryable", True) and "SettingsInvalid(" not in error.value.message
+
+
+@pytest.mark.slow
+def test_each_caller_shows_its_own_token_and_all_the_certificate_of_the_entry(tmp_path: Path) -> None:
+    pem = tmp_path / "own.pem"
+    pem.write_text(self_signed())
+    shown = {part: {"$file": str(pem)} for part in ("cert", "key", "ca")}
+    own = {"user:ann": {"headers": {"X-Key": {"$secret": "of-ann"}}}, "*": {"headers": {"X-Key": "of others"}}}
+    with serving("html", certificate=pem) as url:
+        entry = {"url": url, "headers": {"X-Key": "of the host"}, "certificate": shown, "credentials": own}
+        bare = {"url": url, "certificate": {"ca": shown["ca"]}}
+        with host(tmp_path / "home", {"secrets": {"of-ann": "ann's own key"}}, own=entry, bare=bare) as opened:
+            opened.upstreams.refresh_sync("own")
+            for user, key in (("", "of the host"), ("ann", "ann's own key"), ("bob", "of others")):
+                seen_headers.clear()
+                context = CallContext(principal=user, user_id=user, permissions={"network"}) if user else None
+                assert opened.invoke_sync("own:good", {}, context=context).value == "well"
+                assert {dict(headers)["x-key"] for _, headers in seen_headers} == {key}
+            with pytest.raises(TavernError, match="client certificate"):
+                opened.upstreams.refresh_sync("bare")
 
 
 def test_where_no_one_listens_is_a_clear_error(tmp_path: Path) -> None:
