@@ -34,6 +34,9 @@ _MOST_FRAMES: Final = 1_000
 _MOST_FRAMES: Final = 1_000
 """Of a write-ahead log that are looked at after those that SQLite reads."""
 
+_MOST_FRAMES: Final = 1_000
+"""Of a write-ahead log that are looked at after those that SQLite reads."""
+
 
 class SqliteFile:
     """One file. Safe for several threads and processes.
