@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from tavern_core.errors import StateDamaged, UsageError
 from tavern_core.kernel.execution.portal import COPIED_HINT, copied
 from tavern_core.kernel.files.atomic_file import PRIVATE_FILE, make_private_folder
+from tavern_core.kernel.files.file_lock import locked
 
 if TYPE_CHECKING:
     import sqlite3
@@ -36,6 +37,8 @@ _MOST_FRAMES: Final = 1_000
 
 _MOST_FRAMES: Final = 1_000
 """Of a write-ahead log that are looked at after those that SQLite reads."""
+_LOOK_S: Final = 0.01
+"""Between two looks at a log to which another process may be writing."""
 
 
 class SqliteFile:
@@ -112,22 +115,23 @@ def _keep_damaged_log(db: sqlite3.Connection, path: Path) -> Path | None:
 
     Raises:
         sqlite3.DatabaseError: the database does not fit what is left of it.
-        OSError: there is no room for the copy.
+        OSError, StateDamaged: it cannot be copied (STATE_DAMAGED).
     """
     import sqlite3
 
     log = path.with_name(path.name + "-wal")
     if (place := _damaged_place(db, log)) is None:
         return None
-    time.sleep(0.01)
-    if place != _damaged_place(db, log):  # another process is writing to it
-        return None
-    if db.execute("PRAGMA integrity_check(1)").fetchone() != ("ok",):
-        raise sqlite3.DatabaseError("the write-ahead log of the database is malformed")
-    kept = _free_name(log)
-    shutil.copyfile(log, kept)
-    kept.chmod(PRIVATE_FILE)
-    db.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # else each process that opens it would find the place again
+    with locked(log):
+        time.sleep(_LOOK_S)
+        if place != _damaged_place(db, log):  # another process is writing to it, or has kept it
+            return None
+        if db.execute("PRAGMA integrity_check(1)").fetchone() != ("ok",):
+            raise sqlite3.DatabaseError("the write-ahead log of the database is malformed")
+        kept = _free_name(log)
+        shutil.copyfile(log, kept)
+        kept.chmod(PRIVATE_FILE)
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # else each process that opens it would find the place again
     return kept
 
 
@@ -146,8 +150,12 @@ def _damaged_place(db: sqlite3.Connection, log: Path) -> tuple[bytes, int] | Non
                 return None
             if _log_checksum(head[:24], head, bytes(8)) != head[24:]:
                 return head, 0
-            known = db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()[1]
-            if known < 0:  # another process is at it
+            for _ in range(5):
+                known = db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()[1]
+                if known >= 0:
+                    break
+                time.sleep(_LOOK_S)  # another process is at it
+            else:
                 return None
             frame, stopped = 24 + int.from_bytes(head[8:12], "big"), 0
             file.seek(32 + (known - 1) * frame + 16 if known else 24)
