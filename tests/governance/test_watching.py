@@ -108,6 +108,25 @@ def test_calls_are_counted_as_prometheus_reads_them(tmp_path: Path) -> None:
     assert sum(s.value for s in families["jobs"].samples) == 2
 
 
+@pytest.mark.parametrize(("inline_ms", "status"), [(60_000, "ok"), (1, "job")])
+def test_a_call_that_may_become_a_job_counts_once(tmp_path: Path, inline_ms: int, status: str) -> None:
+    answered = threading.Event()
+
+    @tool(limits={"inline_ms": inline_ms})
+    async def looks() -> int:
+        if status == "job":
+            await asyncio.to_thread(answered.wait, 30)
+        return 1
+
+    with Tavern.open({"metrics": {"enabled": True}}, home=tmp_path, plugins=[Plugin([looks], name="m")]) as host:
+        result = host.invoke_sync("m:looks")
+        answered.set()
+        host.wait(host.jobs.wait(str(result.job), 30))
+        text = host.metrics.text()
+    assert result.status == status
+    assert 'tool_invocations_total{ok="true",toolName="m:looks"} 1.0' in text
+
+
 def test_limits_breakers_and_kept_answers_are_gauges(tmp_path: Path) -> None:
     @tool(limits={"breaker": {"failures": 1}, "concurrency": 1}, name="breaks")
     def breaks() -> int:

@@ -57,6 +57,8 @@ class Metrics:
         self._lock = threading.Lock()
         self._ended: deque[tuple[CallTrace | None, bool]] = deque()
         """Calls that are not added up yet, and whether they went well."""
+        self._counted: set[CallTrace] = set()
+        """Of jobs whose callers are about to get the result."""
         self._tools: set[str] = set()
         """Names that are known to be of tools."""
         self._counts: Counter[tuple[str, bool]] = Counter()
@@ -94,6 +96,9 @@ class Metrics:
         trace, error, ended = result._trace, result.error, self._ended
         if result.status == "job":
             return
+        if self._counted and trace in self._counted:
+            self._counted.discard(trace)
+            return
         ended.append((trace, result.ok))
         if trace is not None and trace[0] not in self._tools and self._is_found(trace[0], error):
             self._tools.add(trace[0])
@@ -104,6 +109,11 @@ class Metrics:
                 self._denied[tool, reason] += 1
         if len(ended) >= _AT_ONCE:
             self._add_up()
+
+    def is_counted(self, result: ToolResult) -> None:
+        """A job that has ended gives this result to its caller, which does not count again."""
+        if result.status != "job" and result._trace is not None:
+            self._counted.add(result._trace)
 
     def cut_off(self, tool: str) -> None:
         """Count a call that was cancelled, and has no result, as a failure."""

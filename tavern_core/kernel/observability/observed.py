@@ -17,6 +17,8 @@ from tavern_core.model.call import CallContext
 from tavern_core.model.result import ToolResult
 
 if TYPE_CHECKING:
+    from tavern_core.kernel.calls.running_call import RunningCall
+    from tavern_core.kernel.catalogue.call_plan import Plan
     from tavern_core.kernel.observability.metrics import Metrics
     from tavern_core.model.tool import ToolSpec
 
@@ -96,6 +98,13 @@ class ObservedPipeline(Pipeline):
             metrics.cut_off(written)
             raise
         metrics.called(result)
+        return result
+
+    async def _detached(self, plan: Plan, call: RunningCall, mode: Mode) -> ToolResult:
+        """See `Pipeline._detached`; what became a job counts as that alone, also where its caller gets the answer at once."""
+        result = await Pipeline._detached(self, plan, call, mode)
+        if self.metrics is not None:
+            self.metrics.is_counted(result)
         return result
 
     def _begin_spans(self) -> None:
