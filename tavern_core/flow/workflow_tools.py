@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
+from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -37,6 +38,7 @@ OWNER: Final = "core-flows"
 PREFIX: Final = "workflow:"
 _LOOK_S: Final = 0.05
 """How often a job looks whether another process still runs its run."""
+_LAYOUT: Final = {"position", "display_name", "custom_description", "custom_slot_descriptions"}
 _TOOL_NAME: Final = re.compile(r"[\w.-]{1,64}")
 """File names can be in any language; providers of models get an ASCII alias."""
 
@@ -53,8 +55,16 @@ def workflow_tool(id_: str, workflow: Workflow) -> ToolSpec:
         input_schema=workflow_schema(workflow.inputs()),
         display_name=workflow.name or id_,
         plugin=OWNER,
-        implementation={"type": "workflow"},
+        implementation={"type": "workflow", "content": _content(workflow)},
     )
+
+
+def _content(workflow: Workflow) -> str:
+    """What names the steps of a workflow, however they are laid out: an approval, a plan or a pin holds for exactly these."""
+    text = workflow.model_dump_json(
+        include={"nodes", "edges", "interface_outputs"}, exclude={"nodes": {"__all__": _LAYOUT}}
+    )
+    return blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 class WorkflowTools:

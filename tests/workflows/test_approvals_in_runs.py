@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from contextlib import suppress
 from typing import Any
@@ -17,7 +18,8 @@ BOSS = CallContext(principal="user:boss", roles=frozenset({"approver"}))
 PAY = {"type": "core:CallTool", "tool": "bank:pay"}
 ALONE: dict[str, Any] = {"p": PAY}
 AFTER_A_NODE: dict[str, Any] = {"n": {"type": "t:Plain"}, "p": {**PAY, "more": 1}}
-AFTER_A_CALL: dict[str, Any] = {"n": {"type": "core:CallTool", "tool": "bank:note"}, "p": {**PAY, "more": 1}}
+NOTE = {"type": "core:CallTool", "tool": "bank:note"}
+AFTER_A_CALL: dict[str, Any] = {"n": NOTE, "p": {**PAY, "more": 1}}
 
 
 class Bank:
@@ -88,6 +90,29 @@ def test_the_token_of_a_plan_stays_valid_until_the_approval(flows: Flows, bank: 
         approve(host)
         assert [host.commit_sync(token, context=ANN).status for _ in range(2)] == ["ok", "error"]
     assert bank.done == ["pay"]
+
+
+@pytest.mark.parametrize(
+    ("after", "moved", "holds"),
+    [({"n": NOTE}, 9, True), ({"n": PAY}, 0, False), ({"n": NOTE, "m": NOTE}, 0, False)],
+    ids=["its layout", "the tool of a node", "a second node"],
+)
+def test_an_approval_and_a_plan_hold_for_the_steps_of_a_workflow(
+    flows: Flows, bank: Bank, after: dict[str, Any], moved: int, holds: bool
+) -> None:
+    flows.write("w", {"n": NOTE})
+    with flows.open(bank.plugin, approval={"ask": ["workflow:w"]}) as host:
+        token = host.invoke_sync("workflow:w", context=ANN, dry_run=True).value["planToken"]
+        assert host.commit_sync(token, context=ANN).status == "input_required"
+        approve(host)
+        file = flows.write("w", after)
+        document = json.loads(file.read_text("utf-8"))
+        document["nodes"][0]["position"] = {"x": moved, "y": 0}
+        file.write_text(json.dumps(document), "utf-8")
+        committed = host.commit_sync(token, context=ANN)
+        assert (committed.ok, committed.error and committed.error.kind) == (holds, None if holds else "POLICY_DENIED")
+        assert holds or host.invoke_sync("workflow:w", context=ANN).status == "input_required"
+    assert bank.done == ["note"] * holds
 
 
 @pytest.mark.parametrize("is_approved", [True, False])
