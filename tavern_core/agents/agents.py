@@ -228,7 +228,7 @@ class Agents:
         fields = read_fields(profile, parts.known_inactive(), parts.prompts.knowledge)
         by_code = {field for field, section in _BY_CODE.items() if parts.sections.inactive(section)}
         found = (f for f in fields.findings if f.where is None or f.where.pointer not in by_code)
-        return (*odd, *usable_wire_names(written, tools)[1], *found)
+        return (*odd, *usable_wire_names(written, tools, canonical)[1], *found)
 
     def runs(self, *, context: CallContext | None = None, most: int = 100) -> builtins.list[AgentRecord]:
         """Runs without their events, newest first; with a context, that caller's alone."""

@@ -89,13 +89,13 @@ def runner(tool: Any) -> Callable[[str, Mapping[str, Any]], Any]:
         try:
             return _answer(tool.invoke(given(call_id, arguments)), library)
         except Exception as error:
-            raise _as_call_error(error, tool.name) from error
+            raise _as_call_error(error, tool) from error
 
     async def run_async(call_id: str, arguments: Mapping[str, Any]) -> Any:
         try:
             return _answer(await tool.ainvoke(given(call_id, arguments)), library)
         except Exception as error:
-            raise _as_call_error(error, tool.name) from error
+            raise _as_call_error(error, tool) from error
 
     return run if _blocks(tool, library) else run_async
 
@@ -165,19 +165,26 @@ def _json_or_text(answer: Any) -> Any:
     return copy if problem is None else said(answer)
 
 
-def _as_call_error(error: Exception, tool: str) -> Exception:
-    kind = type(error).__name__
+def _as_call_error(error: Exception, thing: Any) -> Exception:
+    kind, tool = type(error).__name__, thing.name
     if isinstance(error, ToolFailed):
         return error
     if kind == "ToolException":
         return ToolFailed(str(error)[:2000] or f"{tool} failed", outcome="unknown")
-    if kind == "ValidationError" and callable(getattr(error, "errors", None)):
+    if kind == "ValidationError" and _is_of_arguments(error, getattr(thing, "args_schema", None)):
         problems = _problems(error)
         said = "; ".join(f"{problem['pointer']}: {problem['message']}" for problem in problems)
         return InputInvalid(
             f"{tool} refused its arguments: {said or printed(error)}", outcome="none", problems=problems
         )
     return UpstreamError(f"{tool} failed with {printed(error)}", outcome="unknown")
+
+
+def _is_of_arguments(error: Any, model: Any) -> bool:
+    """Whether the model of the arguments refused them, and not another one what the tool has got: then it may have taken effect."""
+    if _is_of_pydantic_v1(model):
+        return getattr(error, "model", None) is model
+    return isinstance(model, type) and error.title == getattr(model, "model_config", {}).get("title", model.__name__)
 
 
 def _problems(error: Any) -> list[dict[str, str]]:

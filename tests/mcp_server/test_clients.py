@@ -405,7 +405,7 @@ def test_a_client_is_named_the_tool_for_jobs_as_it_can_call_it(
 def test_a_wrong_name_in_a_profile_does_not_cost_its_clients_the_other_tools(tmp_path: Path, era: str) -> None:
     profiles = tmp_path / "profiles"
     profiles.mkdir()
-    names = {"shop:price": "same", "shop:order": "same", "shop:report": "a b", "shop:wait": "shop__survey"}
+    names = {"shop.price": "same", "shop:order": "same", "shop:report": "a b", "shop:wait": "shop__survey"}
     inventory = [*names, "shop:survey"]
     (profiles / "odd.json").write_text(json.dumps({"tool_ids_inventory": inventory, "wire_names": names}))
     with open_shop(tmp_path, {"profiles": [str(profiles)]}) as (url, tavern, _):

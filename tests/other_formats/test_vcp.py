@@ -244,7 +244,7 @@ def test_everything_else_is_listed_with_the_reason_why_it_is_no_tool(project: Pr
     ],
 )
 def test_usual_ways_to_write_a_program_are_understood(project: Project, command: str | list[str]) -> None:
-    project.vcp("Usual", file="sub/run.py" if "sub" in command else "run.py", entryPoint={"command": command})
+    project.vcp("Usual", file="sub/run.py" if "sub" in str(command) else "run.py", entryPoint={"command": command})
     with project.host() as tavern:
         assert tavern.plugins["usual"].state == "pending_consent", tavern.plugins["usual"].reason
 

@@ -93,7 +93,8 @@ def make():
 async def make_later():
     return [add]
 
-kit = SimpleNamespace(get_tools=lambda: [None, add, 5])
+kit = SimpleNamespace(get_tools=lambda: [None, add, 5, SimpleNamespace(get_tools=lambda: 1 / 0)])
+later_kit = SimpleNamespace(get_tools=make_later)
 
 class Where(Shape):
     name = "where"
@@ -183,6 +184,7 @@ def register_tools(register):
 ''',
     "llm_of_tests-2.dist-info/METADATA": "Metadata-Version: 2.1\nName: llm-of-tests\nVersion: 2\n",
     "llm_of_tests-2.dist-info/entry_points.txt": "[llm]\nof_tests = llm_of_tests\n",
+    "toolkit_of_tests/needs.py": "import toolkit_of\n",
     "broken_of_tests/__init__.py": "raise RuntimeError('broken at import')\n",
     "broken_of_tests-1.dist-info/METADATA": "Metadata-Version: 2.1\nName: broken-of-tests\nVersion: 1\n",
     "broken_of_tests-1.dist-info/top_level.txt": "broken_of_tests\n",
@@ -284,6 +286,11 @@ def test_named_objects_are_taken_instead_of_a_scan(case: str, site: Path, tmp_pa
 UNUSABLE = {
     "not installed": ({"package": "no-such-package"}, "not installed", "pip install no-such-package"),
     "broken at import": ({"package": "broken-of-tests"}, "broken at import", ""),
+    "a module that needs what is not there": (
+        {"package": "toolkit-of-tests", "settings": {"objects": ["toolkit_of_tests.needs:tool"]}},
+        "No module named 'toolkit_of'",
+        "python -c",
+    ),
     "no such object": (
         {"package": "toolkit-of-tests", "settings": {"objects": ["toolkit_of_tests:nothing"]}},
         "nothing",
@@ -301,6 +308,11 @@ UNUSABLE = {
     ),
     "an async function": (
         {"package": "toolkit-of-tests", "settings": {"objects": ["toolkit_of_tests:make_later"]}},
+        "is async",
+        "sync function",
+    ),
+    "an async toolkit": (
+        {"package": "toolkit-of-tests", "settings": {"objects": ["toolkit_of_tests:later_kit"]}},
         "is async",
         "sync function",
     ),
@@ -485,6 +497,7 @@ from typing import Annotated, Any
 from datetime import date
 from langchain_core.tools import BaseTool, InjectedToolArg, InjectedToolCallId, tool
 from pydantic import v1
+import pydantic as v2
 
 class Old(v1.BaseModel):
     number: int = v1.Field(..., ge=0)
@@ -512,16 +525,24 @@ def with_id(text: str, call: Annotated[str, InjectedToolCallId]) -> bool:
 def on(day: date) -> str:
     "Checks more than its schema says."
     return str(day)
+
+class Answer(v2.BaseModel):
+    number: int
+
+@tool
+def parse(text: str) -> int:
+    "Reads what it has got."
+    return Answer(number=text).number
 """
 
 
 @pytest.mark.slow
 def test_parameters_of_every_kind_are_described_or_the_tool_is_left_out(site: Path, tmp_path: Path) -> None:
     (site / "toolkit_of_tests" / "schemas.py").write_text(SCHEMAS)
-    objects = [f"toolkit_of_tests.schemas:{name}" for name in ("older", "of_agents", "with_id", "on")]
+    objects = [f"toolkit_of_tests.schemas:{name}" for name in ("older", "of_agents", "with_id", "on", "parse")]
     with opened(tmp_path / "home", package="toolkit-of-tests", settings={"objects": objects}) as host:
         status = host.upstreams.connect_sync("lc")
-        assert status.tools == ("lc:older", "lc:on", "lc:with_id")
+        assert status.tools == ("lc:older", "lc:on", "lc:parse", "lc:with_id")
         assert status.left_out == {objects[1]: "only an agent of LangChain can give user"}
         assert host.tools.get("lc:older").input_schema["properties"]["number"]["minimum"] == 0
         assert host.invoke_sync("lc:older", {"number": 3}).value == 3
@@ -529,6 +550,8 @@ def test_parameters_of_every_kind_are_described_or_the_tool_is_left_out(site: Pa
         error = host.invoke_sync("lc:on", {"day": "today"}).error
         assert error is not None and "/day: " in error.message and "errors.pydantic.dev" not in error.message
         assert [problem["pointer"] for problem in error.details["problems"]] == ["/day"]
+        error = host.invoke_sync("lc:parse", {"text": "what the tool has got"}).error
+        assert error is not None and (error.kind, error.outcome) == ("UPSTREAM_ERROR", "unknown")
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
 from itertools import islice
+from pathlib import PurePosixPath
 from typing import Any, Final
 
 from tavern_core.contract.adapters import Listing, Target, Upstream, UpstreamCall, UpstreamTool
@@ -147,6 +148,9 @@ def _object(written: str, package: str) -> Any:
 def _tools_in(thing: Any, written: str, left_out: dict[str, str]) -> Iterator[Any]:
     if is_tool(thing):
         yield thing
+    elif inspect.iscoroutine(thing):
+        thing.close()
+        raise UpstreamError(f"{written} is async", hint="name a sync function that makes the tools", outcome="none")
     elif isinstance(thing, list | tuple):
         yield from _tools_of_list(thing, written, left_out)
     elif not isinstance(thing, type) and callable(make := getattr(thing, "get_tools", None)):
@@ -162,9 +166,6 @@ def _tools_in(thing: Any, written: str, left_out: dict[str, str]) -> Iterator[An
             ) from error
         if callable(made) and not is_tool(made) and not hasattr(made, "get_tools"):
             raise UpstreamError(f"{written} makes no tool", outcome="none")
-        if inspect.iscoroutine(made):
-            made.close()
-            raise UpstreamError(f"{written} is async", hint="name a sync function that makes the tools", outcome="none")
         yield from _tools_in(made, written, left_out)
     else:
         raise UpstreamError(
@@ -182,6 +183,10 @@ def _tools_of_list(things: Sequence[Any], written: str, left_out: dict[str, str]
             found += _tools_in(thing, place, left_out)
         except UpstreamError as error:
             wrong[place] = error
+        except RecursionError:  # a list within itself
+            raise
+        except BaseException as error:  # noqa: BLE001 - whatever an object of the package's raises costs this object
+            wrong[place] = UpstreamError(f"{place} cannot be used: {printed(error)}", outcome="none")
     if wrong and not found:
         raise next(iter(wrong.values()))
     left_out |= {place: error.message for place, error in wrong.items()}
@@ -192,7 +197,7 @@ def _imported(module: str, package: str) -> Any:
     try:
         return importlib.import_module(module)
     except BaseException as error:
-        is_elsewhere = isinstance(error, ModuleNotFoundError) and module.startswith(error.name or module)
+        is_elsewhere = isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}.")
         where = "name the module of its tools in settings.objects: module:name"
         raise UpstreamError(
             f"{module} of {package} cannot be imported: {printed(error)}",
@@ -219,7 +224,7 @@ def modules_of(package: str) -> list[str]:
         named += [
             folder.replace("/", ".")  # of a namespace: the packages in it
             for folder in packages
-            if not any(f"{above}/" == folder[: len(above) + 1] for above in packages if above != folder)
+            if packages.isdisjoint(map(str, PurePosixPath(folder).parents))
         ]
     are_public = (
         name for name in named if not name.startswith("_") and all(part.isidentifier() for part in name.split("."))
