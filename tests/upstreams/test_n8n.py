@@ -257,6 +257,9 @@ def in_words(text: str, status: int, kind: str = "text/plain") -> Handler:
         (in_words("no such customer", 400), "the workflow of slack failed (400): no such customer"),
         (in_words("<html>", 500, "text/html"), "the workflow of slack failed (500)"),
         (in_words("Authorization is required!", 401), "the webhook of slack refuses the credentials (401): Authorization is required!"),
+        (answers({"error": {"code": 7, "message": "no such customer"}}, 400), "the workflow of slack failed (400): no such customer"),
+        (answers({"error": {"code": 7}}, 400), "the workflow of slack failed (400)"),
+        (answers({"message": "no authorization at the shop"}, 403), "the webhook of slack refuses the credentials (403): no authorization at the shop"),
     ],
 )  # fmt: skip
 async def test_a_failure_says_what_the_workflow_said(tmp_path: Path, handler: Handler, message: str) -> None:

@@ -25,6 +25,8 @@ _TIMEOUTS: Final = (30.0, None, 30.0, 30.0)
 _IN_QUERY: Final = frozenset({"GET", "HEAD", "DELETE"})
 _JOB_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 _STARTED: Final = "Workflow was started"
+_OWN_REFUSAL: Final = re.compile(r": Authorization (?:is required|data is wrong|problem)!")
+"""What n8n says before a workflow begins."""
 _OF_PATHS: Final = "%!$&'()*+,;=:@"
 """Signs of a path that is written as part of an address."""
 _PARAMETER: Final = re.compile(r":([A-Za-z_][A-Za-z0-9_]*)\Z")
@@ -122,7 +124,7 @@ def _failure(tool: UpstreamTool, answer: Answer) -> UpstreamError:
         return UpstreamError(
             f"the webhook of {tool.name} refuses the credentials ({answer.status}){why}",
             hint="write what its webhook node asks for into `headers` of an entry of `upstreams`",
-            outcome="none" if "uthorization" in why else "unknown",
+            outcome="none" if _OWN_REFUSAL.fullmatch(why) else "unknown",
             reason="unauthorized",
         )
     if answer.status == 429:
@@ -152,6 +154,8 @@ def _why(said: Mapping[str, Any], answer: Answer) -> str:
     """What a failure says of itself, as the end of a sentence; empty where it says nothing."""
     is_text = not said and answer.media_type in ("", "text/plain")
     text = said.get("message") or said.get("error") or (answer.text if is_text else "")
+    if isinstance(text, Mapping):
+        text = text.get("message") or ""
     return f": {text!s:.300}" if text else ""
 
 
