@@ -256,7 +256,8 @@ class Idempotency:
         the close of the host where the job of the call is resumed from what was kept."""
         record, error = claim.record, result.error
         point = resume_point.get()
-        is_left = error is not None and error.kind == "CANCELLED" and point is not None and point.is_left
+        is_own = point is not None and point.is_of(call.arguments)  # and the call is not one within it
+        is_left = error is not None and error.kind == "CANCELLED" and point is not None and is_own and point.is_left
         is_free = is_left or (error is not None and is_harmless_again(error, plan.spec, has_key=True))
         left = done = None
         if call.deadline is not None and not self._records.is_quick:  # its caller gets the answer in time in any case

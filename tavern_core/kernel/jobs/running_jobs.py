@@ -201,7 +201,7 @@ class RunningJobs:
             details = {"stopped": False} if any(not one.done() for one in running.left) else {}
             outcome: Outcome = getattr(error, "tavern_outcome", "unknown")  # that of its call
             result = ToolResult(False, error=replace(CANCELLED, details=details, outcome=outcome))
-            if not has_place or running.is_waiting:
+            if (not has_place or running.is_waiting) and not running.point:
                 result = ToolResult(False, error=NEVER_RAN)
         except Exception as error:  # noqa: BLE001 - a job ends, whatever happens
             result = _failed(error)
@@ -214,6 +214,10 @@ class RunningJobs:
 
     def _end_with(self, running: RunningJob, result: ToolResult, status: JobStatus) -> None:
         """What came of a job is stored, unless the job is another process's, or left to be resumed."""
+        if (
+            running.point and result.error is not None and result.error.outcome == "none"
+        ):  # what it began goes on elsewhere
+            result = result.replace(error=replace(result.error, outcome="unknown"))
         is_unfinished = status == "cancelled" or result.status != ("ok" if result.ok else "error")
         if running.is_elsewhere or (running.is_left and is_unfinished):
             self._gone(running, ToolResult(False, error=LOST, job=running.id))

@@ -16,7 +16,7 @@ from tavern_core.kernel.views.sealed_functions import hidden
 from tavern_core.model.secret_references import is_reference
 from tavern_core.schema.redact import MASK, compile_redactor, redact_text
 from tavern_core.schema.secret_encodings import forms, secret_redactor
-from tavern_core.schema.secret_names import is_secret_name
+from tavern_core.schema.secret_names import is_secret_name, words_of
 from tavern_core.schema.secret_scanning import is_prose
 
 if TYPE_CHECKING:
@@ -30,7 +30,14 @@ _OF_HEADER: Final = re.compile(
     r"(?:bearer|basic|token|key|api-?key)\s+(?P<named>\S+)|[a-z][\w-]*\s+(?P<long>(?=\S*\d)\S{16,})", re.IGNORECASE
 )
 """The value of a header: a scheme and what is secret. Who receives it repeats either."""
-_EVERYDAY: Final = re.compile(r"[a-z]{1,8}")
+_EVERYDAY: Final = words_of(
+    """
+    access admin anonymous apikey authorization changeme chrome credentials docker dummy elastic example firefox guest letmein
+    localhost mariadb minioadmin mongodb nothing ollama passwd password placeholder postgres postgresql private public rabbitmq
+    sample secret secrets testing token unused username
+    """
+)
+"""What stands in place of a secret where people develop, and in ordinary text."""
 _redact: Final = compile_redactor()
 
 
@@ -117,7 +124,7 @@ def _parts(credentials: str) -> list[str]:
 
 def is_everyday(text: str) -> bool:
     """True for a word of ordinary text (`password`, `postgres`): if it were masked, answers would be blanked out for no protection."""
-    return _EVERYDAY.fullmatch(text) is not None or is_prose(text)
+    return text.lower() in _EVERYDAY or is_prose(text)
 
 
 class MaskingFilter(logging.Filter):
