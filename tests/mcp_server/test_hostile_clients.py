@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from subprocess import PIPE
 from typing import Any
@@ -17,6 +20,7 @@ import pytest
 from tavern_core import Tavern
 from tavern_core.server.mcp import asgi_app
 from tests.mcp_server.shop import META, answer, client, open_shop, post
+from tests.isolation.waiting import until
 from tests.programs import Program
 
 ASKS = {"elicitation": {"form": {}}}
@@ -224,28 +228,52 @@ with Tavern.open({}, plugins=[Plugin([order], name="shop")], home="home") as hos
 """
 
 
-@pytest.mark.slow
-def test_a_call_goes_on_after_an_answer_of_its_client_that_cannot_be_read(tmp_path: Path) -> None:
+@contextmanager
+def asked(tmp_path: Path) -> Iterator[tuple[Program[bytes], Callable[..., None], Any]]:
+    """A server over stdio whose tool has asked its client something: the server, what sends it a message, the id of the question."""
     knows = {"elicitation": {}}
     begin = {"protocolVersion": "2025-11-25", "capabilities": knows, "clientInfo": {"name": "x", "version": "1"}}
     with Program([sys.executable, "-c", ASKING], stdin=PIPE, stdout=PIPE, cwd=tmp_path) as server:
-        assert server.stdin is not None and server.stdout is not None
+        written, answers = server.stdin, server.stdout
+        assert written is not None and answers is not None
 
         def send(**message: Any) -> None:
-            server.stdin.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
-            server.stdin.flush()
+            written.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
+            written.flush()
 
         send(id=1, method="initialize", params=begin)
-        assert json.loads(server.stdout.readline())["id"] == 1
+        assert json.loads(answers.readline())["id"] == 1
         send(method="notifications/initialized")
         send(id=2, method="tools/call", params={"name": "shop__order", "arguments": {}})
-        asked = json.loads(server.stdout.readline())
-        assert asked.get("method") == "elicitation/create", asked
-        send(id=asked["id"], result="three")
+        yield server, send, json.loads(answers.readline())["id"]
+
+
+@pytest.mark.slow
+def test_a_call_goes_on_after_an_answer_of_its_client_that_cannot_be_read(tmp_path: Path) -> None:
+    with asked(tmp_path) as (server, send, question):
+        assert server.stdin is not None and server.stdout is not None
+        send(id=question, result="three")
         called = json.loads(server.stdout.readline())
         assert called["id"] == 2 and "the client did not answer" in called["result"]["content"][0]["text"]
         server.stdin.close()
         assert server.wait(30) == 0
+
+
+@pytest.mark.slow
+def test_a_client_that_goes_away_during_a_call_and_waits_no_longer_leaves_a_closed_host(tmp_path: Path) -> None:
+    def has_read_all() -> bool:
+        caught = (line for line in Path(f"/proc/{server.pid}/status").read_text().splitlines() if "SigCgt" in line)
+        return bool(int(next(caught).split()[1], 16) & 1 << (signal.SIGTERM - 1))
+
+    with asked(tmp_path) as (server, _, _):
+        assert server.stdin is not None
+        server.stdin.close()
+        until(has_read_all)  # it waits for the end of the call
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(30) == 0
+    with Tavern.open({}, home=tmp_path / "home") as host:
+        (ended,) = host.logs.records("TOOL_RESULT")
+        assert ended.data["error"]["kind"] == "CANCELLED"
 
 
 def test_a_huge_body_is_refused_before_it_is_read(shop: Any, token: str) -> None:

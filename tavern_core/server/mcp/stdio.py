@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
+import signal
 import sys
-from collections.abc import AsyncIterator, Iterator
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, TextIO, cast
 
@@ -95,8 +98,8 @@ class _Requests:
                         return answer
                 else:
                     return line
-        with anyio.move_on_after(self._drain_s):  # what was piped into the program is answered
-            await self._lines.drained()
+        with anyio.move_on_after(self._drain_s) as waiting, _on_sigterm(waiting.cancel):
+            await self._lines.drained()  # what was piped into the program is answered
         raise StopAsyncIteration
 
     async def _piece(self) -> bytes:
@@ -134,6 +137,22 @@ def _error(request_id: Any, code: int, message: str) -> str:
     """An error as the answer to a request; to an unknown one if that is no id."""
     known = None if isinstance(request_id, bool) or not isinstance(request_id, int | str) else request_id
     return json.dumps({"jsonrpc": "2.0", "id": known, "error": {"code": code, "message": message}}) + "\n"
+
+
+@contextmanager
+def _on_sigterm(end: Callable[[], object]) -> Iterator[None]:
+    """While the context is open, SIGTERM calls `end`: a client sends it that has closed its side and waits no longer. The calls that
+    still run are cancelled then, and the host is closed."""
+    is_free = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    if not is_free or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)
 
 
 @contextmanager
