@@ -316,7 +316,7 @@ def _name_of(words: Sequence[str], kind: str = "") -> str:
     """A name from what is started or reached; of an address without a name: from the kind."""
     if words and "://" in words[0]:
         host = words[0].split("/")[2].rpartition("@")[2].partition(":")[0]
-        if kind and host.replace(".", "").isdecimal():
+        if kind and not any(map(str.isalpha, host)):  # 127.0.0.1, [::1]
             return _name(kind)
         return _name(next((part for part in host.split(".") if part not in ("mcp", "www", "api")), host))
     chosen = [word for word in words if not word.startswith("-") and word not in INSTALLERS] or list(words[:1])

@@ -30,6 +30,7 @@ COMMANDS: dict[str, tuple[list[str], str, dict[str, Any]]] = {
     "a file": (["python", "tools/my_server.py"], "my", {"command": ["python", "tools/my_server.py"]}),
     "an address": (["https://mcp.linear.app/mcp"], "linear", {"url": "https://mcp.linear.app/mcp"}),
     "an address of numbers": (["http://127.0.0.1:5678"], "mcp", {"url": "http://127.0.0.1:5678"}),
+    "an IPv6 address": (["http://[::1]:3000/mcp"], "mcp", {"url": "http://[::1]:3000/mcp"}),
 }
 NO_ENTRIES: dict[str, tuple[list[str], str, str]] = {
     "another scheme": (["ftp://a.example/mcp"], "", "is not an address of an upstream"),
