@@ -336,7 +336,16 @@ def _records(base: Foundation) -> RecordStore:
         "earlier keys, approvals and jobs are lost",
         hint="look what was running; a call whose key is lost would be made again",
     )
-    return SqliteRecords(base.home / "state.sqlite", on_damage)
+
+    def on_garbage(count: int, copy: Path) -> None:
+        base.diagnostics.add(
+            "STATE_DAMAGED",
+            f"{base.home / 'state.sqlite'}: {count} records were corrupt and were removed; {copy.name} still has them",
+            hint="a call whose key is lost would be made again: see what happened before you repeat one",
+            severity="error",
+        )
+
+    return SqliteRecords(base.home / "state.sqlite", on_damage, on_garbage)
 
 
 def _kept_files(loaded: LoadedConfig) -> tuple[Path, ...]:

@@ -150,15 +150,17 @@ def damaged_at(tmp_path: Path, offsets: int) -> None:
             leftover.unlink()
         at = step * len(whole) // offsets
         path.write_bytes(whole[:at] + b"\xfe" * 64 + whole[at + 64 :])
+        ran.clear()
         with opened() as host:
             results = []
-            for n in (0, 25, 49, 1000 + step):
+            for n in (*range(50), 1000 + step):
                 result = host.invoke_sync("shop:charge", {"n": n}, idempotency_key=f"k{n}")
                 results.append(result)
                 assert result.ok or result.error.kind in ("INTERNAL", "CONNECTION_LOST"), result
             assert host.invoke_sync("shop:charge", {"n": -step}, idempotency_key=f"new{step}").ok
             kept = (home / "state.sqlite.damaged").exists()
             assert kept == ("STATE_DAMAGED" in {d.code for d in host.diagnostics})
+            assert kept or not {*ran}.intersection(range(50)), "a call was made again, and nothing says why"
             assert (
                 all(r.ok for r in results)
                 or kept
@@ -171,7 +173,12 @@ def test_a_store_that_is_corrupt_is_kept_and_the_host_goes_on(tmp_path: Path) ->
     damaged_at(tmp_path, 12)
 
 
-def test_a_store_whose_schema_is_no_text_is_kept_and_the_host_goes_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("part", "left"),
+    [(b"TABLE records", b"\xfe" * 64), (b"version INTEGER", b"versiom"), (b"version INTEGER", b"versi\xfen")],
+    ids=["no SQL", "another column", "a column whose name is no text"],
+)
+def test_a_store_whose_schema_is_corrupt_is_kept_and_the_host_goes_on(tmp_path: Path, part: bytes, left: bytes) -> None:
     @tool
     def charge(n: int) -> int:
         return n
@@ -188,10 +195,37 @@ def test_a_store_whose_schema_is_no_text_is_kept_and_the_host_goes_on(tmp_path: 
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     db.close()
     whole = path.read_bytes()
-    at = whole.index(b"TABLE records")  # SQLite quotes what it finds there, and the quotation is no text
-    path.write_bytes(whole[:at] + b"\xfe" * 64 + whole[at + 64 :])
+    at = whole.index(part)  # SQLite quotes what it finds there, and the quotation may be no text
+    path.write_bytes(whole[:at] + left + whole[at + len(left) :])
     assert charged("two") == (True, {"STATE_DAMAGED"})
     assert (tmp_path / "state.sqlite.damaged").exists()
+
+
+def test_a_key_whose_name_is_corrupt_in_the_store_is_reported_and_costs_no_other_key(tmp_path: Path) -> None:
+    ran: list[int] = []
+
+    @tool
+    def charge(n: int) -> int:
+        ran.append(n)
+        return n
+
+    def charged() -> tuple[list[Any], list[str]]:
+        config = {"audit": {"enabled": False}}
+        with Tavern.open(config, home=tmp_path, plugins=[Plugin([charge], name="shop")]) as host:
+            results = [host.invoke_sync("shop:charge", {"n": n}, idempotency_key=f"k{n}") for n in range(9)]
+            codes = [diagnostic.code for diagnostic in host.diagnostics]
+        return [result.meta.get("idempotency") for result in results], codes
+
+    charged()
+    path = tmp_path / "state.sqlite"
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        names = [name for (name,) in db.execute("SELECT key FROM records WHERE kind = 'answer' ORDER BY created")]
+    path.write_bytes(path.read_bytes().replace(names[4].encode(), names[4][:20].encode() + b"\xfe" * 12))
+    assert charged() == (["replayed"] * 4 + [None] + ["replayed"] * 4, ["STATE_DAMAGED"])
+    assert ran == [*range(9), 4]
+    assert path.with_name("state.sqlite.damaged").exists()
+    assert charged() == (["replayed"] * 9, [])
 
 
 LOGGED = """

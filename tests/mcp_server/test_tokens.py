@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +87,18 @@ def test_a_token_that_makes_no_sense_is_refused(tmp_path: Path, principal: str, 
 def test_what_is_no_token_is_nobody_s(tmp_path: Path, shown: Any) -> None:
     with Tavern.open({"state": {"store": "memory"}}, home=tmp_path) as tavern:
         assert tavern.tokens.verify(shown) is None
+
+
+@pytest.mark.parametrize("left", ["", "[]", '{"principal": 7}'])
+def test_a_token_whose_record_is_corrupt_does_not_hold_and_can_be_removed(tmp_path: Path, left: str) -> None:
+    with Tavern.open({}, home=tmp_path) as tavern:
+        kept, (broken, text) = tavern.tokens.create("agent:a")[0], tavern.tokens.create("agent:b")
+    with contextlib.closing(sqlite3.connect(tmp_path / "state.sqlite")) as db, db:
+        db.execute("UPDATE records SET data = ?, crc = ? WHERE key = ?", (left, zlib.crc32(left.encode()), broken.id))
+    with Tavern.open({}, home=tmp_path) as tavern:
+        assert tavern.tokens.verify(text) is None
+        assert [token.id for token in tavern.tokens.list()] == [kept.id]
+        tavern.tokens.revoke(broken.id)
 
 
 def test_a_token_is_for_one_audience_and_a_time(tmp_path: Path) -> None:

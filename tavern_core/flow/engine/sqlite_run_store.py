@@ -439,8 +439,8 @@ class RunStore:
         self._file.close()
 
     def _kept(self, row: tuple[Any, ...]) -> KeptRun | None:
-        run_id, workflow, state, started, latency, text, crc, content, content_crc = row
         try:
+            run_id, workflow, state, started, latency, text, crc, content, content_crc = row
             if _crc(text) != crc or _crc(content) != content_crc:
                 return None
             data, said = json.loads(text), json.loads(content)
@@ -453,7 +453,7 @@ class RunStore:
                 data.get("caller"), dict(data.get("options") or {}), int(data.get("timesTakenUp", 0)), from_plain(data["answers"]),
                 tuple(data["questions"]), tuple(data["errors"]), data.get("outputs"), tuple(masked),
             )  # fmt: skip
-        except (KeyError, TypeError, ValueError):
+        except (AttributeError, KeyError, TypeError, ValueError):
             return None
 
 

@@ -141,8 +141,8 @@ class Tokens:
 
     def list(self) -> tuple[Token, ...]:
         """The tokens that hold, newest first."""
-        found = (_token(record) for record in self._records.list(KIND, most=10_000))
-        return tuple(token for token, _ in found)
+        found = map(_token, self._records.list(KIND, most=10_000))
+        return tuple(one[0] for one in found if one is not None)
 
     def revoke(self, token: str) -> None:
         """Let a token hold no more, in every process, at once.
@@ -161,9 +161,10 @@ class Tokens:
         """The token behind its text; None: there is none, it is over, or it is for another audience."""
         found = _WRITTEN.fullmatch(text) if isinstance(text, str) and len(text) < 100 else None
         record = None if found is None else self._records.get(KIND, found[1])
-        if found is None or record is None:
+        stored = None if record is None else _token(record)
+        if found is None or stored is None:
             return None
-        token, kept = _token(record)
+        token, kept = stored
         if not hmac.compare_digest(_hash(found[2]), kept) or token.audience != audience:
             return None
         return token
@@ -179,7 +180,8 @@ class Tokens:
         quick = self._records.is_quick
         get = self._records.get
         record = get(KIND, token.id) if quick else await asyncio.to_thread(get, KIND, token.id)
-        return record is not None and _token(record)[0] == token
+        stored = None if record is None else _token(record)
+        return stored is not None and stored[0] == token
 
 
 def check_principal(principal: object) -> None:
@@ -221,10 +223,14 @@ def _hash(secret: str) -> str:
     ).hexdigest()  # of 256 random bits: nothing to guess that a slow hash would guard
 
 
-def _token(record: Record) -> tuple[Token, str]:
-    data: Mapping[str, Any] = json.loads(record.data)
-    token = Token(
-        record.key, data["principal"], frozenset(data["permissions"]), data["profile"], frozenset(data["roles"]),
-        data["userId"] or "", data["approver"] or "", data["audience"], data["name"], record.created, data["expires"],
-    )  # fmt: skip
-    return token, data["hash"]
+def _token(record: Record) -> tuple[Token, str] | None:
+    """A token and the hash of its text; None: its record is corrupt, so it does not hold."""
+    try:
+        data: Mapping[str, Any] = json.loads(record.data)
+        token = Token(
+            record.key, data["principal"], frozenset(data["permissions"]), data["profile"], frozenset(data["roles"]),
+            data["userId"] or "", data["approver"] or "", data["audience"], data["name"], record.created, data["expires"],
+        )  # fmt: skip
+        return token, str(data["hash"])
+    except (KeyError, TypeError, ValueError):
+        return None

@@ -25,7 +25,7 @@ from typing import Any, Final
 
 from pydantic_core import from_json, to_json
 
-from tavern_core.contract.stores import Record, RecordStore
+from tavern_core.contract.stores import DAMAGED, Record, RecordStore
 from tavern_core.errors import CallError, CallMisused, ConnectionLost, IdempotencyConflict, StateDamaged
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.calls.background_call_request import has_asked, resume_point
@@ -240,7 +240,7 @@ class Idempotency:
             lost = replace(known, state=UNKNOWN, expires=own.created + self._seconds)
             if not await ask(mode, self._records, self._records.replace, lost, seconds=call.seconds):
                 return None
-        raise _unknown(plan, call.key)
+        raise _unknown(plan, call.key, known)
 
     def _join(self, claim: Claim) -> Future[ToolResult] | None:
         """Wait for the answer of a call of this process; None: it has just ended."""
@@ -355,9 +355,12 @@ def _again(result: ToolResult, call: RunningCall, key: str, how: str) -> ToolRes
     return result.replace(meta={**(result._meta or {}), "idempotency": how, "idempotencyKey": key}, trace=trace)
 
 
-def _unknown(plan: Plan, key: str | None) -> ConnectionLost:
+def _unknown(plan: Plan, key: str | None, known: Record) -> ConnectionLost:
+    why = "was started, and its process ended before it had an answer"
+    if known.state == DAMAGED:
+        why = "was started, and its record is corrupt: its answer cannot be read"
     return ConnectionLost(
-        f"{plan.id}: the call with the key {key!r} was started, and its process ended before it had an answer",
+        f"{plan.id}: the call with the key {key!r} {why}",
         hint="look whether it happened; if not, call it again with another key",
         outcome="unknown",
         key=key,

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -198,7 +199,9 @@ def _make_current(db: sqlite3.Connection, schema: str, version: int, *, is_cache
         return True
     is_usable = found in (0, version) or not is_cache
     if is_checked and found == version:
-        is_usable = db.execute("PRAGMA quick_check(1)").fetchone() == ("ok",)
+        is_usable = db.execute("PRAGMA integrity_check(1)").fetchone() == ("ok",)
+    if found == version and not is_cache:
+        is_usable = is_usable and _columns_of(schema) <= _columns(db)
     if not is_usable:
         import sqlite3
 
@@ -210,6 +213,21 @@ def _make_current(db: sqlite3.Connection, schema: str, version: int, *, is_cache
                 db.execute(statement)
             db.execute(f"PRAGMA user_version = {version}")
     return False
+
+
+def _columns(db: sqlite3.Connection) -> set[tuple[str, str]]:
+    """(table, column) of each column of a database."""
+    found = "SELECT tables.name, columns.name FROM sqlite_master AS tables, pragma_table_info(tables.name) AS columns"
+    return set(db.execute(f"{found} WHERE tables.type = 'table'").fetchall())
+
+
+@cache
+def _columns_of(schema: str) -> set[tuple[str, str]]:
+    import sqlite3
+
+    with contextlib.closing(sqlite3.connect(":memory:")) as db:
+        db.executescript(schema)
+        return _columns(db)
 
 
 def connect(
@@ -255,7 +273,7 @@ def connect(
                 path.chmod(PRIVATE_FILE)
             return db
         except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
-            is_corrupt = is_damaged(error) or "malformed" in str(error)
+            is_corrupt = is_damaged(error) or any(word in str(error) for word in ("malformed", "decode"))
             if is_corrupt and not is_second and inode == inode_of(path):  # else another process was faster
                 on_damage(path, put_aside(path, db))
             db.close()
@@ -290,6 +308,25 @@ def inode_of(path: Path) -> int:
         return path.stat().st_ino
     except OSError:
         return 0
+
+
+def copied_aside(path: Path, db: sqlite3.Connection) -> Path:
+    """Copy a file of which a part is corrupt, and that stays in use; returns the path of the copy."""
+    import sqlite3
+
+    aside = _free_name(path)
+    with contextlib.closing(sqlite3.connect(aside)) as copy:
+        db.backup(copy)
+    aside.chmod(PRIVATE_FILE)
+    return aside
+
+
+def _free_name(path: Path) -> Path:
+    aside, count = path.with_name(path.name + ".damaged"), 1
+    while aside.exists():
+        count += 1
+        aside = path.with_name(f"{path.name}.damaged-{count}")
+    return aside
 
 
 def put_aside(path: Path, db: sqlite3.Connection | None = None) -> Path:

@@ -22,7 +22,7 @@ from tavern_core.errors import StateDamaged
 from tavern_core.kernel.files.atomic_file import PRIVATE_FILE, make_private_folder, state_errors
 from tavern_core.kernel.files.file_lock import take_at_once
 from tavern_core.kernel.stores.memory_records import wait_for
-from tavern_core.kernel.stores.sqlite_file import LOCK_S, connect, inode_of, is_damaged, put_aside
+from tavern_core.kernel.stores.sqlite_file import LOCK_S, connect, copied_aside, inode_of, is_damaged, put_aside
 
 if TYPE_CHECKING:
     import sqlite3
@@ -59,6 +59,8 @@ _OF_KIND: Final = "kind = ? AND kind != 'answer'"
 """Without the second half SQLite does not use the index."""
 _ANSWERS: Final = "kind = ?"
 """Answers have no index, which each keyed call would have to keep: they are listed every ten minutes, by reading all."""
+_GARBAGE: Final = "kind GLOB '*[^ -~]*' OR (kind = 'answer' AND key GLOB '*[^0-9a-f]*')"
+"""Records that nobody would find again, because their names are damaged: those of answers are hexadecimal."""
 _LONGEST_PERIOD_S: Final = 7 * 86_400.0
 """Of a rate that another process may count here; this one knows its own."""
 _FORGET_USES: Final = (
@@ -77,14 +79,21 @@ class SqliteRecords:
     Args:
         path: of the file; created, with its folder, at first use.
         on_damage: called for a renamed corrupt file: its old name and its new one.
+        on_garbage: called for records that were removed because their names were damaged: how many, and the copy of the file.
     """
 
     is_quick = True
 
-    def __init__(self, path: Path, on_damage: Callable[[Path, Path], None] = lambda path, aside: None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        on_damage: Callable[[Path, Path], None] = lambda path, aside: None,
+        on_garbage: Callable[[int, Path], None] = lambda count, copy: None,
+    ) -> None:
         self._path = path
         self._log = f"{path}-wal"
         self._on_damage = on_damage
+        self._on_garbage = on_garbage
         self._presence = Presence(path.with_name("processes"))
         self._lock = threading.Lock()
         self._db: sqlite3.Connection | None = None
@@ -243,6 +252,9 @@ class SqliteRecords:
             db.execute("PRAGMA wal_autocheckpoint = 0")
             db.execute(f"PRAGMA cache_size = -{_CACHE_KB}")
             self._db, self._inode = db, inode_of(self._path)
+            if db.execute(f"SELECT 1 FROM records WHERE {_GARBAGE} LIMIT 1").fetchone() is not None:
+                copy = copied_aside(self._path, db)
+                self._on_garbage(db.execute(f"DELETE FROM records WHERE {_GARBAGE}").rowcount, copy)
         return self._db
 
     def _shorten_log(self) -> None:
