@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
+from urllib.parse import quote
 
 from pydantic_core import from_json
 
@@ -33,6 +34,11 @@ _CHARSET: Final = re.compile(
 )
 """Those of texts; Python also has codecs that are slow, or no charsets at all."""
 _READING: Final = frozenset({"GET", "HEAD"})
+
+
+def header_of_key(key: str) -> str:
+    """An idempotency key as the value of a header: as it is, or percent-encoded if it could not be sent so."""
+    return key if key.isascii() and key.isprintable() and key == key.strip() else quote(key)
 
 
 @dataclass(frozen=True, slots=True)

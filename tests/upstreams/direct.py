@@ -40,6 +40,7 @@ class DirectUpstream:
         self.folder = None
         self.settings = settings
         self.headers = headers
+        self.idempotency_header: str | None = None
         self.log = logging.getLogger("tests")
         self.changes = 0
         self.kept: dict[str, str] = {}

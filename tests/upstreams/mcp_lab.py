@@ -21,6 +21,7 @@ TOOLS = [
     types.Tool(name="add", description="Adds.", input_schema=ADD, output_schema=SUM),
     types.Tool(name="steps", description="Takes steps.", input_schema={"type": "object"}),
     types.Tool(name="wait", description="Waits.", input_schema={"type": "object"}),
+    types.Tool(name="key", description="The key of the request.", input_schema={"type": "object"}),
     types.Tool(name="waited", description="Whether `wait` was cancelled.", input_schema={"type": "object"}),
 ]
 ended: list[str] = []
@@ -36,6 +37,9 @@ async def call_tool(ctx: Any, params: types.CallToolRequestParams) -> types.Call
         case "add":
             found = arguments["a"] + arguments["b"]
             return types.CallToolResult(content=[], structured_content={"sum": found})
+        case "key":
+            words = ctx.request.headers.get("idempotency-key", "none")
+            return types.CallToolResult(content=[types.TextContent(type="text", text=words)])
         case "steps":
             for number in range(3):
                 await ctx.session.report_progress(number, 3, f"step {number}")

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from aiohttp import web
@@ -32,7 +33,12 @@ def lab(request: pytest.FixtureRequest) -> Iterator[str]:
 
 @pytest.fixture
 def opened(lab: str, tmp_path: Path) -> Iterator[Tavern]:
-    entry = {"url": lab, "headers": {"X-Team": "seven"}, "tools": {"wait": {"timeoutMs": 1_500}}}
+    entry = {
+        "url": lab,
+        "headers": {"X-Team": "seven"},
+        "idempotencyHeader": "Idempotency-Key",
+        "tools": {"wait": {"timeoutMs": 1_500}},
+    }
     with host(tmp_path, lab=entry) as tavern:
         tavern.upstreams.refresh_sync("lab")
         yield tavern
@@ -42,6 +48,23 @@ def opened(lab: str, tmp_path: Path) -> Iterator[Tavern]:
 def test_calls_over_http(opened: Tavern) -> None:
     assert opened.invoke_sync("lab:add", {"a": 1, "b": 2}).value == {"sum": 3}
     assert opened.upstreams["lab"].state == "open"
+
+
+@pytest.mark.slow
+def test_the_key_of_a_call_is_sent_in_the_header_of_the_entry(opened: Tavern) -> None:
+    for key, sent in ((None, "none"), ("order 7", "order 7"), ("订单 7", quote("订单 7"))):
+        assert opened.invoke_sync("lab:key", {}, idempotency_key=key).value == sent
+
+
+@pytest.mark.slow
+def test_a_call_of_which_nothing_is_known_is_made_again_where_the_server_gets_its_key(tmp_path: Path) -> None:
+    for header, tries in (({"idempotencyHeader": "X-Key"}, 2), ({}, 1)):
+        with serving("500") as url:
+            entry = {"url": url, "tools": {"bad": {"limits": {"retries": 1}}}, **header}
+            with host(tmp_path / str(tries), evil=entry) as opened:
+                assert not opened.invoke_sync("evil:bad", {}, idempotency_key="seven").ok
+                keys = [dict(headers).get("x-key") for method, headers in seen_headers if method == "tools/call"]
+                assert keys == ["seven" if header else None] * tries
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ import itertools
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import replace
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
 
@@ -54,6 +55,7 @@ from tavern_core.builtin.adapters.mcp.stdio import stdio_streams
 from tavern_core.builtin.adapters.mcp.tasks import EXTENSION, result_of_task
 from tavern_core.builtin.adapters.mcp.watching import watch_list
 from tavern_core.contract.adapters import Listing, Upstream, UpstreamCall, UpstreamTool
+from tavern_core.contract.exchange import header_of_key
 from tavern_core.contract.trace_context import trace_headers
 from tavern_core.errors import CallError, ConnectionLost, TavernError, UpstreamError
 from tavern_core.model.call import owner_of
@@ -257,9 +259,9 @@ class McpConnection(Documents):
         return await self._requests.ask(method, params, sent, progress, failed)
 
     def _http_headers(self, method: str, name: str, headers: Mapping[str, str]) -> dict[str, str]:
-        sent = {MCP_PROTOCOL_VERSION_HEADER: self._session.protocol_version or ""}
+        sent = {**headers, MCP_PROTOCOL_VERSION_HEADER: self._session.protocol_version or ""}
         if self._is_modern:
-            sent |= {MCP_METHOD_HEADER: method, **headers}
+            sent[MCP_METHOD_HEADER] = method
             if name:
                 sent[MCP_NAME_HEADER] = encode_header_value(name)
         return sent
@@ -282,8 +284,9 @@ class McpConnection(Documents):
             raise UpstreamError(f"the list of tools is not complete after {LIST_S:g} s", retryable=True) from None
         self._headers = {}
         info = self._session.server_info
+        forwards = bool(self._upstream.idempotency_header and not self._upstream.command)
         return Listing(
-            tools=found.tools,
+            tools=[replace(tool, forwards_key=True) for tool in found.tools] if forwards else found.tools,
             ttl_ms=found.ttl_ms,
             left_out=found.left_out,
             description=text_of(self._session.instructions),
@@ -323,7 +326,11 @@ class McpConnection(Documents):
         """``tools/call``, again and again while the server wants to know something of the person."""
 
         wants_headers = self._is_modern and not self._upstream.command
-        headers = mcp_param_headers(self._header_map(tool), arguments) if wants_headers else None
+        headers: dict[str, str] = {}
+        if call.key and self._upstream.idempotency_header:
+            headers[self._upstream.idempotency_header] = header_of_key(call.key)
+        if wants_headers:
+            headers |= mcp_param_headers(self._header_map(tool), arguments)
         extra: dict[str, Any] = {"task": {}} if tool.data.get("task") and not self._is_modern else {}
         delay, rounds = _STATE_ONLY_S[0], 0
         while True:

@@ -23,13 +23,12 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
-from urllib.parse import quote
 
 from tavern_core.builtin.adapters.n8n.api_client import Api
 from tavern_core.builtin.adapters.n8n.calls import call_webhook
 from tavern_core.builtin.adapters.n8n.webhook_discovery import CONFIGURED, configured, discovered
 from tavern_core.contract.adapters import Listing, Target, Upstream, UpstreamCall, UpstreamTool, etag_of
-from tavern_core.contract.exchange import exchange
+from tavern_core.contract.exchange import exchange, header_of_key
 from tavern_core.errors import UpstreamError
 
 SETTINGS: Final[Mapping[str, Any]] = {
@@ -94,7 +93,7 @@ class N8nConnection:
 
     async def invoke(self, tool: UpstreamTool, arguments: Mapping[str, Any], call: UpstreamCall) -> Any:
         header, field = self._upstream.idempotency_header, self._upstream.settings.get("idempotencyField")
-        key = {header: _header(call.key)} if header and call.key else {}
+        key = {header: header_of_key(call.key)} if header and call.key else {}
         sent = {**arguments, field: call.key} if field and call.key else arguments
         return await call_webhook(self._http, self._api, tool, sent, key, call)
 
@@ -109,11 +108,6 @@ class N8nConnection:
 
     async def close(self) -> None:
         await self._http.aclose()
-
-
-def _header(key: str) -> str:
-    """A key as the value of a header: as it is, or percent-encoded if it could not be sent so."""
-    return key if key.isascii() and key == key.strip() else quote(key)
 
 
 adapter = N8n()
