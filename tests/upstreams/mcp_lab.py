@@ -22,6 +22,7 @@ TOOLS = [
     types.Tool(name="steps", description="Takes steps.", input_schema={"type": "object"}),
     types.Tool(name="wait", description="Waits.", input_schema={"type": "object"}),
     types.Tool(name="key", description="The key of the request.", input_schema={"type": "object"}),
+    types.Tool(name="large", description="A long text.", input_schema={"type": "object"}),
     types.Tool(name="waited", description="Whether `wait` was cancelled.", input_schema={"type": "object"}),
 ]
 ended: list[str] = []
@@ -40,6 +41,8 @@ async def call_tool(ctx: Any, params: types.CallToolRequestParams) -> types.Call
         case "key":
             words = ctx.request.headers.get("idempotency-key", "none")
             return types.CallToolResult(content=[types.TextContent(type="text", text=words)])
+        case "large":
+            return types.CallToolResult(content=[types.TextContent(type="text", text="x\n" * 400_000)])
         case "steps":
             for number in range(3):
                 await ctx.session.report_progress(number, 3, f"step {number}")

@@ -68,6 +68,13 @@ def test_a_call_of_which_nothing_is_known_is_made_again_where_the_server_gets_it
 
 
 @pytest.mark.slow
+def test_a_large_answer_arrives_whole(opened: Tavern) -> None:
+    answer = opened.invoke_sync("lab:large", {})
+    assert answer.ok, answer.error
+    assert answer.content[0]["text"] == "x\n" * 400_000
+
+
+@pytest.mark.slow
 def test_many_calls_at_once(opened: Tavern) -> None:
     async def calls() -> list[Any]:
         return await asyncio.gather(*(opened.invoke("lab:add", {"a": n, "b": 1}) for n in range(30)))
