@@ -482,7 +482,9 @@ def test_a_request_to_a_server_names_the_trace_that_its_call_belongs_to(tmp_path
         path, token = "/api/tools/desk:echo/invoke", desk.token()
         assert desk.send("POST", path, token, {"arguments": {"text": "a"}}, traceparent=PARENT).status_code == 200
         span = the_span("desk:echo")
-        assert desk.send("POST", path, token, {"arguments": {"text": "b"}}, traceparent="00-no-trace").status_code == 200
+        assert (
+            desk.send("POST", path, token, {"arguments": {"text": "b"}}, traceparent="00-no-trace").status_code == 200
+        )
         logged = [record.data.get("traceId") for record in desk.tavern.logs.records("TOOL_CALLED")]
     assert (f"{span.context.trace_id:032x}", f"{span.parent.span_id:016x}") == tuple(PARENT.split("-")[1:3])
     assert logged == [PARENT, None]

@@ -221,18 +221,9 @@ class _Checked(httpx2.AsyncByteStream):
                 whole += chunk
                 end = _end_of_event(whole, start, max) if self._is_stream else -1
                 values = values_in(chunk) + values if end < 0 else values_in(whole[end:])
-                if values > FEW_VALUES:
-                    raise OutputTooLarge(
-                        f"{self._name} sent a message of more than {FEW_VALUES:,} values",
-                        outcome="unknown",
-                        limit=FEW_VALUES,
-                    )
+                self._check_size(values, len(whole) if end < 0 else 0)
                 if not self._is_stream:
                     continue
-                if end < 0 and len(whole) > self._most:
-                    raise UpstreamError(
-                        f"{self._name} sent an event of more than {self._most:,} bytes", outcome="unknown"
-                    )
                 if end >= 0:
                     if was_large and self._is_for_library:
                         first = whole[: _end_of_event(whole, start, min)]
@@ -254,6 +245,15 @@ class _Checked(httpx2.AsyncByteStream):
             self._note(error)
         except httpx2.HTTPError as error:
             self._note(_lost(error, self._name))
+
+    def _check_size(self, values: int, pending: int) -> None:
+        """Raises CallError: more values than can be parsed at once, or an event that is too long."""
+        if values > FEW_VALUES:
+            raise OutputTooLarge(
+                f"{self._name} sent a message of more than {FEW_VALUES:,} values", outcome="unknown", limit=FEW_VALUES
+            )
+        if self._is_stream and pending > self._most:
+            raise UpstreamError(f"{self._name} sent an event of more than {self._most:,} bytes", outcome="unknown")
 
     async def _check(self, data: bytes) -> None:
         """Raises UpstreamError: the library would not take it for a message."""
