@@ -32,12 +32,6 @@ LOCK_S: Final = 10.0
 
 _MOST_FRAMES: Final = 1_000
 """Of a write-ahead log that are looked at after those that SQLite reads."""
-
-_MOST_FRAMES: Final = 1_000
-"""Of a write-ahead log that are looked at after those that SQLite reads."""
-
-_MOST_FRAMES: Final = 1_000
-"""Of a write-ahead log that are looked at after those that SQLite reads."""
 _LOOK_S: Final = 0.01
 """Between two looks at a log to which another process may be writing."""
 
