@@ -19,8 +19,8 @@ import pytest
 
 from tavern_core import Tavern
 from tavern_core.server.mcp import asgi_app
-from tests.mcp_server.shop import META, answer, client, open_shop, post
 from tests.isolation.waiting import until
+from tests.mcp_server.shop import META, answer, client, open_shop, post
 from tests.programs import Program
 
 ASKS = {"elicitation": {"form": {}}}

@@ -145,12 +145,7 @@ def _damaged_place(db: sqlite3.Connection, log: Path) -> tuple[bytes, int] | Non
                 return None
             if _log_checksum(head[:24], head, bytes(8)) != head[24:]:
                 return head, 0
-            for _ in range(5):
-                known = db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()[1]
-                if known >= 0:
-                    break
-                time.sleep(_LOOK_S)  # another process is at it
-            else:
+            if (known := _known_frames(db)) is None:
                 return None
             frame, stopped = 24 + int.from_bytes(head[8:12], "big"), 0
             file.seek(32 + (known - 1) * frame + 16 if known else 24)
@@ -171,6 +166,16 @@ def _damaged_place(db: sqlite3.Connection, log: Path) -> tuple[bytes, int] | Non
                 before = about[16:]
     except (FileNotFoundError, sqlite3.OperationalError):  # or it is locked, or cannot be written
         pass
+    return None
+
+
+def _known_frames(db: sqlite3.Connection) -> int | None:
+    """How many frames of the write-ahead log SQLite reads; None: another process is at it for long."""
+    for _ in range(5):
+        known: int = db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()[1]
+        if known >= 0:
+            return known
+        time.sleep(_LOOK_S)
     return None
 
 
@@ -341,11 +346,3 @@ def put_aside(path: Path, db: sqlite3.Connection | None = None) -> Path:
         with contextlib.suppress(FileNotFoundError):
             path.with_name(path.name + ending).replace(aside.with_name(aside.name + ending))
     return aside
-
-
-def _free_name(path: Path) -> Path:
-    kept, count = path.with_name(path.name + ".damaged"), 1
-    while kept.exists():
-        count += 1
-        kept = path.with_name(f"{path.name}.damaged-{count}")
-    return kept
