@@ -45,8 +45,10 @@ class Quarantine:
 
     def quarantined(self, entry: Entry) -> tuple[str, ...]:
         """The tools that are in quarantine."""
-        found = self.differences(entry) if self._is_strict(entry) else {}
-        return tuple(sorted(name for name in found if name in entry.tools()))
+        if not self._is_strict(entry):
+            return ()
+        tools = entry.tools()
+        return tuple(sorted(name for name in self.differences(entry) if name in tools))
 
     def differences(self, entry: Entry) -> dict[str, tuple[Difference, ...]]:
         """Tool → where it is not as it was reviewed."""

@@ -115,7 +115,8 @@ class Plugins(Mapping[str, PluginStatus]):
         inactive = {record.name for record in records if not record.active}
         others = self._reconciler.judge_again()  # first: what is activated from now on has the rights of now
         off = self._states.disabled()
-        self._outdated |= self._reconciler.decided_anew()
+        newer = await asyncio.to_thread(self._reconciler.decided_anew)  # looks through each tool of changed upstreams
+        self._outdated |= newer
 
         async def caught_up(record: Record) -> bool:
             name = record.name
