@@ -114,7 +114,7 @@ def show_files(folder: Path) -> None:
         if path.is_file():
             one_line(Text(f"{path.relative_to(folder)}: {json.dumps(path.read_text('utf-8'), ensure_ascii=False)}"))
     log = folder / "home" / "audit" / "audit.jsonl"
-    one_line(Text(f"{log.relative_to(folder)}: each call and what came of it, among {count(log)} records"))
+    one_line(Text(f"{log.relative_to(folder)}: each call and its outcome, among {count(log)} records"))
     for written in log.read_text("utf-8").splitlines():
         record = json.loads(written)
         if record["type"] == "TOOL_RESULT":

@@ -58,7 +58,7 @@ def _strictest(profile: Profile, caller: CallContext | None) -> AfterUntrusted:
 
 
 def asking_context(caller: CallContext | None, run: str) -> CallContext | None:
-    """Who asks the model: the starter, on a ledger of its own, for requests are no calls of the agent."""
+    """Who asks the model: the starter, on a ledger of its own, for requests are not calls by the agent."""
     return None if caller is None else replace(caller, ledger=Ledger(), budget=Budget(), task_id=run)
 
 

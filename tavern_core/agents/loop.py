@@ -339,7 +339,7 @@ class AgentLoop:
     def _called(
         self, step: int, answer: Answer, native: list[dict[str, Any]], outcome: TextOutcome, problem: str
     ) -> AgentOutcome | None:
-        """Calls were made: tell the model what came of them; stop when they go round in circles.
+        """Calls were made: report their outcome to the model; stop if it repeats itself.
 
         Args:
             problem: what is wrong with the others.

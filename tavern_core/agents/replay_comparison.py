@@ -17,7 +17,7 @@ from tavern_core.model.agent_run import AgentOutcome, AgentRecord
 
 @dataclass(frozen=True, slots=True)
 class AgentReplay:
-    """What came of a replay."""
+    """The outcome of a replay."""
 
     outcome: AgentOutcome
     differences: tuple[str, ...] = ()

@@ -165,7 +165,7 @@ ANSWER_CODES: Final[Mapping[str, str]] = {
     "LAYOUT": "The layout of the form does not fit its schema.",
     "DRY_RUN": "A node failed in the dry run.",
 }
-"""Code → meaning, for what is no problem of a patch or a workflow; docs/assistant.md shows this table."""
+"""Code → meaning, for what is not a problem of a patch or a workflow; docs/assistant.md shows this table."""
 MOST_REPORTED: Final = 20
 """Problems of one report: a model repairs few at a time, and the rest costs tokens."""
 _HEAD: Final[Row] = (

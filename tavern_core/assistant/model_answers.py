@@ -47,7 +47,7 @@ _MOST_OPEN: Final = 3
 """Brackets in prose that never close: JSON that was cut off is one of the first."""
 _KEYS: Final = ("patch", "needs", "reason")
 _DOCUMENTS: Final = ("nodes", "groups")
-"""Keys of a workflow and of a form layout, which are no answers."""
+"""Keys of a workflow and of a form layout, which are not answers."""
 _THOUGHT: Final = re.compile(r"<(think|thinking|thought|reasoning)>.*?(?:</\1>|\Z)", re.DOTALL | re.IGNORECASE)
 _FENCE: Final = re.compile(r"^[ \t]*(`{3,8}|~{3,8})[^\n]*\n(.*?)(?:^[ \t]*\1[ \t]*$|\Z)", re.DOTALL | re.MULTILINE)
 _START: Final = re.compile(r"[\[{]")
@@ -232,5 +232,5 @@ def _no_patch(data: Any) -> PatchProblem:
             "NOT_A_PATCH", f"the answer is an object with the keys {keys or 'none'}, without `patch`", fix=_FORM
         )
     if isinstance(data, list):
-        return PatchProblem("NOT_A_PATCH", "the answer is a list whose entries are no operations", fix=_FORM)
+        return PatchProblem("NOT_A_PATCH", "the answer is a list whose entries are not operations", fix=_FORM)
     return PatchProblem("NOT_A_PATCH", "the JSON of the answer is neither an object nor a list", fix=_FORM)

@@ -152,7 +152,7 @@ class NodeRetrieval:
         return reasons
 
     def _examples(self) -> dict[str, Example]:
-        """Those of the host, of plugins and of `assistant.examples`, in this order; files that are no workflows are left out."""
+        """Those of the host, of plugins and of `assistant.examples`, in this order; files that are not workflows are left out."""
         made: dict[str, tuple[Workflow, Example]] = {}
         for id_, source in islice(self._files.list().items(), MOST_EXAMPLES):
             with suppress(TavernError):
@@ -229,7 +229,7 @@ class ExampleFolder:
         """File → its stamp and what is kept of it; None: it is not a workflow."""
 
     def read(self) -> dict[str, Example]:
-        """Id → example; files that are no workflows are left out."""
+        """Id → example; files that are not workflows are left out."""
         found, kept = {}, {}
         for path in self._paths():
             file = str(path)

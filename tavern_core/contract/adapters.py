@@ -134,7 +134,7 @@ class UpstreamCall(Protocol):
         ...
 
     async def keep_resume_point(self, text: str, *, only_followed: bool = False) -> None:
-        """Store what finds the work that this call started, such as its number at the upstream. Without effect where the call is no job.
+        """Store what finds the work that this call started, such as its number at the upstream. No effect if the call is not a job.
 
         A job that has one can be resumed: the adapter then follows that work and does not start it again.
 

@@ -92,7 +92,7 @@ class Net(Protocol):
         max_bytes: int = 4_000_000,
         redirects: int = 5,
     ) -> dict[str, Any]:
-        """`fetch` for tools that are no coroutines."""
+        """`fetch` for tools that are not coroutines."""
         ...
 
 

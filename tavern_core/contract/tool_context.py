@@ -159,7 +159,7 @@ class ToolContext:
             UsageError: there is no such level (USAGE).
         """
         if level not in (levels := get_args(LogLevel)):
-            raise UsageError(f"{level!r:.80} is no level of a log message", hint=f"one of {', '.join(levels)}")
+            raise UsageError(f"{level!r:.80} is not a level of a log message", hint=f"one of {', '.join(levels)}")
         if self._control is not None:
             self._control.log(level, message)
 

@@ -37,7 +37,7 @@ def trace_headers() -> Mapping[str, str]:
 
 
 def traceparent_of(trace_id: str) -> Mapping[str, str]:
-    """The headers of the trace that a caller belongs to; empty where its id is no W3C `traceparent`."""
+    """The headers of the trace that a caller belongs to; empty where its id is not a W3C `traceparent`."""
     return {"traceparent": trace_id} if _TRACEPARENT.fullmatch(trace_id) else _NONE
 
 

@@ -774,7 +774,7 @@ def _refuse_odd_options(activate: Activate, approve: Approver | None) -> None:
     if activate not in get_args(Activate):
         hint = did_you_mean(activate, get_args(Activate)) if isinstance(activate, str) else ""
         choices = ", ".join(get_args(Activate))
-        raise UsageError(f"activate={activate!r:.80} is none of {choices}", hint=hint or f"choose one of {choices}")
+        raise UsageError(f"activate={activate!r:.80} is not one of {choices}", hint=hint or f"choose one of {choices}")
     if approve is not None and not callable(approve):
         raise UsageError(
             f"approve={approve!r:.80} cannot be called", hint="pass a function that takes an ApprovalRequest"

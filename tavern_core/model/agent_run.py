@@ -35,7 +35,7 @@ answer     of the model (`step`, `text`, `toolCalls`, `usage`, `cost`, `dropped`
 fault      a request to the model failed (`step`, `code`, `message`, `usage` as estimated; `again`: it is made once more)
 call       a tool is about to be called (`step`, `index`, `tool`, `arguments`, `key`)
 foreseen   what is known of a step of a chain before the chain begins (`step`, `index`, `error`)
-result     what came of a call (`step`, `index`, `tool`, `result`)
+result     the outcome of a call (`step`, `index`, `tool`, `result`)
 reply      the messages that answer the model (`step`, `messages`)
 compacted  old messages were shortened or left out (`step`, `items`)
 waiting    for a person (`waitingFor`)
@@ -63,7 +63,7 @@ class AgentEvent:
 
 @dataclass(frozen=True, slots=True)
 class AgentOutcome:
-    """What came of a run of an agent."""
+    """The outcome of a run of an agent."""
 
     run_id: str
     state: AgentState

@@ -3,7 +3,7 @@
 Layers: defaults < user `config.yaml` < project `tavern.yaml` or `[tool.tavern]` < `TAVERN_SECTION__KEY` < flags.
 """
 
-# Annotations are no texts here: pydantic would have to read each, which takes an eighth of this import.
+# Annotations are not texts here: pydantic would have to read each, which takes an eighth of this import.
 
 import re
 from typing import Annotated, Any, Literal
@@ -413,7 +413,7 @@ def _store(written: str) -> str:
 
 
 def _is_address(written: str) -> bool:
-    """Whether it is the address of a Redis server. The client would take number 0 for a database that is no number."""
+    """Whether it is the address of a Redis server. The client would take number 0 for a database that is not a number."""
     if re.fullmatch(r"unix://.+|rediss?://(?=.)[^/?]*(/\d*)?(\?.*)?", written) is None:
         return False
     try:

@@ -181,7 +181,7 @@ def _refusal(path: Path, details: ErrorDetails, value: Any, model: type[BaseMode
     if kind == "literal_error":
         expected = [part.strip().strip("'") for part in str(context["expected"]).replace(" or ", ", ").split(", ")]
         hint = did_you_mean(str(value), expected)
-        return PathProblem(path, f"{got(value)} is none of {', '.join(expected)}", hint, allowed=tuple(expected))
+        return PathProblem(path, f"{got(value)} is not one of {', '.join(expected)}", hint, allowed=tuple(expected))
     if kind == "refused":  # one of the model's own validators, which says how to repair it
         at = (*path, context["key"]) if context.get("key") else path
         return PathProblem(at, str(context["message"]), str(context["hint"]))

@@ -99,7 +99,7 @@ def _message(given: object, place: str) -> dict[str, Any]:
     if isinstance(content, str):
         content = {"type": "text", "text": content}
     if not all(map(_is_block, content if isinstance(content, list) else [content])):
-        raise UsageError(f"the content of {place} of a completion is no text and no block", hint=_MESSAGE_HINT)
+        raise UsageError(f"the content of {place} of a completion is neither text nor a block", hint=_MESSAGE_HINT)
     return {**given, "content": content}
 
 

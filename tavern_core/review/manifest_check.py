@@ -192,7 +192,7 @@ class ManifestCheck:
                 yield Finding(TOOL, f"the tool {spec.local_name!r}: {file} has no input {name!r}", hint, where)
         for name, slot in inputs.items():
             if slot.required is True and slot.default is ABSENT and name not in given:
-                message = f"the tool {spec.local_name!r}: {file} requires the input {name!r}, which is no parameter"
+                message = f"the tool {spec.local_name!r}: {file} requires the input {name!r}, which is not a parameter"
                 hint = "add it to the parameters, or leave `parameters` out: the interface of the file is used then"
                 yield Finding(TOOL, message, hint, self._declared_at(spec, "parameters", "properties"))
 

@@ -13,9 +13,9 @@ from tavern_core.errors import Finding, Location, SchemaInvalid
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.schema.defaults import compile_defaults
 from tavern_core.schema.prepare import flaws_of
-from tavern_core.schema.problem import SchemaProblem, exact_pointer, printable
+from tavern_core.schema.problem import SchemaProblem, exact_pointer, pointer, printable
 from tavern_core.schema.schema_lint_rules import Draft, draft_of
-from tavern_core.schema.tree import at, nodes_of, normalise_schema, walk
+from tavern_core.schema.tree import nodes_of, normalise_schema, walk
 from tavern_core.schema.validate import compile_output_validator
 
 __all__ = ["check_schema", "likely_slips", "normalise_schema", "whole_flaws"]
@@ -108,7 +108,7 @@ _KEYWORDS = frozenset(
 _OTHERS = frozenset(
     {"example", "enumNames", "enumDescriptions", "nullable", "discriminator", "xml", "id", "order", "name"}
 )
-"""Keywords of other systems that resemble one of JSON Schema and are no misspelling of it."""
+"""Keywords of other systems that resemble one of JSON Schema and are not misspellings of it."""
 
 
 def check_schema(schema: object, where: str | Location = "schema", *, output: bool = False) -> list[Finding]:
@@ -147,7 +147,7 @@ def likely_slips(schema: dict[str, Any]) -> list[SchemaProblem]:
         for keyword in node.keys() - _KEYWORDS - _OTHERS:
             if near := did_you_mean(keyword, _KEYWORDS, 1):
                 message = f"the keyword {printable(keyword, 60)!r} means nothing in JSON Schema"
-                flaws.append(SchemaProblem(at((*path, keyword)), message, hint=near, severity="warning"))
+                flaws.append(SchemaProblem(pointer((*path, keyword)), message, hint=near, severity="warning"))
     return [*flaws, *_required_flaws(schema)][:_MOST_FINDINGS]
 
 
@@ -187,7 +187,7 @@ def _required_flaws(schema: dict[str, Any]) -> list[SchemaProblem]:
                 hint = did_you_mean(name, declared) or "declare it in `properties`, or remove it from `required`"
                 flaws.append(
                     SchemaProblem(
-                        at((*path, "required")),
+                        pointer((*path, "required")),
                         f"{printable(name, 60)!r} is required but not declared",
                         hint=hint,
                         severity="warning",
@@ -219,7 +219,7 @@ def _default_flaws(schema: dict[str, Any]) -> list[SchemaProblem]:
                 hint = "remove the default, or allow null in `type`"
             flaws.append(
                 SchemaProblem(
-                    at((*paths[number], "default")),
+                    pointer((*paths[number], "default")),
                     f"the default does not fit its own schema{deeper}: {problem.message}",
                     hint=hint,
                 )

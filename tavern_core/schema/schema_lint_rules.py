@@ -13,8 +13,8 @@ from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.parameter_guard_marks import MARK, mark_flaws
 from tavern_core.schema.bounded_json_copying import is_plain, measure
 from tavern_core.schema.patterns import pattern_flaw
-from tavern_core.schema.problem import SchemaProblem, json_type, printable
-from tavern_core.schema.tree import Refs, at, same_place, walk
+from tavern_core.schema.problem import SchemaProblem, json_type, pointer, printable
+from tavern_core.schema.tree import Refs, same_place, walk
 
 Draft: TypeAlias = Literal["draft-07", "2019-09", "2020-12"]
 
@@ -106,17 +106,17 @@ def _node_flaws(schema: dict[str, Any]) -> list[SchemaProblem]:
                 if path
                 else "write a list of names"
             )
-            flaws.append(SchemaProblem(at((*path, "required")), "`required` must be a list of names", hint=hint))
+            flaws.append(SchemaProblem(pointer((*path, "required")), "`required` must be a list of names", hint=hint))
         if "pattern" in node or "patternProperties" in node:
             flaws += _pattern_flaws(path, node)
         if MARK in node:
             flaws += [
-                SchemaProblem(at((*path, MARK, *([option] if option else []))), message, hint=hint)
+                SchemaProblem(pointer((*path, MARK, *([option] if option else []))), message, hint=hint)
                 for option, message, hint in mark_flaws(node[MARK])
             ]
         for key in node:
             if key != MARK and key.lower().replace("_", "-") in (MARK, "xtavern"):
-                flaws.append(SchemaProblem(at((*path, key)), f"{key!r:.40} is not a mark", hint=f"write {MARK}"))
+                flaws.append(SchemaProblem(pointer((*path, key)), f"{key!r:.40} is not a mark", hint=f"write {MARK}"))
         has_refs = has_refs or "$ref" in node or "$dynamicRef" in node or "$recursiveRef" in node
     if has_refs:
         flaws += _ref_flaws(schema, nodes)
@@ -128,7 +128,9 @@ def _type_flaws(path: tuple[object, ...], kind: object) -> list[SchemaProblem]:
     for name in kind if isinstance(kind, list) else [kind]:
         if isinstance(name, str) and name not in _TYPES:
             hint = _SLIPS.get(name.lower()) or did_you_mean(name, _TYPES) or f"use one of {', '.join(_TYPES)}"
-            flaws.append(SchemaProblem(at((*path, "type")), f"{printable(name, 40)!r} is not a JSON type", hint=hint))
+            flaws.append(
+                SchemaProblem(pointer((*path, "type")), f"{printable(name, 40)!r} is not a JSON type", hint=hint)
+            )
     return flaws
 
 
@@ -145,7 +147,7 @@ def _pattern_flaws(path: tuple[object, ...], node: dict[str, Any]) -> list[Schem
 
 def _of_pattern(path: tuple[object, ...], flaw: tuple[str, str]) -> SchemaProblem:
     message, hint = flaw
-    return SchemaProblem(at(path), message, hint=hint)
+    return SchemaProblem(pointer(path), message, hint=hint)
 
 
 def _ref_flaws(schema: dict[str, Any], nodes: list[tuple[tuple[object, ...], dict[str, Any]]]) -> list[SchemaProblem]:
@@ -163,7 +165,7 @@ def _ref_flaws(schema: dict[str, Any], nodes: list[tuple[tuple[object, ...], dic
         if count < 0:
             return [
                 SchemaProblem(
-                    at(path),
+                    pointer(path),
                     "the `$ref` leads back to itself without going deeper into the value",
                     hint="break the circle",
                 )
@@ -171,7 +173,7 @@ def _ref_flaws(schema: dict[str, Any], nodes: list[tuple[tuple[object, ...], dic
         if count > MAX_WORK:
             return [
                 SchemaProblem(
-                    at(path),
+                    pointer(path),
                     f"more than {MAX_WORK:,} subschemas check one value here",
                     hint="refer to shared parts less often",
                 )
@@ -180,7 +182,7 @@ def _ref_flaws(schema: dict[str, Any], nodes: list[tuple[tuple[object, ...], dic
 
 
 def _lost(path: tuple[object, ...], keyword: str, ref: object, schema: dict[str, Any]) -> SchemaProblem:
-    where = at((*path, keyword))
+    where = pointer((*path, keyword))
     if not isinstance(ref, str):
         return SchemaProblem(where, f"`{keyword}` must be text such as '#/$defs/name'")
     names = [f"#/{held}/{name}" for held in ("$defs", "definitions") for name in _names(schema.get(held))]

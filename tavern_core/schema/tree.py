@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from urllib.parse import unquote, urldefrag, urljoin
 
 from tavern_core.schema.bounded_json_copying import json_copy
-from tavern_core.schema.problem import pointer, split_pointer
+from tavern_core.schema.problem import split_pointer
 
 Schema: TypeAlias = "dict[str, Any] | bool"
 
@@ -154,11 +154,6 @@ def follow(document: Any, parts: list[str]) -> Any:
         else:
             return None
     return document
-
-
-def at(path: tuple[object, ...]) -> str:
-    """The JSON pointer of a path of `walk`."""
-    return pointer(path)
 
 
 # Normalise ------------------------------------------------------------------------------------------------------------

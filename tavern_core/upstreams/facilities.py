@@ -268,7 +268,7 @@ def _of_cookies(headers: Mapping[str, str]) -> Iterator[str]:
 
 
 def _header(value: str, place: str) -> str:
-    """A value that can be sent in a header; blanks and line breaks around it, as files and commands leave them, are no part of it.
+    """A value that can be sent in a header; blanks and line breaks around it, as files and commands leave them, are not part of it.
 
     Raises:
         SettingsInvalid: it cannot; the message does not show it (SETTINGS_INVALID).

@@ -70,7 +70,7 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What came of asking an upstream the last time, in whichever process."""
+    """The outcome of asking an upstream the last time, in whichever process."""
 
     fingerprint: str
     """Of the entry in tavern.yaml."""

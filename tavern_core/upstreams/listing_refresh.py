@@ -150,7 +150,7 @@ class Listings:
             await asyncio.wait([one for _, one in running])
 
     def forget_lateness(self, entry: Entry) -> None:
-        """The operator has taken the list that is known: that a later one was not finished is no error of the upstream."""
+        """The operator has taken the list that is known: an unfinished later one is not an error of the upstream."""
         health = self._catalogue.health(entry.name)
         if health is not None and health.error == _LATE:
             self._catalogue.note_health(entry.name, replace(health, error=""))

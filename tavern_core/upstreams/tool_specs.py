@@ -242,7 +242,7 @@ def _harmless(schema: Any, mask: Callable[[str], str] | None, mask_own: Callable
     if isinstance(schema, list | tuple):
         return [_harmless(part, mask, mask_own) for part in schema]
     if not isinstance(schema, Mapping):
-        return schema if schema in _TYPES else _masked(schema, mask_own)  # such a word is no secret
+        return schema if schema in _TYPES else _masked(schema, mask_own)  # such a word is not a secret
     changed: dict[str, Any] = {}
     for key, part in schema.items():
         if key in _NAMED and isinstance(part, Mapping):

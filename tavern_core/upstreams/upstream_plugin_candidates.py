@@ -87,7 +87,7 @@ class Entry:
         return tuple(spec_of(tool, self.name, self.config, needs, self.definitions.version) for tool in tools)
 
     def _declared(self, names: Sequence[str]) -> DeclaredTools:
-        """Its tools; those whose definition was lost are no failure, but listed again."""
+        """Its tools; those whose definition was lost are not failures, but listed again."""
         specs = self.specs()
         ids = {f"{self.plugin}:{local_name(name)}" for name in names} - {spec.name for spec in specs}
         text, hint = "its definition was lost from the catalogue", f"tavern upstreams refresh {self.name}"

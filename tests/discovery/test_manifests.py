@@ -174,7 +174,7 @@ WRONG = [
      "error plugin.yaml:3:9: before: must be a list, got 'other' (write it as a list: [\"other\"])"),
     (minimal("permissions: [a]\n"), "error plugin.yaml:3:14: permissions: must be a mapping, got a list (write `permissions: {hooks: [...], capabilities: [...]}`)"),
     (minimal("isolation: proces\n"),
-     "error plugin.yaml:3:12: isolation: 'proces' is none of none, process (did you mean 'process'?)"),
+     "error plugin.yaml:3:12: isolation: 'proces' is not one of none, process (did you mean 'process'?)"),
     (minimal("tools:\n  - {id: x, implementation: {type: script, command: 5}}\n"),
      "error plugin.yaml:4:53: tools.0.implementation.command: must be text or a list, got the number 5"),
     (minimal("tools:\n  - {id: x, timeout: -1, handler: 'a:b'}\n"),
@@ -240,7 +240,7 @@ WRONG = [
      "error plugin.yaml:4:11: configOptions.0.key: the setting 'extensions.other.x' belongs to the plugin 'other', "
      "not to 'text' (write extensions.text.x)"),
     (minimal("configOptions:\n  - {key: extensions.text.x, type: checkbox}\n"),
-     "error plugin.yaml:4:36: configOptions.0.type: 'checkbox' is none of string, number, boolean, select, textarea, "
+     "error plugin.yaml:4:36: configOptions.0.type: 'checkbox' is not one of string, number, boolean, select, textarea, "
      "slider, avatar, button-group, action-button"),
     (minimal("configOptions:\n  - {key: extensions.text.x, type: number, defaultValue: 60, max: 50}\n"),
      "error plugin.yaml:4:58: configOptions.0.defaultValue: the default 60 is larger than max 50"),
@@ -249,7 +249,7 @@ WRONG = [
     (minimal("configOptions:\n  - {key: extensions.text.x, type: boolean, defaultValue: 1}\n"),
      "error plugin.yaml:4:59: configOptions.0.defaultValue: the default must be true or false, got the number 1"),
     (minimal("configOptions:\n  - {key: extensions.text.x, type: select, options: [1, 2], defaultValue: true}\n"),
-     "error plugin.yaml:4:75: configOptions.0.defaultValue: the default true is none of 1, 2"),
+     "error plugin.yaml:4:75: configOptions.0.defaultValue: the default true is not one of 1, 2"),
     (minimal("configOptions:\n  - {key: extensions.text.x, type: select}\n"),
      "error plugin.yaml:4:5: configOptions.0.options: a select needs options (add `options: [a, b]`)"),
     (minimal("configOptions:\n  - {key: extensions.text.x, type: string, defaultValue: 5}\n"),

@@ -100,7 +100,7 @@ def test_what_the_reader_accepts_the_schema_accepts() -> None:
 
 
 SHAPES = re.compile(
-    r"unknown key|must be|is none of|is missing|unknown hook|unknown component|unknown outlet|no capability"
+    r"unknown key|must be|is not one of|is missing|unknown hook|unknown component|unknown outlet|no capability"
 )
 
 

@@ -232,7 +232,7 @@ INTERFACE = """{"nodes": [], "edges": [], "interfaceInputs": {
         (
             "more: {type: string}",
             [
-                "tools.0.parameters.properties: the tool 'run': flow.json requires the input 'text', which is no parameter "
+                "tools.0.parameters.properties: the tool 'run': flow.json requires the input 'text', which is not a parameter "
                 "(add it to the parameters, or leave `parameters` out: the interface of the file is used then)"
             ],
         ),

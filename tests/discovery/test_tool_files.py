@@ -242,7 +242,7 @@ def test_one_mistake_gives_a_located_finding(tool: dict[str, Any] | str, words: 
 
 def test_lines_are_those_of_the_file() -> None:
     text = BILIBILI.replace('"stdio"', '"http"')
-    assert reported(text) == ["a.tool.json:8:17: implementation.protocol: 'http' is none of stdio"]
+    assert reported(text) == ["a.tool.json:8:17: implementation.protocol: 'http' is not one of stdio"]
 
 
 def test_a_capability_beyond_the_manifest_says_which_line_to_add() -> None:

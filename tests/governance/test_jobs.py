@@ -511,7 +511,7 @@ def test_a_line_of_the_log_has_one_of_the_levels() -> None:
     host.tools.register(say)
     assert host.invoke_sync("app:say", {"level": "warning"}).ok
     refused = host.invoke_sync("app:say", {"level": "loud"})
-    assert "'loud' is no level" in refused.error.message
+    assert "'loud' is not a level" in refused.error.message
     assert "warning" in refused.error.fix
 
 

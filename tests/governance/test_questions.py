@@ -312,9 +312,9 @@ MESSAGES: dict[str, tuple[Any, Any]] = {
     "a number": (1, "a text or a list of messages"),
     "a number in the list": ([1], "message 1 of a completion has no role"),
     "another role": ([{"role": "user", "content": "Hi"}, {"role": "system", "content": "x"}], "message 2 .* no role"),
-    "no content": ([{"role": "user"}], "no text and no block"),
-    "a text block without a text": ([{"role": "user", "content": {"type": "text"}}], "no text and no block"),
-    "an image without a type": ([{"role": "user", "content": [{"type": "image", "data": ""}]}], "no text and no block"),
+    "no content": ([{"role": "user"}], "neither text nor a block"),
+    "a text block without a text": ([{"role": "user", "content": {"type": "text"}}], "neither text nor a block"),
+    "an image without a type": ([{"role": "user", "content": [{"type": "image", "data": ""}]}], "neither text nor a block"),
 }
 
 

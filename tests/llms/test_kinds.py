@@ -104,7 +104,7 @@ def test_a_recording_replays_the_answers_of_a_model_without_it(opened: Open, tmp
 
 @pytest.mark.parametrize(
     ("written", "said"),
-    [(None, "cannot be read"), ("{}\n", ":1 is no recorded answer"), ("\n[\n", ":2 is no recorded")],
+    [(None, "cannot be read"), ("{}\n", ":1 is not a recorded answer"), ("\n[\n", ":2 is not a recorded")],
 )
 def test_a_recording_that_cannot_be_used_is_an_error_that_names_the_file(
     opened: Open, tmp_path: Path, written: str | None, said: str

@@ -445,7 +445,7 @@ def test_an_option_cannot_replace_what_the_host_sets(opened: Open, option: str) 
 
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
-    "an unknown kind": ({"kind": "opnai"}, "llms.far.kind: 'opnai' is none of openai"),
+    "an unknown kind": ({"kind": "opnai"}, "llms.far.kind: 'opnai' is not one of openai"),
     "no address": ({"kind": "openai"}, "needs 'baseUrl'"),
     "no web address": ({"kind": "openai", "baseUrl": "ftp://host"}, "llms.far.baseUrl: 'ftp://host' is not the address"),
     "a key in plain text": ({"kind": "openai", "baseUrl": "http://h/v1", "key": KEY}, "llms.far.key: a key is written as a reference"),

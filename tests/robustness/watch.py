@@ -16,7 +16,7 @@ HANGS = 20.0
 SECOND = 1.0
 """Seconds of this process's own work that no single input may cost; only the soak asks the clock."""
 SAYS_IT = re.compile(
-    r"must |is none of|does not fit the pattern|is longer than|is missing|needs |is larger than|is smaller than|has 1 to |is not reached in steps of "
+    r"must |is not one of|does not fit the pattern|is longer than|is missing|needs |is larger than|is smaller than|has 1 to |is not reached in steps of "
 )
 """What is wrong is what to do: `must be text, got a list`."""
 WHOLE = re.compile(r"larger than|nested deeper|cannot be read|does not exist")

@@ -180,8 +180,8 @@ async def test_marks_and_parameters_have_names_of_any_script(tmp_path: Path) -> 
 UI = {"nodes": [], "links": [], "version": 0.4}
 LEFT_OUT: dict[str, tuple[Any, dict[str, Any], str]] = {
     "ui": (UI, {}, "Export (API)"),
-    "empty": ({}, {}, "no workflow in API format"),
-    "list": ([], {}, "no workflow in API format"),
+    "empty": ({}, {}, "not a workflow in API format"),
+    "list": ([], {}, "not a workflow in API format"),
     "number": ({"1": 5}, {}, "API format"),
     "linked": (marked("model"), {}, "takes a MODEL"),
     "unknown-node": ({"1": {"class_type": "Nowhere", "inputs": {"x": "{{x}}"}}}, {}, "no node type 'Nowhere'"),

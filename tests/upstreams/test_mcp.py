@@ -96,7 +96,7 @@ def test_bytes_that_are_no_base64_become_a_text_that_says_so(
 ) -> None:
     (block,) = mini.invoke_sync("mini:encoded", {"kind": kind, "data": data}).content
     if kept is None:
-        assert block == {"type": "text", "text": f"[encoded-{kind}: its data is no base64]"}
+        assert block == {"type": "text", "text": f"[encoded-{kind}: its data is not base64]"}
     else:
         assert mini.artifacts.read(block["uri"].rpartition(":")[2]) == kept
 

@@ -27,7 +27,7 @@ STARTS: dict[str, tuple[str, str]] = {
     "start-silent": ("UPSTREAM_ERROR", "does not answer within 1.5 s"),
     "start-dies": ("CONNECTION_LOST", "ended with code 1: there is no such file"),
     "start-floods": ("CONNECTION_LOST", "not asked for"),
-    "start-garbage": ("CONNECTION_LOST", "lines that are no messages"),
+    "start-garbage": ("CONNECTION_LOST", "lines that are not messages"),
     "start-endless-line": ("CONNECTION_LOST", "a line of more than 8,000,000 bytes"),
     "start-closes-stdout": ("CONNECTION_LOST", "closed its output"),
     "unknown-version": ("UPSTREAM_ERROR", "no such method"),
@@ -117,7 +117,7 @@ def test_only_the_answer_with_the_right_number_counts(tmp_path: Path) -> None:
 def test_a_part_that_is_damaged_costs_itself(tmp_path: Path) -> None:
     with evil("no-base64", tmp_path) as opened:
         opened.upstreams.refresh_sync("evil")
-        assert opened.invoke_sync("evil:bad", {}).content[0]["text"] == "[bad-image: its data is no base64]"
+        assert opened.invoke_sync("evil:bad", {}).content[0]["text"] == "[bad-image: its data is not base64]"
 
 
 @pytest.mark.slow

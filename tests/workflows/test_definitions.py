@@ -53,10 +53,10 @@ class NoRun(Node):
 
 TWICE = marked()
 WRONG: dict[str, tuple[Any, str]] = {
-    "a default mode that is none": (marked(modes={"m": NodeMode("m")}, default_mode="zz"), "default_mode 'zz' is none of its modes ('m')"),
+    "a default mode that is none": (marked(modes={"m": NodeMode("m")}, default_mode="zz"), "default_mode 'zz' is not one of its modes ('m')"),
     "a mode that is none": (marked(modes={"m": {"id": "m"}}), "modes['m'] is dict, not a NodeMode"),
     "a mode with another id": (marked(modes={"m": NodeMode("zz")}), "modes['m'] has the id 'zz'"),
-    "a mode with an input that the code lacks": (marked(modes={"m": NodeMode("m", inputs={"b": Slot("b")})}), "input 'b' of mode 'm' is none that its code takes"),
+    "a mode with an input that the code lacks": (marked(modes={"m": NodeMode("m", inputs={"b": Slot("b")})}), "input 'b' of mode 'm' is not one that its code takes"),
     "a mode with a slot of another key": (marked(modes={"m": NodeMode("m", outputs={"b": Slot("c")})}), "output 'b' of mode 'm' is not a slot of that key"),
     "a configuration schema that is none": (marked(config_schema={"type": "objekt"}), "'objekt' is not a JSON type"),
     "a configuration schema that is a list": (marked(config_schema=[1]), "config_schema is not a mapping"),
@@ -269,7 +269,7 @@ CHANGES: dict[str, tuple[Callable[[NodeSpec], Any], str, str]] = {
     "another type id": (lambda d: dataclasses.replace(d, type="demo:Other"), "NODE_LEFT_OUT", "type, owner or code"),
     "another owner": (lambda d: dataclasses.replace(d, plugin="guard"), "NODE_LEFT_OUT", "type, owner or code"),
     "other code": (lambda d: dataclasses.replace(d, impl=None), "NODE_LEFT_OUT", "type, owner or code"),
-    "an input that the code lacks": (lambda d: dataclasses.replace(d, inputs={**d.inputs, "b": Slot("b")}), "NODE_LEFT_OUT", "none that its code takes"),
+    "an input that the code lacks": (lambda d: dataclasses.replace(d, inputs={**d.inputs, "b": Slot("b")}), "NODE_LEFT_OUT", "not one that its code takes"),
     "an input less": (lambda d: dataclasses.replace(d, inputs={}), "NODE_LEFT_OUT", "took the input 'a' away"),
     "a type that is none": (lambda d: dataclasses.replace(d, outputs={"r": Slot("r", "TEXT")}), "NODE_LEFT_OUT", "not a dataFlowType"),
     "a schema that is none": (lambda d: dataclasses.replace(d, config_schema={"type": "objekt"}), "NODE_LEFT_OUT", "not a JSON type"),
@@ -319,7 +319,7 @@ def test_an_interface_that_cannot_be_meant_is_a_warning(tmp_path: Path, name: st
 
 EXECS: list[tuple[Any, str]] = [
     (None, ""), ({"retry": 2.0}, ""), ({"onError": "default", "defaults": {"text": "x"}}, ""), (5, "$exec of 'a': must be a mapping"), ({"retrys": 1}, "unknown key 'retrys'"),
-    ({"retry": True}, "$exec.retry of 'a': must be a"), ({"timeoutMs": 0}, "must be greater than 0"), ({"onError": "stop"}, "'stop' is none of fail, skip, default, port"),
+    ({"retry": True}, "$exec.retry of 'a': must be a"), ({"timeoutMs": 0}, "must be greater than 0"), ({"onError": "stop"}, "'stop' is not one of fail, skip, default, port"),
     ({"onError": "default", "defaults": {"txt": 1}}, "$exec.defaults.txt of 'a': the node has no such output"), ({"defaults": {"text": 5}}, "$exec.defaults.text of 'a' takes STRING"),
 ]  # fmt: skip
 

@@ -110,7 +110,7 @@ class RecordedModel:
             raise ToolFailed(f"{self._file} cannot be read: {error.strerror}", fixFor="operator") from error
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ToolFailed(
-                f"{self._file}:{number} is no recorded answer: {error}", hint="delete the line", fixFor="operator"
+                f"{self._file}:{number} is not a recorded answer: {error}", hint="delete the line", fixFor="operator"
             ) from error
         return found
 

@@ -91,7 +91,7 @@ def read_url(text: object, schemes: Iterable[str] = ("http", "https")) -> Target
         BadUrl: it is not an address with one of the schemes, or is ambiguous.
     """
     if not isinstance(text, str):
-        raise BadUrl("is no text", "write https://host/path")
+        raise BadUrl("is not text", "write https://host/path")
     if len(text) > LONGEST:
         raise BadUrl(f"is longer than {LONGEST:,} characters")
     if (found := _FORBIDDEN.search(text)) is not None:

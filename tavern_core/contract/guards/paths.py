@@ -31,7 +31,7 @@ def path_flaw(path: object) -> str:
     Refused is everything that another parser may read differently: ``..%2f``, ``~user``, ``C:``, a name ending in a dot.
     """
     if not isinstance(path, str):
-        return "is no text"
+        return "is not text"
     if not path.strip():
         return "is empty"
     if len(path) > LONGEST:

@@ -8,7 +8,7 @@ from typing import Any
 
 from tavern_core.errors import InputInvalid, UsageError
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.schema.validate import Validator, compile_output_validator
+from tavern_core.schema.validate import compile_output_validator
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Question:
 
     def misfit(self, value: Any) -> str:
         """Why `value` does not answer it; empty if it does."""
-        return "; ".join(map(str, _validator(self.schema).problems(value))) if self.schema else ""
+        return "; ".join(map(str, compile_output_validator(self.schema).problems(value))) if self.schema else ""
 
     def refusal(self, value: Any) -> InputInvalid | None:
         """The error of an answer that does not fit; None if it fits."""
@@ -70,7 +70,3 @@ class RunOptions:
                 raise UsageError(
                     f"{name} is {number!r}; it takes a whole number from 1 on", hint="leave it out for no limit"
                 )
-
-
-def _validator(schema: Mapping[str, Any]) -> Validator:
-    return compile_output_validator(schema)

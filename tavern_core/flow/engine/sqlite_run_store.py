@@ -98,7 +98,7 @@ class KeptRun:
     errors: tuple[Mapping[str, Any], ...] = ()
     """Already masked."""
     outputs: Mapping[str, Any] | None = None
-    """What came of a run that asked a person, or was resumed, without its secrets; None: not stored. Plain."""
+    """The outcome of a run that asked a person, or was resumed, without its secrets; None: not stored. Plain."""
     masked: tuple[str, ...] = ()
     """Inputs, changed inputs (``changed/<name>``) and answers (``answers/<question>``) with secrets or without plain data; ``content`` if
     the document has secrets."""

@@ -108,7 +108,7 @@ def given(inner: Prepared, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def input_misfit(slot: Slot, value: Any) -> str:
-    """Why a value cannot be given to a slot of an interface, which is no stream; empty: it can."""
+    """Why a value cannot be given to a slot of an interface, which is not a stream; empty: it can."""
     if value is ABSENT or value is Skip:
         return "is required and was not given" if slot.is_required({}) else ""
     return nesting_misfit(value) or value_misfit(slot, value)

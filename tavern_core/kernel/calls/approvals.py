@@ -42,7 +42,7 @@ from tavern_core.model.safe_printing import printed
 from tavern_core.model.tool import ToolSpec
 
 _MOST_AT_ONCE: Final = 64
-"""Callbacks that are no coroutines and wait at once; each has a thread, and one that never returns keeps it."""
+"""Callbacks that are not coroutines and wait at once; each has a thread, and one that never returns keeps it."""
 _MOST_REMEMBERED: Final = 1_000
 _UNCHANGED: Final = "do not repeat it unchanged"
 waiting: Final[ContextVar[Callable[[], AbstractContextManager[object]] | None]] = ContextVar(

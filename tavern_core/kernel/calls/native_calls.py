@@ -1,4 +1,4 @@
-"""Tool calls in the answers of model APIs: read from a response, and what came of them as the API wants it back.
+"""Tool calls in the answers of model APIs: read from a response, and their outcome as the API wants it back.
 
     openai      choices[0].message.tool_calls            → {"role": "tool", "tool_call_id": …, "content": …}
                 choices[0].message.function_call         → {"role": "function", "name": …, "content": …}
@@ -47,7 +47,7 @@ class NativeCall:
 
 @dataclass(frozen=True, slots=True)
 class NativeOutcome:
-    """What came of the calls of one response."""
+    """The outcome of the calls of one response."""
 
     api: Api | None
     """None: the response holds no call."""

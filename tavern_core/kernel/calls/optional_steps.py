@@ -62,7 +62,7 @@ class Governance:
     limits: CallLimits
 
     async def run(self, plan: Plan, call: RunningCall, mode: Mode) -> ToolResult:
-        """What came of the tool.
+        """The outcome of the tool.
 
         Raises:
             BaseException: what the tool raised, or why it was not run; as `Pipeline.run` finds it without these steps.

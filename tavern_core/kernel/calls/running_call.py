@@ -112,7 +112,7 @@ class RunningCall:
     value: Any = None
     """What the tool returned; only when the host keeps it (`limits.keepRaw`)."""
     broken: BaseException | None = None
-    """What ended it and is no failure that the host knows: its traceback is logged."""
+    """What ended it and is not a failure that the host knows: its traceback is logged."""
     reads: Mapping[str, None] | None = None
     """The sources of untrusted content that it, or a call within it, has read; None: nothing is recorded, nor watched."""
     moved_at: float = 0.0

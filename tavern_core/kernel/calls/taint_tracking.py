@@ -274,7 +274,7 @@ def _addresses_of(values: Any) -> set[str]:
 def concluded(call: RunningCall, result: ToolResult) -> ToolResult:
     """The marked result; addresses in it, and those that the call read, can be read from now on without approval.
 
-    An answer that only repeats an argument makes no address known, nor does one of a tool that is no source once untrusted
+    An answer that only repeats an argument makes no address known, nor does one of a tool that is not a source once untrusted
     content was read: the model may have composed it.
     """
     plan = call.plan

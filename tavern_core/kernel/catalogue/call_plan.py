@@ -28,7 +28,7 @@ Execute = Callable[[Any, Any], Any]
 
 @dataclass(frozen=True, slots=True)
 class Inner:
-    """Prefix of operations that take the path of a tool call but are no tools: callers cannot write it, only the host calls them."""
+    """Prefix of operations that take the path of a tool call but are not tools: callers cannot write it, only the host calls them."""
 
     id: str
 

@@ -170,7 +170,7 @@ def _link_source(folder: str) -> str:
 
 
 def unreadable_manifest(files: PluginFiles) -> Finding | None:
-    """What is in the place of plugin.yaml: a link, something that is no file, a file of another name; None: nothing."""
+    """What is in the place of plugin.yaml: a link, something that is not a file, a file of another name; None: nothing."""
     where = Location(MANIFEST_FILE)
     if problem := files.problem(MANIFEST_FILE):
         if "link" in problem:

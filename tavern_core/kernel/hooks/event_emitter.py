@@ -1,4 +1,4 @@
-"""Events that are no calls: on the record, to subscribers, and to the observers among the hooks."""
+"""Events that are not calls: on the record, to subscribers, and to the observers among the hooks."""
 
 from __future__ import annotations
 

@@ -293,7 +293,7 @@ def _marked(plugin: object) -> Iterator[tuple[str, Callable[..., Any], Callable[
 def _objects(members: Mapping[str, Any]) -> Iterator[tuple[str, Any, bool]]:
     """(name, object, whether it carries the mark) of callables that are not functions; without evaluating them."""
     for attribute, member in members.items():
-        if (  # the cheap questions first: a module holds many things that are no objects with code
+        if (  # the cheap questions first: a module holds many things that are not objects with code
             callable(member)
             and not isinstance(member, type | staticmethod | classmethod)
             and not inspect.isroutine(member)
@@ -310,7 +310,7 @@ def _members(plugin: object) -> dict[str, Any]:
     """Everything that a module or an object has, by name, without asking it."""
     members: dict[str, Any] = {}
     if not isinstance(plugin, ModuleType):
-        for cls in reversed(type(plugin).__mro__[:-1]):  # what every object has is no hook
+        for cls in reversed(type(plugin).__mro__[:-1]):  # what every object has is not a hook
             members |= vars(cls)
     return members | _own(plugin)
 

@@ -133,7 +133,7 @@ class JobRecords:
         )
 
     def result(self, id: str) -> ToolResult | None:  # noqa: A002 - the job's
-        """What came of a job; None: it is not there."""
+        """The outcome of a job; None: there is none."""
         record = self.records.get(RESULT, id)
         return None if record is None or not record.data else result_of(json.loads(record.data))
 

@@ -132,7 +132,7 @@ class Jobs(Mapping[str, Job]):
             return default
 
     def result(self, id: str, *, context: CallContext | None = None) -> ToolResult:  # noqa: A002 - the job's
-        """What came of a job; of one that is not over, a result with status ``job`` that says how far it is. Raises as `find`."""
+        """The outcome of a job; of one that is not over, a result with status ``job`` that says how far it is. Raises as `find`."""
         job, kept = self._found(id, context)
         if (known := self._records.result(id)) is not None:
             running_call_has_read(sources_of(known))
@@ -399,7 +399,7 @@ class Jobs(Mapping[str, Job]):
 
 
 def _statuses(status: str | Collection[str], tool: str) -> tuple[str, ...]:
-    """The statuses that `Jobs.list` is asked for. Raises UsageError: there is no such status, or `tool` is no text (USAGE)."""
+    """The statuses that `Jobs.list` is asked for. Raises UsageError: there is no such status, or `tool` is not text (USAGE)."""
     if not isinstance(status, str | Collection) or not isinstance(tool, str):
         raise UsageError(
             "jobs.list takes statuses and the id of a tool", hint='jobs.list(status="running", tool="text:count")'

@@ -297,7 +297,7 @@ class RunningJobs:
     async def _keep_point(self, running: RunningJob, text: str, followed: str) -> None:
         running.point, running.followed = text, followed
         facts = {"point": text, "followed": followed}
-        with suppress(StateDamaged):  # the call goes on; after a kill, it is unknown what came of it
+        with suppress(StateDamaged):  # the call goes on; after a kill, its outcome is unknown
             await self.aside(self._records.change, running.id, lambda job: job, self._is_ours, **facts)
 
     async def _decided(self, running: RunningJob, approval: str) -> ApprovalRejected | None:

@@ -53,7 +53,7 @@ def read_document(content: bytes, file: str, *, is_markdown: bool) -> Document:
     """
     if b"\0" in content:
         finding = Finding(
-            CODE, "is no text: it holds NUL bytes", "take it out of the folder", Location(file), "warning"
+            CODE, "is not text: it holds NUL bytes", "take it out of the folder", Location(file), "warning"
         )
         return Document(findings=(finding,))
     text = decode(content, file, CODE)

@@ -86,7 +86,9 @@ class _Walk:
         if not name.isprintable():
             self.report(folder, f"a file name cannot be printed: {name!a:.100}", "rename the file")
         elif not stat.S_ISREG(status.st_mode):
-            self.report(path, "is no regular file and is not read", "links are not followed: put the file itself there")
+            self.report(
+                path, "is not a regular file and is not read", "links are not followed: put the file itself there"
+            )
         elif status.st_size > LARGEST_FILE:
             self.report(path, f"is larger than {LARGEST_FILE:,} bytes and is not read", "split the file")
         elif len(self.files) >= MOST_FILES or self._total + status.st_size > LARGEST_SUM:

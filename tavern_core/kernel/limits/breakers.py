@@ -48,7 +48,7 @@ class CircuitBreaker:
         return "half-open" if is_rested else self._state
 
     def enter(self) -> float | None:
-        """None: call it, and say with `leave` what came of it. Else the seconds after which it is worth trying again."""
+        """None: call it, and report its outcome with `leave`. Else the seconds after which it is worth trying again."""
         if self._state == "closed":
             return None
         with self._lock:

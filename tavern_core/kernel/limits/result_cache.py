@@ -102,7 +102,7 @@ class ResultCache:
         return own, True
 
     def end(self, key: Key, making: Making, made_by: object, result: ToolResult | None, seconds: float) -> None:
-        """Cache what came of a call that has begun here, and let the calls go on that wait for it.
+        """Cache the outcome of a call that has begun here, and let the calls go on that wait for it.
 
         Args:
             result: None: nothing, so that another call has to make the answer.
@@ -144,7 +144,7 @@ class ResultCache:
 
 
 def _written(result: ToolResult) -> bytes | None:
-    """A successful answer as it is cached; None if it is no answer yet, or not plain data."""
+    """A successful answer as it is cached; None if it is not an answer yet, or not plain data."""
     if not result.ok or result.status != "ok":
         return None
     try:

@@ -63,7 +63,7 @@ class AuditLog:
 
         Raises:
             UsageError: there is no such type; names the nearest (USAGE).
-            StateDamaged: a file cannot be opened (STATE_DAMAGED). Lines that are no records are passed over.
+            StateDamaged: a file cannot be opened (STATE_DAMAGED). Lines that are not records are passed over.
         """
         from tavern_core.kernel.log import reader
 

@@ -111,7 +111,7 @@ class Tail:
     torn: bytes = b""
     """What follows the last complete line: a record whose writer died."""
     damaged: list[int] = field(default_factory=list)
-    """Complete lines that are no intact records and that no record of the log mentions yet."""
+    """Complete lines that are not intact records and that no record of the log mentions yet."""
     damaged_at_end: int = 0
     """How many complete lines follow the last intact record."""
 

@@ -1,6 +1,6 @@
 """Reads the event log: oldest first, or the last few, across all its files.
 
-Lines that are no records are passed over; `verify` is what reports them.
+Lines that are not records are passed over; `verify` is what reports them.
 """
 
 from __future__ import annotations

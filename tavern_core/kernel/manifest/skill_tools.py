@@ -95,7 +95,7 @@ def read_one(name: str, files: PluginFiles, path: str) -> SkillFile:
         if (content := files.read(relative)) is not None:
             return read_skill(content, name, relative)
     relative = f"{path}/{SKILL_FILES[0]}" if path else SKILL_FILES[0]
-    problem = files.problem(relative) or "it is no readable file"
+    problem = files.problem(relative) or "it is not a readable file"
     return SkillFile(
         name, findings=(Finding(CODE, problem, "put the file itself into the folder", Location(relative)),)
     )

@@ -109,7 +109,7 @@ class _Reading:
         if isinstance(kind, str) and kind in _NEEDS_VCP:
             return (), f"a VCP plugin of type {kind} is not a tool: {_NEEDS_VCP[kind]}"
         if kind != "synchronous":
-            return (), f"its pluginType {kind!r:.60} is none that is known"
+            return (), f"its pluginType {kind!r:.60} is not known"
         if protocol not in (None, "stdio"):
             return (), f"its protocol {protocol!r:.60} is not a tool's: VCP loads such plugins into its own process"
         written = self._entry_point()

@@ -52,13 +52,13 @@ def _wrong(spec: NodeSpec, takes: Collection[str] | None) -> Iterator[str]:
             yield f"modes[{key!r}] has slots that are {type(odd[0]).__name__}, not a mapping"
         sides.append((f" of mode {key!r}", mode.inputs or {}, mode.outputs or {}))
     if spec.default_mode and spec.default_mode not in spec.modes:
-        yield f"default_mode {spec.default_mode!r} is none of its modes ({', '.join(map(repr, spec.modes)) or 'it has none'})"
+        yield f"default_mode {spec.default_mode!r} is not one of its modes ({', '.join(map(repr, spec.modes)) or 'it has none'})"
     for where, inputs, outputs in sides:
         for side, slots in (("input", inputs), ("output", outputs)):
             for key, slot in slots.items():
                 yield from (f"{side} {key!r}{where}{what}" for what in _wrong_slot(key, slot))
         if takes is not None and (more := sorted(set(inputs) - set(takes))):
-            yield f"input {more[0]!r}{where} is none that its code takes"
+            yield f"input {more[0]!r}{where} is not one that its code takes"
     yield from _wrong_bypass(
         spec, {key for _, inputs, _ in sides for key in inputs}, {key for _, _, outputs in sides for key in outputs}
     )

@@ -137,7 +137,7 @@ class Spans:
 
     @contextmanager
     def around(self, tool: str, context: CallContext | None, door: str) -> Iterator[Any]:
-        """A span for one call; give what came of it to `end` before it is left."""
+        """A span for one call; give its outcome to `end` before it is left."""
         attributes: dict[str, Any] = {
             "gen_ai.operation.name": "execute_tool",
             "gen_ai.tool.name": tool[:200],
@@ -156,7 +156,7 @@ class Spans:
             yield span
 
     def end(self, span: Any, result: ToolResult) -> None:
-        """Say what came of the call."""
+        """Report the outcome of the call."""
         if result.call_id:
             span.set_attribute("gen_ai.tool.call.id", result.call_id)
         if result.error is not None:

@@ -101,7 +101,7 @@ def _states(state: JsonState, path: Path) -> Switches:
             switches[name] = Switch(False, "its row in the state file cannot be read")
             where = Location(str(path), pointer=f"plugins.{name}")
             findings.append(
-                Finding(StateDamaged.code, "is no decision", "enable or disable it again", where, "warning")
+                Finding(StateDamaged.code, "is not a decision", "enable or disable it again", where, "warning")
             )
     return Switches(switches, tuple(findings))
 

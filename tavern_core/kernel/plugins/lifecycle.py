@@ -398,7 +398,7 @@ class Lifecycle:
     async def announce(self, record: Record) -> None:
         """Report the present state of a plugin to listeners."""
         if record.candidate.fixed_id:
-            return  # the host's own plugins come and go with it; that is no news
+            return  # the host's own plugins come and go with it; that needs no event
         await self._events.emit(PLUGIN_STATE, {"state": record.state, "reason": record.reason}, record.name)
 
 

@@ -129,7 +129,7 @@ def _row(plugin: str, given: SettingItem | Mapping[str, Any], tool: str, finding
         try:
             item = SettingItem.model_validate(dict(given))
         except (ValidationError, TypeError, ValueError) as error:
-            findings.append(_finding(_named(given), f"is no setting: {_said(error, given)}"))
+            findings.append(_finding(_named(given), f"is not a setting: {_said(error, given)}"))
             return None
     start = f"{PREFIX}{plugin}.{tool}." if tool else f"{PREFIX}{plugin}."
     if tool:

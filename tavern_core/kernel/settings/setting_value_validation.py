@@ -281,4 +281,4 @@ def _choice_problem(item: SettingItem, value: Any) -> tuple[str, str] | None:
     shown = ", ".join(str(choice) for choice in choices[:12])
     same = next((choice for choice in choices if str(choice) == str(value)), None)
     hint = did_you_mean(str(value), map(str, choices)) if same is None else f"write {got(same)}"
-    return f"{got(value)} is none of {shown}", hint
+    return f"{got(value)} is not one of {shown}", hint

@@ -160,7 +160,7 @@ class Guard:
 
 
 class _Undisturbed:
-    """While the guard works in a thread, its own actions are no events, and its errors do not reach the caller."""
+    """While the guard works in a thread, its own actions are not events, and its errors do not reach the caller."""
 
     __slots__ = ("_busy", "_failures", "_is_mine")
 

@@ -74,7 +74,7 @@ class Calls:
         spec = listing.specs[tool]
         if spec.job and needs_tasks(spec) and not knows_tasks(ctx):
             return _refuse_waiting(ctx, tool)
-        key = (ctx.params or {}).get("_meta", {}).get(KEY)  # the call refuses what is no key
+        key = (ctx.params or {}).get("_meta", {}).get(KEY)  # the call refuses what is not a key
         return await self.answered(ctx, params, listing, tool, arguments, key)
 
     async def answered(
@@ -87,7 +87,7 @@ class Calls:
         key: str | None = None,
         shape: Shape | None = None,
     ) -> dict[str, Any]:
-        """Make a call, and turn what came of it into what the client gets.
+        """Make a call, and turn its outcome into what the client gets.
 
         Args:
             shape: makes the answer of a result; None: that of a call.

@@ -211,7 +211,7 @@ def cursor_of(number: int) -> str:
 
 
 def page_number(cursor: Any, pages: int) -> int:
-    """The page that a cursor means. Raises MCPError: it is none of ours (-32602)."""
+    """The page that a cursor means. Raises MCPError: it is not one of ours (-32602)."""
     if cursor is None:
         return 0
     try:
@@ -220,5 +220,5 @@ def page_number(cursor: Any, pages: int) -> int:
     except ValueError:
         word, found = "", -1
     if word != "page" or not 0 < found < pages:
-        raise MCPError(INVALID_PARAMS, "this cursor is none of this list; begin again without one")
+        raise MCPError(INVALID_PARAMS, "this cursor does not belong to this list; begin again without one")
     return found

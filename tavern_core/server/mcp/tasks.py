@@ -132,7 +132,7 @@ class Tasks:
     # Methods -------------------------------------------------------------------------------------------------------------
 
     async def get(self, ctx: ServerRequestContext[Any, Any], params: TaskParams) -> dict[str, Any]:
-        """`tasks/get`: how far it is, what it asks, what came of it."""
+        """`tasks/get`: its progress, its questions, its outcome."""
         holder = _checked(ctx, params)
         job = self._found(params.task_id, holder.context())
         task = _task(job)

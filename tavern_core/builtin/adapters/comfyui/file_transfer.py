@@ -76,7 +76,7 @@ def _from_workspace(written: str, workspace: str | None) -> bytes:
             f"{written!r:.120} is not an artifact, and the caller has no workspace",
             hint="pass artifact:…, or CallContext(workspace_dir=...)",
         )
-    root = os.path.realpath(os.path.expanduser(workspace))  # noqa: PTH111 - realpath is no method of Path
+    root = os.path.realpath(os.path.expanduser(workspace))  # noqa: PTH111 - realpath is not a method of Path
     inside = os.path.relpath(written, root) if written.startswith("/") else written
     with Folder(root) as folder, folder.open(inside) as file:
         data = file.read(MOST_BYTES + 1)

@@ -307,7 +307,7 @@ def _refused(answer: Answer, error: Mapping[str, Any], places: Mapping[str, Any]
 
 def _lost(job: str, why: str) -> UpstreamError:
     return UpstreamError(
-        f"job {job} was submitted, and what came of it cannot be seen: {why}",
+        f"job {job} was submitted, and its outcome cannot be determined: {why}",
         hint="look at the jobs of the server before you call again",
         outcome="unknown",
         reason="lost",

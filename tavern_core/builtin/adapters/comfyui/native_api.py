@@ -327,7 +327,7 @@ def _refused(answer: Answer) -> CallError:
 
 def _lost(run: str, why: str) -> UpstreamError:
     return UpstreamError(
-        f"run {run} was queued, and what came of it cannot be seen: {why}",
+        f"run {run} was queued, and its outcome cannot be determined: {why}",
         hint="ComfyUI forgets its runs when it starts anew; look into its output folder before you call again",
         outcome="unknown",
         reason="lost",

@@ -174,7 +174,7 @@ def _check(graph: Any) -> None:
     if isinstance(graph, Mapping) and isinstance(graph.get("nodes"), list):
         raise BadTemplate("is a workflow as the editor saves it; export it in API format: Workflow → Export (API)")
     if not isinstance(graph, Mapping) or not graph:
-        raise BadTemplate("is no workflow in API format: {node: {class_type, inputs}}")
+        raise BadTemplate("is not a workflow in API format: {node: {class_type, inputs}}")
     for node, content in graph.items():
         if not (
             isinstance(content, Mapping)
@@ -243,4 +243,4 @@ def _file(folder: Folder, name: str, most: int = _MOST_BYTES) -> Any:
     try:
         return read_json(data.decode("utf-8-sig"))
     except (NotJson, UnicodeDecodeError) as error:
-        raise BadTemplate(f"is no JSON: {error}") from None
+        raise BadTemplate(f"is not JSON: {error}") from None

@@ -55,7 +55,7 @@ class Watch:
         return f"{self._graph[self._now]['class_type']} (node {self._now})" if self._now in self._graph else ""
 
     def text(self, message: str | bytes) -> Literal["moved", "ended", ""]:
-        """Take in a message; what came of it. Messages about other runs, and what is none, come to nothing."""
+        """Process a message; returns what it reports. Messages about other runs and invalid ones are ignored."""
         try:
             value = from_json(message)
         except ValueError:

@@ -22,7 +22,7 @@ async def result_of(result: Mapping[str, Any], tool: str, call: UpstreamCall) ->
     Raises:
         ToolFailed: the tool says that it failed (TOOL_ERROR).
         OutputTooLarge: too many parts (OUTPUT_TOO_LARGE).
-        UpstreamError: it is no result (UPSTREAM_ERROR).
+        UpstreamError: it is not a result (UPSTREAM_ERROR).
     """
     parts = result.get("content", [])
     if not isinstance(parts, list):
@@ -83,5 +83,5 @@ def _kept_now(data: str, media_type: str, name: str, call: UpstreamCall) -> dict
     try:
         raw = binascii.a2b_base64("".join(data.split()).encode("ascii"), strict_mode=True)  # else it skips other signs
     except ValueError:
-        return {"type": "text", "text": f"[{name}: its data is no base64]"}
+        return {"type": "text", "text": f"[{name}: its data is not base64]"}
     return call.context.keep(raw, media_type, name)

@@ -284,7 +284,7 @@ def _data_of(event: bytearray) -> bytes:
 
 
 def _refusal(response: httpx2.Response, name: str) -> CallError | None:
-    """What an answer says that is no message of MCP."""
+    """What an answer says that is not a message of MCP."""
     status, kind = response.status_code, response.headers.get("content-type", "").lower()
     if status == 202 or (status < 300 and not kind.startswith(("application/json", "text/event-stream"))):
         said = f"HTTP {status}, {kind[:100] or 'no content type'}"

@@ -54,7 +54,7 @@ async def pages(ask: Ask, key: str) -> AsyncIterator[tuple[dict[str, Any], list[
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """What came of a list."""
+    """The outcome of a list."""
 
     tools: tuple[UpstreamTool, ...]
     left_out: Mapping[str, str]
@@ -125,7 +125,7 @@ class _Reader:
         self._bytes += size
         schema, output = item.get("inputSchema"), item.get("outputSchema")
         if not isinstance(schema, dict) or not isinstance(output, dict | None):
-            return "its schemas are no objects"
+            return "its schemas are not objects"
         for one in (schema, output or {}):
             if flaws := [flaw for flaw in house_flaws(one) if flaw.severity == "error"]:
                 return f"its schema cannot be used: {flaws[0].path or '/'}: {flaws[0].message}"

@@ -19,7 +19,7 @@ from tavern_core.contract.adapters import Process
 from tavern_core.errors import CallError, ConnectionLost, OutputTooLarge, UpstreamError
 
 MOST_GARBAGE: Final = 1_000
-"""Lines that are no messages: some servers print what they do. More of them are no server."""
+"""Lines that are not messages: some servers print what they do. A program that writes more of them is not a server."""
 MOST_UNASKED: Final = 500
 """Messages in a second that no one asked for; and ten times as many without an answer in between."""
 Lost = Callable[[CallError], None]
@@ -127,7 +127,7 @@ class Incoming(Stream):
         self._garbage += 1
         if self._garbage > MOST_GARBAGE:
             raise ConnectionLost(
-                f"the server wrote more than {MOST_GARBAGE:,} lines that are no messages", outcome="unknown"
+                f"the server wrote more than {MOST_GARBAGE:,} lines that are not messages", outcome="unknown"
             )
         return None
 

@@ -134,7 +134,7 @@ class Api:
     @staticmethod
     def _lost(execution: str, error: CallError) -> UpstreamError:
         return UpstreamError(
-            f"n8n execution {execution} was started, and what came of it cannot be seen: {error.message}",
+            f"n8n execution {execution} was started, and its outcome cannot be determined: {error.message}",
             hint=error.hint or "look at the execution in n8n before you call again",
             outcome="unknown",
             reason="lost",

@@ -80,7 +80,7 @@ async def _answered(answer: Answer, tool: UpstreamTool, call: UpstreamCall) -> A
         value = answer.json("n8n")
         if isinstance(value, Mapping) and value.get("message") == _STARTED:
             seen = Evidence(
-                "text", f"n8n:{tool.name}", "n8n started the workflow; what came of it is not known", time.time()
+                "text", f"n8n:{tool.name}", "n8n started the workflow; its outcome is not known", time.time()
             )
             return ToolResult(True, value, evidence=(seen,))
         return value
@@ -168,7 +168,7 @@ def _said(answer: Answer) -> Mapping[str, Any]:
 
 
 def _address(tool: UpstreamTool, arguments: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Where the webhook is, and the arguments that are no part of that; see `_path`."""
+    """Where the webhook is, and the arguments that are not part of that; see `_path`."""
     if (endpoint := tool.data.get("endpoint")) is None:
         path, left = _path(str(tool.data["path"]), arguments)
         return f"/webhook/{path}", left

@@ -82,7 +82,7 @@ def read_statement(text: object, dialect: str = "", *, writing: bool = False, li
         NoParser: sqlglot is not installed.
     """
     if not isinstance(text, str):
-        return Found("is no text")
+        return Found("is not text")
     if len(text) > LONGEST:
         return Found(f"is longer than {LONGEST:,} characters")
     if flaw := text_flaw(text):
@@ -152,7 +152,7 @@ def _said(error: Exception) -> str:
 def _does(statement: Any, dialect: str, writing: bool, listed: frozenset[str]) -> Found:
     kind = type(statement).__name__
     if kind not in _READS | _ROWS | _DESTROYS:
-        return Found(f"is no query ({kind})")
+        return Found(f"is not a query ({kind})")
     changes = kind in _ROWS | _DESTROYS
     writes = destroys = ""
     called = _called_in_from(statement)

@@ -66,7 +66,7 @@ async def _box(home: ToolHome) -> Sandbox:
         if not missing:
             return home.sandbox
     raise PolicyDenied(
-        f"{TOOL} runs code only in a whole box, which is not to be had: {missing}",
+        f"{TOOL} runs code only in a whole box, which is not available: {missing}",
         hint="`tavern doctor` lists the layers of the box and what to do; without it no code is run",
         side="isolation",
         reason=missing,
