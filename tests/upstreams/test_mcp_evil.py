@@ -43,7 +43,7 @@ ANSWERS: dict[str, tuple[str, str, str]] = {
     "floods-garbled": ("CONNECTION_LOST", "not asked for", "unknown"),
     "floods-requests": ("CONNECTION_LOST", "not asked for", "unknown"),
     "endless-line": ("CONNECTION_LOST", "a line of more than", "unknown"),
-    "garbage": ("CONNECTION_LOST", "no messages", "unknown"),
+    "garbage": ("CONNECTION_LOST", "not messages", "unknown"),
     "many-parts": ("OUTPUT_TOO_LARGE", "200,000 parts, more than 1,000", "done"),
     "many-values": ("OUTPUT_TOO_LARGE", "values", "unknown"),
     "deep": ("UPSTREAM_ERROR", "is not MCP", "unknown"),
