@@ -40,7 +40,7 @@ BAD: dict[str, tuple[str | LLMAnswer, str, str]] = {
     "the workflow in an object": ('{"workflow": {"nodes": {}}}', "WHOLE_WORKFLOW", "whole document"),
     "another key": ('{"patches": [{"op": "remove", "path": "/nodes/a"}]}', "NOT_A_PATCH", "'patches'"),
     "changes beside the patch": ('{"patch": [], "interfaceInputs": {"a": {}}}', "UNKNOWN_KEY", "interfaceInputs"),
-    "a list of numbers": ("[1, 2]", "NOT_A_PATCH", "no operations"),
+    "a list of numbers": ("[1, 2]", "NOT_A_PATCH", "not operations"),
     "two patches": (f"```json\n{PATCH}\n```\nor\n```json\n[]\n```", "SEVERAL_PATCHES", "2 patches"),
     "an empty patch without a reason": ("[]", "NO_CHANGE", "empty"),
     "deep brackets": ("[" * 100_000, "NO_PATCH", "no JSON"),

@@ -314,7 +314,10 @@ MESSAGES: dict[str, tuple[Any, Any]] = {
     "another role": ([{"role": "user", "content": "Hi"}, {"role": "system", "content": "x"}], "message 2 .* no role"),
     "no content": ([{"role": "user"}], "neither text nor a block"),
     "a text block without a text": ([{"role": "user", "content": {"type": "text"}}], "neither text nor a block"),
-    "an image without a type": ([{"role": "user", "content": [{"type": "image", "data": ""}]}], "neither text nor a block"),
+    "an image without a type": (
+        [{"role": "user", "content": [{"type": "image", "data": ""}]}],
+        "neither text nor a block",
+    ),
 }
 
 
