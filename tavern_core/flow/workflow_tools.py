@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from tavern_core import errors
 from tavern_core.errors import CallError, InputInvalid, OutputInvalid, TavernError, UpstreamError, call_error_of
+from tavern_core.flow.workflow_tool_cache import ToolFacts, WorkflowToolCache, stamp_of
 from tavern_core.kernel.calls.background_call_request import job_id
 from tavern_core.kernel.registry import Entry
 from tavern_core.model.plugin_status import Diagnostic
@@ -45,15 +46,17 @@ _TOOL_NAME: Final = re.compile(r"[\w.-]{1,64}")
 
 def workflow_tool(id_: str, workflow: Workflow) -> ToolSpec:
     """A workflow as a tool (seed 000 §4.4.3)."""
-    from tavern_core.schema.slot_to_schema import workflow_schema
+    return _tool(id_, ToolFacts.of(workflow))
 
+
+def _tool(id_: str, facts: ToolFacts) -> ToolSpec:
     return ToolSpec(
         PREFIX + id_,
-        workflow.description,
+        facts.description,
         "workflow",
-        workflow.version or "0",
-        input_schema=workflow_schema(workflow.inputs()),
-        display_name=workflow.name or id_,
+        facts.version or "0",
+        input_schema=facts.input_schema,
+        display_name=facts.name or id_,
         plugin=OWNER,
         implementation={"type": "workflow", "content": _content(workflow)},
     )
@@ -75,6 +78,7 @@ class WorkflowTools:
 
     def __init__(self, workflow_files: WorkflowFiles, tables: Tables) -> None:
         self._workflow_files = workflow_files
+        self._cache = WorkflowToolCache(tables.base.home / "cache" / "workflow-tools.json", tables.base.version)
         self._contributions = tables.contributions
         self._registry = tables.registry
         self._diagnostics = tables.diagnostics
@@ -105,6 +109,7 @@ class WorkflowTools:
             entries = [
                 entry for id_, source in listed.items() if (entry := self._entry(id_, source, found)) is not None
             ]
+            self._cache.save()
             for code, tool in self._found.keys() - found.keys():
                 self._diagnostics.withdraw(code, tool=tool)
             for key, diagnostic in found.items():
@@ -131,14 +136,25 @@ class WorkflowTools:
             notice("WORKFLOW_NAME", f"workflow {id_!r} is not a tool: its id is not a tool name", hint)
             return None
         try:
-            workflow = self._workflow_files.open(source)
+            facts = self._facts(id_, source)
         except TavernError as error:
             notice("WORKFLOW_INVALID", error.message, error.hint or f"tavern workflows check {id_}", "error")
             return None
-        if not workflow.description:
+        if not facts.description:
             text = f"workflow {id_!r} has no description: a model cannot know what it is for"
             notice("WORKFLOW_UNDESCRIBED", text, 'write "description" into its file')
-        return Entry(PREFIX + id_, OWNER, workflow_tool(id_, workflow))
+        return Entry(PREFIX + id_, OWNER, _tool(id_, facts))
+
+    def _facts(self, id_: str, source: WorkflowSource) -> ToolFacts:
+        """What a tool needs from its workflow; a file is read only if it has changed. Raises TavernError: it is not valid."""
+        path = source.path or next(_file_of(source), None)
+        if path is None:
+            return ToolFacts.of(self._workflow_files.open(source))
+        if (facts := self._cache.get(path, id_)) is None:
+            stamp = stamp_of(path)
+            facts = ToolFacts.of(self._workflow_files.open(source))
+            self._cache.put(path, id_, stamp, facts)
+        return facts
 
 
 def _file_of(source: WorkflowSource) -> Iterator[Path]:

@@ -1,0 +1,113 @@
+"""What workflow files say of themselves as tools, stored: a start reads no file that has not changed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from tavern_core.errors import StateDamaged
+
+if TYPE_CHECKING:
+    from tavern_core.model.workflow import Workflow
+
+_LARGEST: Final = 64_000_000
+"""Bytes of the stored file; a larger one is not read."""
+
+
+class ToolFacts(NamedTuple):
+    """What the tool of a workflow needs from its file."""
+
+    name: str
+    description: str
+    version: str
+    input_schema: dict[str, Any]
+
+    @classmethod
+    def of(cls, workflow: Workflow) -> ToolFacts:
+        from tavern_core.schema.slot_to_schema import workflow_schema
+
+        return cls(workflow.name, workflow.description, workflow.version, workflow_schema(workflow.inputs()))
+
+
+class WorkflowToolCache:
+    """`ToolFacts` of files, by path and id. Whatever is wrong with the stored file, it is as if it were empty.
+
+    Args:
+        file: where they are stored.
+        version: of the host; another version reads all workflow files again.
+    """
+
+    def __init__(self, file: Path, version: str) -> None:
+        self._file = file
+        self._version = version
+        self._rows: dict[str, list[Any]] | None = None
+        self._used: dict[str, list[Any]] = {}
+
+    def get(self, path: Path, id_: str) -> ToolFacts | None:
+        """The facts of a file; None: it is new or has changed."""
+        if self._rows is None:
+            self._rows = self._stored()
+        row = self._rows.get(key := _key(path, id_))
+        if row is None or (stamp := stamp_of(path)) is None or row[0] != stamp:
+            return None
+        self._used[key] = row
+        name, description, version, schema = row[1:]
+        return ToolFacts(name, description, version, schema)
+
+    def put(self, path: Path, id_: str, stamp: list[int] | None, facts: ToolFacts) -> None:
+        """Keep the facts of a file. `stamp` was taken before the file was read; None: it may still change unseen."""
+        if stamp is not None:
+            self._used[_key(path, id_)] = [stamp, *facts]
+
+    def save(self) -> None:
+        """Store what was used since the last time, if that is not what is stored; an unwritable folder is not an error."""
+        used, self._used = self._used, {}
+        if used == (self._rows or {}):
+            return
+        from pydantic_core import PydanticSerializationError, to_json
+
+        from tavern_core.kernel.files.atomic_file import write_atomic
+
+        self._rows = used
+        try:
+            write_atomic(self._file, to_json({"version": self._version, "files": used}).decode(), durable=False)
+        except (StateDamaged, PydanticSerializationError, ValueError):
+            return
+
+    def _stored(self) -> dict[str, list[Any]]:
+        from pydantic_core import from_json
+
+        from tavern_core.kernel.files.regular_file import open_regular
+
+        try:
+            with open_regular(self._file) as file:
+                data = from_json(file.read(min(os.fstat(file.fileno()).st_size, _LARGEST)))
+            rows: dict[str, list[Any]] = data["files"] if data["version"] == self._version else {}
+            return {key: row for key, row in rows.items() if _is_row(row)}
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+            return {}
+
+
+def stamp_of(path: Path) -> list[int] | None:
+    """What changes with a file. None: it is gone, or changed so recently that its next change may look the same."""
+    from tavern_core.flow.workflow_files import stamp_of as settled
+
+    try:
+        found = path.stat()
+    except (OSError, ValueError):
+        return None
+    return None if settled(found) is None else [found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino]
+
+
+def _key(path: Path, id_: str) -> str:
+    return f"{id_}\n{path}"
+
+
+def _is_row(row: Any) -> bool:
+    return (
+        isinstance(row, list)
+        and len(row) == 5
+        and all(isinstance(text, str) for text in row[1:4])
+        and isinstance(row[4], dict)
+    )
