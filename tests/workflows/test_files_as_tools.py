@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -92,6 +94,46 @@ def test_a_call_alone_sees_what_was_written(flows: Flows) -> None:
         for at in range(20):  # as quickly as it goes, and of the same size
             by_hand(flows, tavern, "echo", echo(f"text{at:02}"))
             assert tavern.invoke_sync("workflow:echo", {f"text{at:02}": "hi"}).value == "hi"
+
+
+@pytest.mark.slow
+def test_a_start_reads_only_the_workflow_files_that_have_changed(flows: Flows, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    opens = os.open
+
+    def watched(path: Any, *rest: Any, **options: Any) -> int:
+        if str(path).startswith(str(flows.folder)):
+            opened.append(Path(path).name)
+        return opens(path, *rest, **options)
+
+    def start() -> tuple[list[str], list[tuple[str, str, list[str]]], list[str]]:
+        opened.clear()
+        with flows.open() as tavern:
+            tools = [spec for spec in tavern.tools.list() if spec.kind == "workflow"]
+            shown = [(spec.id, spec.description, list(spec.input_schema["properties"])) for spec in tools]
+            return sorted(set(opened)), shown, [found.code for found in tavern.diagnostics]
+
+    def write(id_: str, text: str) -> None:
+        (flows.folder / f"{id_}.json").write_text(text, "utf-8")
+        os.utime(flows.folder / f"{id_}.json", (1, 1))  # not just now, when it might still change unseen
+
+    monkeypatch.setattr(os, "open", watched)
+    write("one", json.dumps(echo()))
+    write("two", json.dumps(echo(description="")))
+    write("bad", "{")
+    tools = [("workflow:one", "Echoes.", ["text"]), ("workflow:two", "", ["text"])]
+    codes = ["WORKFLOW_INVALID", "WORKFLOW_UNDESCRIBED"]
+    assert start() == (["bad.json", "one.json", "two.json"], tools, codes)
+    assert start() == (["bad.json"], tools, codes)
+
+    write("one", json.dumps(echo("word")))
+    tools[0] = ("workflow:one", "Echoes.", ["word"])
+    assert start() == (["bad.json", "one.json"], tools, codes)
+
+    [stored] = (flows.root / "home" / "cache").glob("workflow-tools*")
+    for content in ("", "{", "[]", '{"version": 1}', stored.read_text("utf-8").replace('"Echoes."', "5")):
+        stored.write_text(content, "utf-8")
+        assert start()[1:] == (tools, codes)
 
 
 def test_a_workflow_that_is_renamed_or_deleted_is_no_tool_any_more(flows: Flows) -> None:
