@@ -626,6 +626,25 @@ def test_an_error_because_of_the_budget_of_a_caller_is_its_own(tmp_path: Path) -
     asyncio.run(main())
 
 
+@pytest.mark.parametrize(
+    ("config", "budget", "limit", "most"),
+    [({}, Budget(max_tool_calls=0), "budget.maxToolCalls", 0), ({"limits": {"depth": 2}}, Budget(), "limits.depth", 2)],
+)
+def test_a_call_that_is_over_a_budget_says_which_and_how_much_it_is(
+    tmp_path: Path, config: dict[str, Any], budget: Budget, limit: str, most: int
+) -> None:
+    @tool
+    def again(ctx: ToolContext) -> Any:
+        return host.invoke_sync("t:again").unwrap()
+
+    with Tavern.open(config, home=tmp_path, plugins=[Plugin([again], name="t")]) as host:
+        error = host.invoke_sync("t:again", context=CallContext(budget=budget)).error
+    while error is not None and "error" in error.details:
+        error = error.details["error"]
+    assert error is not None
+    assert (error.kind, error.details["limit"], error.details["most"]) == ("BUDGET_EXCEEDED", limit, most)
+
+
 def test_a_call_within_a_call_that_has_a_place_waits_for_no_equal_call(tmp_path: Path) -> None:
     async def main() -> None:
         held = asyncio.Event()

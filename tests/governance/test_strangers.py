@@ -175,7 +175,9 @@ def test_what_one_caller_leaves_behind_is_bounded_and_keeps_no_other_out(
     first = [one(host, f"word {number}") for number in range(20)]
     assert all(result.error is None or result.error.kind == "APPROVAL_REQUIRED" for result in first)
     refused = one(host, "one more").error
-    assert (refused.kind, refused.details["limit"]) == ("BUDGET_EXCEEDED", 20)
+    assert (refused.kind, refused.details["most"]) == ("BUDGET_EXCEEDED", 20)
+    assert refused.details["limit"].endswith("of one caller")
+    assert refused.retry_after_ms > 0
     again = one(host, "word 7").error
     assert again.kind == ("APPROVAL_REQUIRED" if what != "plans" else "BUDGET_EXCEEDED")
     other = CallContext(principal="user:bob")

@@ -181,7 +181,8 @@ async def _again(
     raise BudgetExceeded(
         f"{work.step.id} was not done after {most} rounds",
         hint=f"let its output {stop!r} become true, or raise maxIterations",
-        limit=most,
+        limit="maxIterations",
+        most=most,
     )
 
 

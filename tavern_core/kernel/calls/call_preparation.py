@@ -69,7 +69,8 @@ def check_depth(plan: Plan, depth: int, deepest: int) -> None:
         raise BudgetExceeded(
             say(MESSAGES["too_deep"], tool=plan.id, depth=depth, most=deepest),
             hint="a tool probably calls itself; else raise limits.depth",
-            limit=deepest,
+            limit="limits.depth",
+            most=deepest,
         )
 
 
@@ -83,7 +84,8 @@ def check_budget(plan: Plan, context: CallContext, number: int) -> None:
         raise BudgetExceeded(
             say(MESSAGES["over_budget"], tool=plan.id, number=number, most=most),
             hint="raise budget.maxToolCalls, or do with fewer calls",
-            limit=most,
+            limit="budget.maxToolCalls",
+            most=most,
         )
 
 

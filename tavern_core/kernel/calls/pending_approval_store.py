@@ -195,7 +195,9 @@ class StoredApprovals:
                 f"{request.principal} has {MOST_PENDING:,} calls that wait for approval already",
                 hint="call it again when some of them were answered: `tavern approvals list`",
                 retryable=True,
-                limit=MOST_PENDING,
+                retry_after_ms=round(self._seconds * 1000),
+                limit="waiting approvals of one caller",
+                most=MOST_PENDING,
             )
         data = _text(
             {

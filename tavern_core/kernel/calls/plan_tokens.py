@@ -78,7 +78,9 @@ class PlanTokens:
                 f"{call.context.principal} has {MOST_OPEN:,} plans that were not committed",
                 hint="commit some of them, or wait until they end (approval.planMs)",
                 retryable=True,
-                limit=MOST_OPEN,
+                retry_after_ms=round(self._seconds * 1000),
+                limit="plans of one caller",
+                most=MOST_OPEN,
             )
         token, now = f"plan-{secrets.token_hex(16)}", time.time()
         marked = plan.marked(call.arguments) if plan.marked is not None else ()
