@@ -344,6 +344,31 @@ def test_a_job_whose_approval_is_jumped_over_by_the_clock_fails(
         assert "no answer came in time" in error.message
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("store", ["sqlite", "memory", "redis"])
+@pytest.mark.parametrize("days", [400, -400])
+def test_a_job_that_runs_while_the_clock_jumps_has_its_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: str, days: int
+) -> None:
+    real, shift, goes_on = time.time, 0.0, threading.Event()
+    monkeypatch.setattr(time, "time", lambda: real() + shift)
+
+    @tool
+    def holds() -> str:
+        goes_on.wait(30)
+        return "done"
+
+    with redis_server.running(tmp_path) as address:
+        state = {"store": address if store == "redis" else store}
+        with Tavern.open({"state": state}, home=tmp_path / "other", plugins=[Plugin([holds], name="t")]) as other:
+            job = str(other.invoke_sync("t:holds", job=True).job)
+            shift = days * 86_400.0
+            assert [one.id for one in other.jobs.list(status=("queued", "running"))] == [job]
+            goes_on.set()
+            assert other.wait(other.jobs.wait(job, 30)).status == "completed"
+            assert other.jobs.result(job).value == "done"
+
+
 def test_a_job_that_was_stored_although_its_store_failed_is_cancelled(tmp_path: Path) -> None:
     with redis_server.running(tmp_path) as address:
         link = redis_server.LossyLink(int(address.rpartition(":")[2].partition("/")[0]))

@@ -26,7 +26,7 @@ KIND: Final = "job"
 RESULT: Final = "job-result"
 ANSWER: Final = "job-answer"
 _LONGEST_S: Final = 90 * 86_400.0
-"""How long a job without news is stored: its process may have died."""
+"""How long a job is stored that waits, or whose process has died. One that runs is stored until it ends, whatever the clock says."""
 _MOST_UNSURE: Final = 10_000
 LOST: Final = ToolError(
     "CONNECTION_LOST", "the process that ran the job ended before it did", {}, False, "unknown", None,
@@ -63,8 +63,7 @@ class JobRecords:
 
     def add(self, job: Job, owner: str, facts: Mapping[str, Any]) -> KeptJob | None:
         """Keep a new job; the one that has its id already, if there is one."""
-        expires = job.created + _LONGEST_S
-        known = self.records.add(Record(KIND, job.id, owner, job.status, _text(job, facts), job.created, expires))
+        known = self.records.add(Record(KIND, job.id, owner, job.status, _text(job, facts), job.created, 0.0))
         return None if known is None else self._kept(known, {}) or KeptJob(job, known, {})
 
     def get(self, id: str) -> KeptJob | None:  # noqa: A002 - the job's
@@ -79,9 +78,16 @@ class JobRecords:
         if "failed" in states:
             unsure = tuple(state for state in ("queued", "running", "input_required") if state not in states)
             records += self.records.list(KIND, owner=owner, states=unsure, most=_MOST_UNSURE) if unsure else ()
-        found = (self._kept(record, alive) for record in records)
+        found = filter(self._is_current, [self._kept(record, alive) for record in records])
         fitting = [kept for kept in found if kept is not None and (not states or kept.job.status in states)]
         return sorted(fitting, key=lambda kept: kept.job.created, reverse=True)[:most]
+
+    def _is_current(self, kept: KeptJob | None) -> bool:
+        """Whether a job is shown; one whose process has died long ago is removed."""
+        is_old = kept is not None and kept.is_lost and time.time() - kept.job.updated > _LONGEST_S
+        if is_old and kept is not None:
+            self.records.remove(KIND, kept.job.id)
+        return not is_old
 
     def change(
         self,
@@ -97,7 +103,8 @@ class JobRecords:
             if record is None or kept is None or kept.job.status in ENDED or (when is not None and not when(kept)):
                 return None
             job = replace(edit(kept.job), updated=time.time())
-            expires = time.time() + (self._seconds if job.status in ENDED else _LONGEST_S)
+            stored = self._seconds if job.status in ENDED else _LONGEST_S
+            expires = 0.0 if job.status in ("queued", "running") else time.time() + stored
             known = {**kept.facts, **facts}
             if self.records.replace(replace(record, state=job.status, data=_text(job, known), expires=expires)):
                 return KeptJob(job, record, known)
