@@ -392,6 +392,24 @@ def test_rates_that_nobody_uses_any_more_are_forgotten(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("days", [-400, 400])
+def test_redis_keeps_what_a_machine_stores_whose_clock_is_another_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, days: int
+) -> None:
+    real = time.time
+    with redis_server.running(tmp_path) as address:
+        store = RedisRecords(address)
+        monkeypatch.setattr(time, "time", lambda: real() + days * 86_400)
+        added = record("a", expires=time.time() + 600)
+        assert store.add(added) is None
+        assert store.get("job", "a") == added
+        assert store.replace(replace(added, state="completed"))
+        with redis.Redis.from_url(address) as client:
+            assert 590_000 < client.pttl("tavern:r:job:a") <= 600_000
+        store.close()
+
+
+@pytest.mark.slow
 def test_redis_forgets_the_names_of_records_that_have_expired(tmp_path: Path) -> None:
     with redis_server.running(tmp_path) as address:
         store = RedisRecords(address)

@@ -13,6 +13,7 @@ machine at once, because the key says which process it is.
 from __future__ import annotations
 
 import builtins
+import math
 import os
 import threading
 import time
@@ -35,7 +36,7 @@ local old = redis.call('HMGET', KEYS[1], 'owner', 'state', 'data', 'created', 'e
 if old[1] and (tonumber(old[5]) == 0 or tonumber(old[5]) > tonumber(ARGV[4])) then return old end
 redis.call('DEL', KEYS[1])
 redis.call('HSET', KEYS[1], 'owner', ARGV[1], 'state', ARGV[2], 'data', ARGV[3], 'created', ARGV[4], 'expires', ARGV[5], 'version', ARGV[6])
-if tonumber(ARGV[5]) > 0 then redis.call('PEXPIREAT', KEYS[1], math.ceil(tonumber(ARGV[5]) * 1000)) end
+if tonumber(ARGV[5]) > 0 then redis.call('PEXPIRE', KEYS[1], ARGV[9]) end
 redis.call('ZADD', KEYS[2], ARGV[4], ARGV[7])
 for _, key in ipairs(redis.call('ZRANDMEMBER', KEYS[2], 3)) do
     if redis.call('EXISTS', ARGV[8] .. key) == 0 then redis.call('ZREM', KEYS[2], key) end
@@ -46,7 +47,7 @@ _REPLACE: Final = """
 if redis.call('HGET', KEYS[1], 'version') ~= ARGV[4] then return 0 end
 redis.call('HSET', KEYS[1], 'state', ARGV[1], 'data', ARGV[2], 'expires', ARGV[3])
 redis.call('HINCRBY', KEYS[1], 'version', 1)
-if tonumber(ARGV[3]) > 0 then redis.call('PEXPIREAT', KEYS[1], math.ceil(tonumber(ARGV[3]) * 1000)) else redis.call('PERSIST', KEYS[1]) end
+if tonumber(ARGV[3]) > 0 then redis.call('PEXPIRE', KEYS[1], ARGV[5]) else redis.call('PERSIST', KEYS[1]) end
 return 1
 """
 _TAKE: Final = """
@@ -115,7 +116,7 @@ class RedisRecords:
         keys = [_place(record.kind, record.key), f"{_PREFIX}i:{record.kind}"]
         args = [
             record.owner, record.state, record.data, repr(record.created), repr(record.expires), record.version, record.key,
-            _place(record.kind, ""),
+            _place(record.kind, ""), _left_ms(record),
         ]  # fmt: skip
         found = self._asked(self._add, keys=keys, args=args)
         return None if not found else _record(record.kind, record.key, found)
@@ -126,7 +127,7 @@ class RedisRecords:
         return None if record is None or 0 < record.expires <= time.time() else record
 
     def replace(self, record: Record) -> bool:
-        args = [record.state, record.data, repr(record.expires), str(record.version)]
+        args = [record.state, record.data, repr(record.expires), str(record.version), _left_ms(record)]
         return bool(self._asked(self._replace, keys=[_place(record.kind, record.key)], args=args))
 
     def remove(self, kind: str, key: str) -> bool:
@@ -254,6 +255,11 @@ def _has_ended(name: str, own: str) -> bool:
         return True
     except (OSError, ValueError, OverflowError):  # another user's: its key expires when it has ended
         return False
+
+
+def _left_ms(record: Record) -> int:
+    """How long the server stores a record, by the clock of this machine: that of the server may be another one."""
+    return math.ceil((record.expires - time.time()) * 1000)
 
 
 def _place(kind: str, key: str) -> str:
