@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from pydantic_core import to_json
 
-from tavern_core.errors import RunNotFound, UsageError
+from tavern_core.errors import RunNotFound, StateDamaged, UsageError
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.stores.sqlite_file import OnDamage, SqliteFile
 from tavern_core.model.agent_run import AgentEvent, AgentOutcome, AgentRecord
@@ -110,12 +110,12 @@ class AgentRuns:
             )
 
     def list(self, owner: str | None, most: int) -> builtins.list[AgentRecord]:
-        """Runs without their events, newest first. Raises UsageError: `most` is not a number of runs (USAGE)."""
+        """Runs without their events, newest first, without corrupt ones. Raises UsageError: `most` is not a number of runs (USAGE)."""
         check_most(most)
         where, values = ("WHERE owner = ?", [owner]) if owner is not None else ("", [])
         with self._file.open() as db:
             rows = db.execute(f"SELECT * FROM runs {where} ORDER BY started DESC LIMIT ?", (*values, most)).fetchall()
-        return [self._kept(row, ()).record for row in rows]
+        return [found.record for row in rows if (found := self._kept(row, ())) is not None]
 
     def find(self, run: str, owner: str | None) -> StoredAgentRun:
         """One run with its events.
@@ -125,6 +125,7 @@ class AgentRuns:
 
         Raises:
             RunNotFound: there is none, or it is another caller's (RUN_NOT_FOUND).
+            StateDamaged: its data cannot be read (STATE_DAMAGED).
             UsageError: `run` is not text (USAGE).
         """
         if not isinstance(run, str):
@@ -140,7 +141,9 @@ class AgentRuns:
             raise RunNotFound(
                 f"there is no agent run {run!r:.80}", hint=did_you_mean(str(run), near) or "tavern agent runs"
             )
-        return self._kept(row, tuple(_events(events)))
+        if (found := self._kept(row, tuple(_events(events)))) is None:
+            raise StateDamaged(f"the record of the agent run {run} is corrupt", hint="start the agent again")
+        return found
 
     def tidy(self) -> None:
         """Remove the oldest runs beyond `MOST_RUNS`, except those that are going on."""
@@ -158,19 +161,22 @@ class AgentRuns:
     def close(self) -> None:
         self._file.close()
 
-    def _kept(self, row: tuple[Any, ...], events: tuple[AgentEvent, ...]) -> StoredAgentRun:
-        run, owner, profile, task, state, started, process, facts, outcome = row
-        if state == "running" and not self._is_going_on(state, process):
-            state = "interrupted"
-        ended = AgentOutcome.from_json(json.loads(outcome)) if outcome and state != "running" else None
-        record = AgentRecord(run, profile, task, state, started, json.loads(facts), ended, events)
-        return StoredAgentRun(record, owner, process)
+    def _kept(self, row: tuple[Any, ...], events: tuple[AgentEvent, ...]) -> StoredAgentRun | None:
+        try:
+            run, owner, profile, task, state, started, process, facts, outcome = row
+            if state == "running" and not self._is_going_on(state, process):
+                state = "interrupted"
+            ended = AgentOutcome.from_json(json.loads(outcome)) if outcome and state != "running" else None
+            record = AgentRecord(run, profile, task, state, started, json.loads(facts), ended, events)
+            return StoredAgentRun(record, owner, process)
+        except (AttributeError, KeyError, TypeError, ValueError):
+            return None
 
 
 def _events(rows: Iterable[tuple[Any, ...]]) -> Iterable[AgentEvent]:
     """The events up to the first corrupt one: what follows from it is not known any more."""
     for _, seq, kind, at, text, crc in rows:
-        if zlib.crc32(text.encode("utf-8", "replace")) != crc:
+        if not isinstance(text, str) or zlib.crc32(text.encode("utf-8", "replace")) != crc:
             return
         yield AgentEvent(kind, at, json.loads(text), seq)
 

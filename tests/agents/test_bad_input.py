@@ -11,7 +11,7 @@ import pytest
 
 from tavern_core import LLMAnswer
 from tavern_core.contract.llm import ModelCall, Price
-from tavern_core.errors import ProfileInvalid, RunNotFound, UsageError
+from tavern_core.errors import ProfileInvalid, RunNotFound, StateDamaged, UsageError
 from tests.agents.desk import Office, Priced, block, native
 
 FINE = "All is done."
@@ -186,6 +186,22 @@ def test_a_run_whose_last_result_does_not_fit_the_window_is_stopped(office: Offi
 def test_a_task_of_megabytes_is_refused(office: Office) -> None:
     with pytest.raises(UsageError, match="at most 1,000,000"):
         office.run("x" * 2_000_000)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("column", "left"), [("facts", "{"), ("facts", None), ("outcome", "[7]"), ("outcome", '{"a": 1}')])
+def test_a_run_whose_record_is_corrupt_is_left_out_of_the_list(office: Office, column: str, left: str | None) -> None:
+    import sqlite3
+
+    whole = office.answers([FINE]).run()
+    broken = office.answers([FINE]).run()
+    db = sqlite3.connect(office.home / "agents.sqlite")
+    with db:
+        db.execute(f"UPDATE runs SET {column} = ? WHERE id = ?", (left, broken.run_id))
+    db.close()
+    assert [record.run_id for record in office.within(lambda agents: agents.runs())] == [whole.run_id]
+    with pytest.raises(StateDamaged, match="is corrupt"):
+        office.within(lambda agents: agents.get(broken.run_id))
 
 
 @pytest.mark.slow
