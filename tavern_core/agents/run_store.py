@@ -110,7 +110,11 @@ class AgentRuns:
             )
 
     def list(self, owner: str | None, most: int) -> builtins.list[AgentRecord]:
-        """Runs without their events, newest first, without corrupt ones. Raises UsageError: `most` is not a number of runs (USAGE)."""
+        """Runs without their events, newest first; corrupt ones are left out.
+
+        Raises:
+            UsageError: `most` is not a number of runs (USAGE).
+        """
         check_most(most)
         where, values = ("WHERE owner = ?", [owner]) if owner is not None else ("", [])
         with self._file.open() as db:

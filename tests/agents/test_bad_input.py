@@ -189,7 +189,9 @@ def test_a_task_of_megabytes_is_refused(office: Office) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("column", "left"), [("facts", "{"), ("facts", None), ("outcome", "[7]"), ("outcome", '{"a": 1}')])
+@pytest.mark.parametrize(
+    ("column", "left"), [("facts", "{"), ("facts", None), ("outcome", "[7]"), ("outcome", '{"a": 1}')]
+)
 def test_a_run_whose_record_is_corrupt_is_left_out_of_the_list(office: Office, column: str, left: str | None) -> None:
     import sqlite3
 

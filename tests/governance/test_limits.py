@@ -634,7 +634,7 @@ def test_a_call_that_is_over_a_budget_says_which_and_how_much_it_is(
     tmp_path: Path, config: dict[str, Any], budget: Budget, limit: str, most: int
 ) -> None:
     @tool
-    def again(ctx: ToolContext) -> Any:
+    def again() -> Any:
         return host.invoke_sync("t:again").unwrap()
 
     with Tavern.open(config, home=tmp_path, plugins=[Plugin([again], name="t")]) as host:

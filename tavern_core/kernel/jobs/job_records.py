@@ -26,7 +26,7 @@ KIND: Final = "job"
 RESULT: Final = "job-result"
 ANSWER: Final = "job-answer"
 _LONGEST_S: Final = 90 * 86_400.0
-"""How long a job is stored that waits, or whose process has died. One that runs is stored until it ends, whatever the clock says."""
+"""How long a job is stored that waits, or whose process has died. One that runs is stored until it ends."""
 _MOST_UNSURE: Final = 10_000
 LOST: Final = ToolError(
     "CONNECTION_LOST", "the process that ran the job ended before it did", {}, False, "unknown", None,
