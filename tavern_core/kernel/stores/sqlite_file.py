@@ -320,14 +320,6 @@ def copied_aside(path: Path, db: sqlite3.Connection) -> Path:
     return aside
 
 
-def _free_name(path: Path) -> Path:
-    aside, count = path.with_name(path.name + ".damaged"), 1
-    while aside.exists():
-        count += 1
-        aside = path.with_name(f"{path.name}.damaged-{count}")
-    return aside
-
-
 def put_aside(path: Path, db: sqlite3.Connection | None = None) -> Path:
     """Rename the file and SQLite's side files, which would corrupt the next one; returns its new path. Earlier ones are kept.
 
