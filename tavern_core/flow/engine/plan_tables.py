@@ -173,11 +173,8 @@ def _work(step: Step, inside: bytes, shared: frozenset[tuple[int, str]], taken: 
             many.append(_many(binding, step, is_shared))
         else:
             ones.append(_one(binding, step, is_shared))
-    batch = tuple(
-        key
-        for key, slot in step.outputs.items()
-        if not slot.is_stream and (key != ERROR_PORT or key in step.spec.outputs)
-    )
+    whole = [key for key, slot in step.outputs.items() if not slot.is_stream]
+    batch = tuple(key for key in whole if key != ERROR_PORT or key in step.spec.outputs)
     fingerprint = code is not None and code.cls is not None and code.cls.fingerprint is not Node.fingerprint
     return Work(
         step,
