@@ -8,7 +8,7 @@ Redaction never raises and never changes its input.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, Final
 
@@ -227,16 +227,19 @@ def _compile_marks(schema: Mapping[str, Any] | bool | None) -> _Marks | None:
         marks.members = {name: place(parts) for name, parts in members.items()}
         marks.others = place(others) if others else None
         marks.items = place(items) if items else None
+    _mark_above(known.values())
+    root.below = False  # answers are recorded by the same marks, and may be arrays
+    return root
+
+
+def _mark_above(places: Collection[_Marks]) -> None:
+    """Set `below` of each place that has a secret somewhere below it."""
     is_done = False
     while not is_done:
-        above = [
-            marks for marks in known.values() if not marks.below and any(m.secret or m.below for m in marks.inner())
-        ]
+        above = [marks for marks in places if not marks.below and any(m.secret or m.below for m in marks.inner())]
         for marks in above:
             marks.below = True
         is_done = not above
-    root.below = False  # answers are recorded by the same marks, and may be arrays
-    return root
 
 
 def _at_one_place(parts: list[dict[str, Any]], refs: Refs) -> Iterator[dict[str, Any]]:
