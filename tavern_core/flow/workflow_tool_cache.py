@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 
 _LARGEST: Final = 64_000_000
 """Bytes of the stored file; a larger one is not read."""
+_LAYOUT: Final = {"position", "display_name", "custom_description", "custom_slot_descriptions"}
 
 
 class ToolFacts(NamedTuple):
@@ -21,13 +23,19 @@ class ToolFacts(NamedTuple):
     name: str
     description: str
     version: str
+    content: str
+    """What names the steps of the workflow, however they are laid out: an approval, a plan or a pin holds for exactly these."""
     input_schema: dict[str, Any]
 
     @classmethod
     def of(cls, workflow: Workflow) -> ToolFacts:
         from tavern_core.schema.slot_to_schema import workflow_schema
 
-        return cls(workflow.name, workflow.description, workflow.version, workflow_schema(workflow.inputs()))
+        steps = workflow.model_dump_json(
+            include={"nodes", "edges", "interface_outputs"}, exclude={"nodes": {"__all__": _LAYOUT}}
+        )
+        content = blake2b(steps.encode(), digest_size=16).hexdigest()
+        return cls(workflow.name, workflow.description, workflow.version, content, workflow_schema(workflow.inputs()))
 
 
 class WorkflowToolCache:
@@ -52,8 +60,7 @@ class WorkflowToolCache:
         if row is None or (stamp := stamp_of(path)) is None or row[0] != stamp:
             return None
         self._used[key] = row
-        name, description, version, schema = row[1:]
-        return ToolFacts(name, description, version, schema)
+        return ToolFacts(*row[1:])
 
     def put(self, path: Path, id_: str, stamp: list[int] | None, facts: ToolFacts) -> None:
         """Keep the facts of a file. `stamp` was taken before the file was read; None: it may still change unseen."""
@@ -107,7 +114,7 @@ def _key(path: Path, id_: str) -> str:
 def _is_row(row: Any) -> bool:
     return (
         isinstance(row, list)
-        and len(row) == 5
-        and all(isinstance(text, str) for text in row[1:4])
-        and isinstance(row[4], dict)
+        and len(row) == 1 + len(ToolFacts._fields)
+        and all(isinstance(text, str) for text in row[1:5])
+        and isinstance(row[5], dict)
     )

@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
-from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -39,7 +38,6 @@ OWNER: Final = "core-flows"
 PREFIX: Final = "workflow:"
 _LOOK_S: Final = 0.05
 """How often a job looks whether another process still runs its run."""
-_LAYOUT: Final = {"position", "display_name", "custom_description", "custom_slot_descriptions"}
 _TOOL_NAME: Final = re.compile(r"[\w.-]{1,64}")
 """File names can be in any language; providers of models get an ASCII alias."""
 
@@ -58,16 +56,8 @@ def _tool(id_: str, facts: ToolFacts) -> ToolSpec:
         input_schema=facts.input_schema,
         display_name=facts.name or id_,
         plugin=OWNER,
-        implementation={"type": "workflow", "content": _content(workflow)},
+        implementation={"type": "workflow", "content": facts.content},
     )
-
-
-def _content(workflow: Workflow) -> str:
-    """What names the steps of a workflow, however they are laid out: an approval, a plan or a pin holds for exactly these."""
-    text = workflow.model_dump_json(
-        include={"nodes", "edges", "interface_outputs"}, exclude={"nodes": {"__all__": _LAYOUT}}
-    )
-    return blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 class WorkflowTools:
