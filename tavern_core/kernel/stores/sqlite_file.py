@@ -320,6 +320,14 @@ def copied_aside(path: Path, db: sqlite3.Connection) -> Path:
     return aside
 
 
+def _free_name(path: Path) -> Path:
+    kept, count = path.with_name(path.name + ".damaged"), 1
+    while kept.exists():
+        count += 1
+        kept = path.with_name(f"{path.name}.damaged-{count}")
+    return kept
+
+
 def put_aside(path: Path, db: sqlite3.Connection | None = None) -> Path:
     """Rename the file and SQLite's side files, which would corrupt the next one; returns its new path. Earlier ones are kept.
 
