@@ -98,22 +98,17 @@ class Calls:
         async with self.talking(ctx, known, responses) as talk:
             if known.approval:
                 self._approve(holder, known.approval, responses.get(_APPROVAL))
-            job = known.job
-            if not job:
-                result = await self._made(holder, tool, arguments, key)
-                if result.status == "input_required" and not is_modern(ctx):
-                    result = await self._approved_now(talk, holder, tool, arguments, key, result)
+            if not (job := known.job):
+                result = await self._begun(ctx, talk, holder, tool, arguments, key)
                 if result.status == "job" and result.job is not None:
                     if knows_tasks(ctx) and shape is None:
                         return self._tasks.begun(result.job)
                     job = "" if needs_tasks(listing.specs[tool]) else result.job
             if job:
                 try:
-                    result = await self._tasks.waited(job, holder, talk)
+                    result = await self._waited(job, holder, talk)
                 except InputRequired:  # the job waits for what the client brings with its next request
                     return self._asked(talk.open, Round(_known(talk), job=job))
-                except JobNotFound as error:  # it ended too long ago
-                    result = failure(ConnectionLost(error.message, hint=error.hint, outcome="unknown"))
         if result.status == "input_required" and result.error is not None:
             return self._needs_input(ctx, holder, talk, result)
         if shape is not None:
@@ -151,6 +146,13 @@ class Calls:
 
     async def _made(self, holder: Token, tool: str, arguments: Mapping[str, Any], key: str | None) -> ToolResult:
         return await self._tavern.invoke_from("mcp", tool, arguments, context=holder.context(), idempotency_key=key)
+
+    async def _waited(self, job: str, holder: Token, talk: Live | Replayed) -> ToolResult:
+        """What came of a job for which the client waits. Raises InputRequired, as `Tasks.waited`."""
+        try:
+            return await self._tasks.waited(job, holder, talk)
+        except JobNotFound as error:  # it ended too long ago
+            return failure(ConnectionLost(error.message, hint=error.hint, outcome="unknown"))
 
     def _needs_input(
         self, ctx: ServerRequestContext[Any, Any], holder: Token, talk: Live | Replayed, result: ToolResult
@@ -191,18 +193,20 @@ class Calls:
         with suppress(TavernError):  # it was decided elsewhere, or is over: the call itself says so
             decide(approval, by=by)
 
-    async def _approved_now(
+    async def _begun(
         self,
+        ctx: ServerRequestContext[Any, Any],
         talk: Live | Replayed,
         holder: Token,
         tool: str,
         arguments: Mapping[str, Any],
         key: str | None,
-        result: ToolResult,
     ) -> ToolResult:
-        """2025 era: ask the person at the client, and make the call again when they said yes."""
+        """Make a call. 2025 era: ask the person at the client for its approval, and make it again when they said yes."""
+        result = await self._made(holder, tool, arguments, key)
         approval = result.error.details.get("approval") if result.error is not None else None
-        if not isinstance(approval, str) or holder.approving() is None or not talk.can_ask("form"):
+        is_asked = result.status == "input_required" and not is_modern(ctx) and talk.can_ask("form")
+        if not is_asked or not isinstance(approval, str) or holder.approving() is None:
             return result
         try:
             answer = (await talk.ask({_APPROVAL: _approval_question(holder, result)}))[_APPROVAL]
