@@ -74,6 +74,10 @@ class RunJobs(Protocol):
 
     def answer(self, run_id: str, question: str, value: Any) -> bool: ...
 
+    async def resume(self, run_id: str) -> None:
+        """Let a run that is not complete continue in this host. Raises UsageError: a process runs it (USAGE)."""
+        ...
+
     def owner(self, run_id: str) -> tuple[str, str] | None:
         """(principal, user) of its caller."""
         ...

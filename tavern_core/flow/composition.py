@@ -92,7 +92,7 @@ class Flow:
             )
 
         workflows = workflows_of(models)
-        engine = Engine(workflows, nodes, specs.is_host, partial(_link_of_large, pipeline))
+        engine = Engine(workflows, nodes, specs.is_host, partial(_link_of_large, pipeline), base.config.jobs)
         jobs = RunsAsJobs(workflows, engine, base.config.jobs)
         tables.engines.enter(engine, jobs, partial(pipeline.run, mode), models.specs)
         return cls(nodes, workflows, WorkflowTools(workflow_files, tables), models, dry_run)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import builtins
 from collections.abc import Collection, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from tavern_core.errors import RunNotFound, StateDamaged
 from tavern_core.flow.workflow_tools import answer_of
+from tavern_core.kernel.jobs.running_jobs import CANCELLED
 from tavern_core.kernel.nodes.json_values import from_plain, to_plain
 from tavern_core.model.call import HOST_PRINCIPAL
 from tavern_core.model.job import OF_RUNS, Job
@@ -21,8 +23,8 @@ if TYPE_CHECKING:
     from tavern_core.model.config import JobsConfig
 
 _LOST: Final = ToolError(
-    "CONNECTION_LOST", "the process that ran the workflow ended before it did", {}, False, "unknown", None, "tavern workflows resume RUN"
-)  # fmt: skip
+    "CONNECTION_LOST", "the process that ran the workflow ended before it did", outcome="unknown"
+)
 
 
 class RunsAsJobs:
@@ -58,6 +60,10 @@ class RunsAsJobs:
         """Answer a question of a run; False: it is not open. Raises InputInvalid."""
         return self._workflows.answer(run_id, question, value)
 
+    async def resume(self, run_id: str) -> None:
+        """See `RunJobs`."""
+        (await self._workflows.take_up(run_id)).promise()
+
     def owner(self, run_id: str) -> tuple[str, str] | None:
         """(principal, user) of its caller; None: unknown."""
         with suppress(StateDamaged):
@@ -82,7 +88,9 @@ class RunsAsJobs:
     def _of(self, kept: KeptRun) -> Job:
         status = OF_RUNS.get(kept.state, "failed")
         first = kept.errors[0] if kept.errors else None
-        error = _LOST if kept.state == "interrupted" else None
+        error = CANCELLED if status == "cancelled" else None
+        if kept.state == "interrupted":
+            error = replace(_LOST, fix=f"tavern workflows resume {kept.run_id}")
         if status == "failed" and first is not None:
             error = ToolError(
                 str(first.get("kind", "UPSTREAM_ERROR")),
@@ -95,8 +103,10 @@ class RunsAsJobs:
         if status in ("running", "input_required"):
             with suppress(RunNotFound, StateDamaged):
                 asked = tuple(question.to_json() for question in self._workflows.questions(kept.run_id))
-        if asked and status == "running":
+        if asked:
             status = "input_required"
+        elif status == "input_required" and self._workflows.is_going_on(kept.run_id):
+            status = "running"  # its process takes up the answer, or its cancellation, in a moment
         principal, _ = _who(kept)
         return Job(
             kept.run_id,

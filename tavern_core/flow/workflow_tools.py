@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tavern_core.flow.workflows import Workflows
     from tavern_core.kernel.plugins.host_registries import Tables
     from tavern_core.model.call import CallContext, ToolCall
+    from tavern_core.model.config import JobsConfig
     from tavern_core.model.node import NodeSpec
     from tavern_core.model.run import RunResult
     from tavern_core.model.workflow import Workflow
@@ -160,8 +161,16 @@ def _file_of(source: WorkflowSource) -> Iterator[Path]:
 class Engine:
     """Runs workflows and nodes for the executors (`contract.protocols.FlowEngine`)."""
 
-    def __init__(self, workflows: Workflows, nodes: Nodes, is_host: Callable[[CallContext], bool], kept: Kept) -> None:
+    def __init__(
+        self,
+        workflows: Workflows,
+        nodes: Nodes,
+        is_host: Callable[[CallContext], bool],
+        kept: Kept,
+        jobs: JobsConfig,
+    ) -> None:
         self._workflows = workflows
+        self._jobs = jobs
         self._nodes = nodes
         self._is_host = is_host
         self._kept = kept
@@ -234,8 +243,16 @@ class Engine:
             if options:
                 self._asking[handle.id] = handle, only, named, context
             handle.promise()
-            asked = [question.to_json() for question in handle.questions]
-            return ToolResult(True, value={"runId": handle.id, "questions": asked}, status="job", job=handle.id)
+            value = {
+                "runId": handle.id,
+                "jobId": handle.id,
+                "status": "input_required",
+                "progress": None,
+                "pollIntervalMs": self._jobs.poll_ms,
+                "ttlMs": self._jobs.ttl_ms,
+                "questions": [question.to_json() for question in handle.questions],
+            }
+            return ToolResult(True, value=value, status="job", job=handle.id)
         return _tool_result(result, only, named, partial(self._kept, context))
 
     async def _going_on(

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from tavern_core.model.run import RunEvent, RunRecord, RunResult
     from tavern_core.model.workflow import Workflow
 
+_OPEN: Final = frozenset({"running", "waiting"})
+"""States of a run whose questions can be answered."""
 _LOOK_S: Final = 0.1
 """How often the events of another process's run are polled."""
 _LEAVING_S: Final = 0.5
@@ -335,7 +338,7 @@ class Workflows(Mapping[str, "Workflow"]):
         from tavern_core.flow.engine.run_options import Question
 
         kept = self._caches.runs.get(run_id)
-        return () if kept is None else tuple(Question(**question) for question in kept.questions)
+        return () if kept is None or kept.state not in _OPEN else tuple(Question(**one) for one in kept.questions)
 
     def events(self, run_id: str, after: int = 0) -> builtins.list[RunEvent]:
         """The events of a run after number `after`, also of a stored one. Raises as `cancel`."""
@@ -386,6 +389,10 @@ class Workflows(Mapping[str, "Workflow"]):
         """One run of the store, or None. Raises StateDamaged (STATE_DAMAGED)."""
         return self._caches.runs.get(run_id)
 
+    def is_going_on(self, run_id: str) -> bool:
+        """Whether a process runs a run now."""
+        return self._caches.runs.is_going_on(run_id)
+
     async def record(self, run_id: str) -> RunRecord:
         """A stored run node by node: states, times, inputs and outputs; for a running one, the data so far.
 
@@ -397,6 +404,9 @@ class Workflows(Mapping[str, "Workflow"]):
 
         has_ended = not self._caches.runs.is_going_on(run_id)  # asked first, so that all that it wrote is read below
         kept = self._caches.runs.find(run_id)
+        answered = self._caches.runs.answers(run_id)
+        asked = (each for each in kept.questions if kept.state in _OPEN and each["id"] not in answered)
+        kept = replace(kept, questions=tuple(asked))
         steps, _ = self._caches.runs.steps(run_id)
         prepared: Prepared | None = None
         if "content" not in kept.masked:  # else the values of the file contain secrets

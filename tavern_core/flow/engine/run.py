@@ -392,6 +392,8 @@ class Run:
     @property
     def open_questions(self) -> tuple[Question, ...]:
         """Those without an answer; a node may not have received its answer yet."""
+        if self.is_cancelled:
+            return ()
         return tuple(question for name, question in [*self.questions.items()] if name in self._waiting)
 
     def answer(self, question: str, value: Any) -> bool:

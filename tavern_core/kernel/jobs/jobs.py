@@ -290,7 +290,10 @@ class Jobs(Mapping[str, Job]):
         runs = self._engines.runs
         is_run = id.startswith("run-") and runs is not None and runs.job(id) is not None
         if kept is None or (is_run and not kept.facts.get("approval")):
-            raise UsageError(f"{id} is a run of a workflow", hint=f"tavern.workflows.resume({id!r})")
+            if job.status == "completed" or runs is None:
+                raise UsageError(f"{id} is {job.status}: there is nothing to resume", hint="start it again")
+            await runs.resume(id)
+            return await self._running.aside(self.find, id)
         process = str(kept.facts.get("process", ""))
         is_here = job.status == "input_required" and await self._running.aside(
             self._records.records.is_present, process

@@ -103,8 +103,8 @@ class NewJobs:
         id_ = f"{'run' if request.is_run else 'job'}-{urandom(8).hex()}"
         arguments = request.arguments if request.has_copy else self._copied(request)
         digest = ""
-        if request.key and not request.is_run and request.done is None and arguments is not None:
-            digest, id_ = digest_of(arguments), _named(f"{request.tool}\x1f{request.key}\x1f{owner}")
+        if request.key and request.done is None and arguments is not None:
+            digest, id_ = digest_of(arguments), _named(id_, f"{request.tool}\x1f{request.key}\x1f{owner}")
         job = Job(
             id_, request.tool, "queued", caller.principal, now, now, None, (), None, "", self.poll_ms, self._ttl_ms,
             self._disk.text(request.purpose) if request.purpose else "", "" if context is None else caller.request_id,
@@ -135,15 +135,23 @@ class NewJobs:
         try:
             self._running.enter()
             tried = 0
+            while digest and self._is_old_run(job.id):
+                job = replace(job, id=_named(job.id, job.id))
             while (known := self._changes.records.add(job, owner, facts)) is not None:
                 if self._is_same(known, owner, digest, job.created):
                     return known.job, False
                 tried += 1
-                job = replace(job, id=_named(job.id if tried < _MOST_TRIED else urandom(8).hex()))
+                job = replace(job, id=_named(job.id, job.id if tried < _MOST_TRIED else urandom(8).hex()))
         except StateDamaged as error:
             self._cancel(job)
             raise InternalError(f"the job cannot be stored: {error.message}", hint=error.hint) from error
         return job, True
+
+    def _is_old_run(self, id_: str) -> bool:
+        """Whether it is a stored run whose job is stored no longer."""
+        runs = self._running.engines.runs
+        is_run = id_.startswith("run-") and runs is not None and runs.job(id_) is not None
+        return is_run and self._changes.records.get(id_) is None
 
     async def now(self, job: Job, mode: Mode, left: float | None) -> Job:
         """See `Background`."""
@@ -183,5 +191,6 @@ def _is_text(value: object) -> bool:
     return isinstance(value, str) and (value.isascii() or not any("\ud800" <= sign <= "\udfff" for sign in value))
 
 
-def _named(whole: str) -> str:
-    return f"job-{sha256(whole.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
+def _named(like: str, whole: str) -> str:
+    """An id that follows from `whole`, of the same kind as `like`."""
+    return f"{like[:4]}{sha256(whole.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
