@@ -110,13 +110,18 @@ async def outer() -> dict[str, Any]:
 
 
 @tool
+async def asks(ctx: ToolContext) -> Any:
+    return await ctx.ask("which?", {"type": "string"})
+
+
+@tool
 async def spawns() -> str:
     result = await host.invoke("t:always", {"n": 2})
     return str(result.job)
 
 
 host: Tavern
-TOOLS = [work, forever, reads, alone, cut, fails, pay, always, quick, later, outer, spawns]
+TOOLS = [work, forever, reads, alone, cut, fails, pay, always, quick, later, outer, asks, spawns]
 QUESTION = {
     "name": "ask", "description": "asks",
     "nodes": [{"id": "q", "type": "core:AskUser", "inputValues": {"question": "which?"}}], "edges": [],
@@ -589,6 +594,68 @@ def test_a_run_of_a_workflow_is_a_job_with_the_same_id(tmp_path: Path) -> None:
         assert [job.id for job in host.jobs.list()] == [result.job]
         direct = host.workflows.run_sync("hi", {})
         assert (host.jobs[direct.run_id].status, host.jobs[direct.run_id].tool) == ("completed", "workflow:hi")
+
+
+ASK: dict[str, Any] = {
+    "name": "ask", "description": "asks", "edges": [],
+    "nodes": [{"id": "q", "type": "core:Ask", "inputValues": {"prompt": "which?"}}],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "is_job"), [("workflow:ask", False), ("workflow:ask", True), ("t:asks", True)])
+@pytest.mark.parametrize("end", ["answer", "cancel"])
+def test_who_has_answered_or_cancelled_a_job_waits_until_it_is_over(
+    tmp_path: Path, end: str, name: str, is_job: bool
+) -> None:
+    (tmp_path / "ask.json").write_text(json.dumps(ASK), encoding="utf-8")
+    with opened(tmp_path / "home2", workflows={"roots": [str(tmp_path)]}):
+        result = host.invoke_sync(name, {}, job=is_job)
+        job = waited(str(result.job))
+        assert (job.status, [question["prompt"] for question in job.questions]) == ("input_required", ["which?"])
+        if not is_job:
+            assert (result.value["jobId"], result.value["status"]) == (job.id, "input_required")
+        assert host.jobs.answer(job.id, "red") if end == "answer" else host.jobs.cancel(job.id)
+        expected = ("completed", None) if end == "answer" else ("cancelled", "CANCELLED")
+        ended, error = waited(job.id), host.jobs.result(job.id).error
+        assert (ended.status, error and error.kind) == expected
+        if name == "workflow:ask":
+            assert host.wait(host.workflows.record(job.id)).questions == ()
+
+
+@pytest.mark.parametrize(("steps", "is_same"), [(1, True), (2, False)])
+def test_the_same_call_of_a_workflow_with_the_same_key_is_one_run(tmp_path: Path, steps: int, is_same: bool) -> None:
+    ask = {**ASK, "interfaceInputs": {"steps": {"dataFlowType": "INTEGER"}}}
+    (tmp_path / "ask.json").write_text(json.dumps(ask), encoding="utf-8")
+    options: dict[str, Any] = {"job": True, "idempotency_key": "a"}
+    with opened(tmp_path / "home2", workflows={"roots": [str(tmp_path)]}):
+        first = str(host.invoke_sync("workflow:ask", {"steps": 1}, **options).job)
+        waited(first)
+        again = str(host.invoke_sync("workflow:ask", {"steps": steps}, **options).job)
+        assert (again == first, again[:4]) == (is_same, "run-")
+        if not is_same:
+            error = waited(again).error
+            assert error is not None and error.kind == "IDEMPOTENCY_CONFLICT"
+        assert [run.run_id for run in host.workflows.kept()] == [first]
+        assert host.jobs.answer(first, "red")
+        assert waited(first).status == "completed"
+
+
+def test_a_run_whose_job_has_expired_is_not_taken_for_that_of_a_new_call_with_its_key(tmp_path: Path) -> None:
+    (tmp_path / "hi.json").write_text(json.dumps({**ASK, "name": "hi"}), encoding="utf-8")
+    options: dict[str, Any] = {"job": True, "idempotency_key": "a"}
+    config = {"workflows": {"roots": [str(tmp_path)]}, "jobs": {"ttlMs": 1000}, "idempotency": {"ttlMs": 1000}}
+    now = time.time()
+    with opened(tmp_path / "home2", **config):
+        first = str(host.invoke_sync("workflow:hi", {}, **options).job)
+        waited(first)
+        assert host.jobs.answer(first, "red")
+        assert waited(first).status == "completed"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(time, "time", lambda: now + 3600)
+        with opened(tmp_path / "home2", **config):
+            second = str(host.invoke_sync("workflow:hi", {}, **options).job)
+            assert second != first and second.startswith("run-")
+            assert waited(second).status == "input_required"
 
 
 # Other processes -----------------------------------------------------------------------------------------------------
@@ -1513,11 +1580,12 @@ def test_a_run_that_waits_for_an_answer_still_does_after_its_host_has_ended(tmp_
         assert (host.jobs[job].status, host.jobs[job].error) == ("input_required", None)
         assert [one.id for one in host.jobs.list(status="input_required")] == [job]
         assert host.jobs.list(status="failed") == ()
-        with pytest.raises(UsageError, match="is a run of a workflow"):
-            host.wait(host.jobs.resume(job))
         assert host.jobs.answer(job, "red")
-        assert host.wait(host.workflows.resume(job)).ok
-        assert host.jobs[job].status == "completed"
+        assert host.jobs.look(job) == (host.jobs[job], True), "no process takes the answer up"
+        host.wait(host.jobs.resume(job))
+        assert host.wait(host.jobs.wait(job, 30)).status == "completed"
+        with pytest.raises(UsageError, match="there is nothing to resume"):
+            host.wait(host.jobs.resume(job))
         assert host.jobs.result(job).ok
 
 

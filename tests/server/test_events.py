@@ -126,8 +126,9 @@ def test_what_is_secret_in_the_log_is_secret_here(desk: Served) -> None:
 
 
 @pytest.mark.slow
-def test_any_call_may_be_a_job_whose_approval_comes_over_http(desk: Served) -> None:
-    own, approver = desk.token("agent:payer"), desk.token("user:boss", roles=["approver"])
+@pytest.mark.parametrize("role", ["approver", "operator"])
+def test_any_call_may_be_a_job_whose_approval_comes_over_http(desk: Served, role: str) -> None:
+    own, approver = desk.token("agent:payer"), desk.token("user:boss", roles=[role])
     path, body = "/api/tools/desk:pay/invoke", {"arguments": {"amount": 3}, "job": True}
     with desk.socket(own) as messages:
         answer = desk.send("POST", path, own, body)

@@ -168,12 +168,14 @@ class Jobs(Mapping[str, Job]):
             pause = min(pause * 1.5, self._new.poll_ms / 1000)
 
     def look(self, id: str, *, context: CallContext | None = None) -> tuple[Job, bool]:  # noqa: A002 - the job's
-        """A job, and whether it has a question without an answer: its process takes up an answer a moment later.
+        """A job, and whether it has a question without an answer: its process takes up an answer, or a cancellation, a moment later.
 
         Raises as `find`.
         """
         job, kept = self._found(id, context)
         if job.status != "input_required":
+            return job, False
+        if (running := self._running.get(id)) is not None and running.is_cancelled:
             return job, False
         records = self._records
         if kept is None or not records.records.is_present(str(kept.facts.get("process"))):
@@ -280,7 +282,7 @@ class Jobs(Mapping[str, Job]):
 
     async def resume(self, id: str, *, context: CallContext | None = None) -> Job:  # noqa: A002 - the job's
         """Start a job again whose process ended, as its own caller: one that had not begun, or whose tool may do the same twice or
-        finds its work again.
+        finds its work again; or a run of a workflow.
 
         Raises:
             JobNotFound: it does not exist, or is another caller's (JOB_NOT_FOUND).
@@ -290,8 +292,9 @@ class Jobs(Mapping[str, Job]):
         runs = self._engines.runs
         is_run = id.startswith("run-") and runs is not None and runs.job(id) is not None
         if kept is None or (is_run and not kept.facts.get("approval")):
-            if job.status == "completed" or runs is None:
-                raise UsageError(f"{id} is {job.status}: there is nothing to resume", hint="start it again")
+            is_lost = job.error is not None and job.error.kind == "CONNECTION_LOST"
+            if runs is None or not (job.status == "input_required" or is_lost):
+                raise UsageError(f"{id} is {job.status}: there is nothing to resume", hint=f"tavern workflows runs {id}")
             await runs.resume(id)
             return await self._running.aside(self.find, id)
         process = str(kept.facts.get("process", ""))
