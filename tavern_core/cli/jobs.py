@@ -120,7 +120,7 @@ def watch(session: Session, job: str) -> None:
 def resume(session: Session, job: str) -> None:
     """Resume a job whose process has ended, and follow it.
 
-    Possible for a job that had not begun, that waits for approval or an answer, or that may safely run twice.
+    Possible for a job that had not begun, that waits for approval or an answer, or that may safely run twice, and for runs of workflows.
     """
     host = session.host()
     host.wait(host.jobs.resume(job))

@@ -53,6 +53,11 @@ _OTHER_NAMES: Final[Mapping[str, str]] = {
     "label": "displayName",
 }
 """Keys by which other formats call the same thing."""
+_IN_CONTEXT: Final = {
+    "readOnly": "readOnly", "read_only": "readOnly", "idempotent": "idempotent", "destructive": "destructive",
+    "requiresApproval": "requiresApproval", "requires_approval": "requiresApproval", "untrusted": "untrusted",
+}  # fmt: skip
+"""Keys of a tool that stand in its `securityContext`."""
 
 
 def explain(
@@ -175,6 +180,8 @@ def _refusal(path: Path, details: ErrorDetails, value: Any, model: type[BaseMode
         hint = "" if key in known else known_instead(key, known)
         if (same := _OTHER_NAMES.get(key)) in known:
             hint = f"write {same}"
+        if "securityContext" in known and (meant := _IN_CONTEXT.get(key)) is not None:
+            hint = f"write `securityContext: {{{meant}: …}}`"
         return PathProblem(path, f"unknown key {key!r:.80}", hint, at_key=True)
     if kind in _EXPECTED:
         return PathProblem(path, f"must be {_EXPECTED[kind]}, got {got(value)}", _type_hint(kind, value))

@@ -213,6 +213,11 @@ WRONG = [
     (minimal("capabilities: [network]\n"),
      "error plugin.yaml:3:1: capabilities: unknown key 'capabilities' "
      "(write it under `permissions`: `permissions: {capabilities: …}`)"),
+    *(
+        (minimal(f"tools: [{{id: count, {key}: true, implementation: {{type: python}}}}]\n"),
+         f"error plugin.yaml:3:21: tools.0.{key}: unknown key {key!r} (write `securityContext: {{{meant}: …}}`)")
+        for key, meant in {"requires_approval": "requiresApproval", "readOnly": "readOnly"}.items()
+    ),
     (minimal("tools: [count]\n"),
      "error plugin.yaml:3:9: tools.0: must be a mapping, got 'count' "
      "(write `{id: count, implementation: {type: python}}`)"),

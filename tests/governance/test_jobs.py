@@ -773,7 +773,8 @@ def test_a_run_of_a_process_that_was_killed_is_a_failed_job(tmp_path: Path) -> N
         other.wait()
     with opened(home):
         found = host.jobs[job]
-        assert (found.status, found.error and found.error.outcome) == ("failed", "unknown")
+        assert found.status == "failed" and found.error is not None
+        assert (found.error.outcome, found.error.fix) == ("unknown", f"tavern workflows resume {job}")
 
 
 @pytest.mark.slow

@@ -183,6 +183,22 @@ def test_a_client_without_tasks_waits_for_a_job_and_answers_what_it_asks(shop: A
 
 
 @pytest.mark.parametrize("era", ERAS)
+def test_a_client_without_tasks_gets_the_answer_of_a_workflow_that_asked_it(tmp_path: Path, era: str) -> None:
+    nodes = [{"id": "q", "type": "core:Ask", "inputValues": {"prompt": "Which colour?"}}]
+    flow = {"name": "ask", "description": "Asks.", "nodes": nodes, "edges": []}
+    (tmp_path / "ask.json").write_text(json.dumps(flow), encoding="utf-8")
+    with open_shop(tmp_path, {"workflows": {"roots": [str(tmp_path)]}}) as (url, tavern, _):
+        token = tavern.tokens.create("agent:waiting")[1]
+
+        async def main() -> str:
+            async with client(url, token, era, elicitation_callback=says(value="red")) as session:
+                return text(await session.call_tool("workflow__ask", {}))
+
+        assert "red" in asyncio.run(main())
+        assert [job.status for job in tavern.jobs.list()] == ["completed"]
+
+
+@pytest.mark.parametrize("era", ERAS)
 def test_a_client_that_cannot_be_asked_learns_how_to_answer_its_job(shop: Any, era: str) -> None:
     url, tavern, _ = shop
     token = tavern.tokens.create("agent:silent")[1]
