@@ -22,9 +22,7 @@ if TYPE_CHECKING:
     from tavern_core.flow.workflows import Workflows
     from tavern_core.model.config import JobsConfig
 
-_LOST: Final = ToolError(
-    "CONNECTION_LOST", "the process that ran the workflow ended before it did", outcome="unknown"
-)
+_LOST: Final = ToolError("CONNECTION_LOST", "the process that ran the workflow ended before it did", outcome="unknown")
 
 
 class RunsAsJobs:

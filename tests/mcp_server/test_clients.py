@@ -183,7 +183,13 @@ def test_a_client_without_tasks_waits_for_a_job_and_answers_what_it_asks(shop: A
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_a_client_without_tasks_gets_the_answer_of_a_workflow_that_asked_it(tmp_path: Path, era: str) -> None:
+@pytest.mark.parametrize(
+    ("answers", "said", "status"),
+    [({"value": "red"}, "red", "completed"), ({}, "it waits for an answer: jobs__answer", "input_required")],
+)
+def test_a_client_without_tasks_gets_what_comes_of_a_workflow_that_asked_it(
+    tmp_path: Path, era: str, answers: dict[str, str], said: str, status: str
+) -> None:
     nodes = [{"id": "q", "type": "core:Ask", "inputValues": {"prompt": "Which colour?"}}]
     flow = {"name": "ask", "description": "Asks.", "nodes": nodes, "edges": []}
     (tmp_path / "ask.json").write_text(json.dumps(flow), encoding="utf-8")
@@ -191,11 +197,11 @@ def test_a_client_without_tasks_gets_the_answer_of_a_workflow_that_asked_it(tmp_
         token = tavern.tokens.create("agent:waiting")[1]
 
         async def main() -> str:
-            async with client(url, token, era, elicitation_callback=says(value="red")) as session:
+            async with client(url, token, era, elicitation_callback=says(**answers)) as session:
                 return text(await session.call_tool("workflow__ask", {}))
 
-        assert "red" in asyncio.run(main())
-        assert [job.status for job in tavern.jobs.list()] == ["completed"]
+        assert said in asyncio.run(main())
+        assert [job.status for job in tavern.jobs.list()] == [status]
 
 
 @pytest.mark.parametrize("era", ERAS)

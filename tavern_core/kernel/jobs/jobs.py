@@ -294,7 +294,9 @@ class Jobs(Mapping[str, Job]):
         if kept is None or (is_run and not kept.facts.get("approval")):
             is_lost = job.error is not None and job.error.kind == "CONNECTION_LOST"
             if runs is None or not (job.status == "input_required" or is_lost):
-                raise UsageError(f"{id} is {job.status}: there is nothing to resume", hint=f"tavern workflows runs {id}")
+                raise UsageError(
+                    f"{id} is {job.status}: there is nothing to resume", hint=f"tavern workflows runs {id}"
+                )
             await runs.resume(id)
             return await self._running.aside(self.find, id)
         process = str(kept.facts.get("process", ""))

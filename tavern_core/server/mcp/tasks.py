@@ -108,7 +108,12 @@ class Tasks:
                 ):  # 2025 era: the job waits for another answer, and its id is the result
                     break
                 for name, answer in answers.items():
-                    self._answer(job, name, answer, holder)
+                    try:
+                        self._answer(job, name, answer, holder)
+                    except MCPError:
+                        if answer is None:  # declined, and the job cannot do without
+                            return jobs.result(job_id)
+                        raise
                     talk.forget(name)  # a job may ask again under the same name
         except asyncio.CancelledError:
             jobs.cancel(job_id)
