@@ -5,8 +5,9 @@ from __future__ import annotations
 import builtins
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from itertools import islice
 from typing import Any, Final
 
 from pydantic_core import to_json
@@ -27,7 +28,7 @@ RESULT: Final = "job-result"
 ANSWER: Final = "job-answer"
 _LONGEST_S: Final = 90 * 86_400.0
 """How long a job is stored that waits, or whose process has died. One that runs is stored until it ends."""
-_MOST_UNSURE: Final = 10_000
+_MOST_SEARCHED: Final = 10_000
 LOST: Final = ToolError(
     "CONNECTION_LOST", "the process that ran the job ended before it did", {}, False, "unknown", None,
     "look whether it happened before you start it again",
@@ -71,16 +72,27 @@ class JobRecords:
         record = self.records.get(KIND, id)
         return None if record is None else self._kept(record, {})
 
-    def list(self, owner: str | None, states: tuple[str, ...], most: int) -> list[KeptJob]:
-        """Jobs, newest first. One whose process has ended counts as failed, unless it waits for an answer that may still come."""
+    def list(self, owner: str | None, states: tuple[str, ...], most: int, tools: Collection[str] = ()) -> list[KeptJob]:
+        """Jobs, newest first. One whose process has ended counts as failed, unless it waits for an answer that may still come.
+
+        Args:
+            tools: only calls of one of these ids; empty: of any tool.
+        """
         alive: dict[str, bool] = {}
-        records = [*self.records.list(KIND, owner=owner, states=states, most=most)]
+        records = [*self.records.list(KIND, owner=owner, states=states, most=_MOST_SEARCHED if tools else most)]
         if "failed" in states:
             unsure = tuple(state for state in ("queued", "running", "input_required") if state not in states)
-            records += self.records.list(KIND, owner=owner, states=unsure, most=_MOST_UNSURE) if unsure else ()
-        found = filter(self._is_current, [self._kept(record, alive) for record in records])
-        fitting = [kept for kept in found if kept is not None and (not states or kept.job.status in states)]
-        return sorted(fitting, key=lambda kept: kept.job.created, reverse=True)[:most]
+            records += self.records.list(KIND, owner=owner, states=unsure, most=_MOST_SEARCHED) if unsure else ()
+            records.sort(key=lambda record: record.created, reverse=True)
+        if named := [f'"tool":{to_json(tool).decode()}' for tool in tools]:  # parsing all takes ten times as long
+            records = [record for record in records if any(name in record.data for name in named)]
+        found = filter(self._is_current, (self._kept(record, alive) for record in records))
+        fitting = (
+            kept
+            for kept in found
+            if kept is not None and (not states or kept.job.status in states) and (not tools or kept.job.tool in tools)
+        )
+        return builtins.list(islice(fitting, most))
 
     def _is_current(self, kept: KeptJob | None) -> bool:
         """Whether a job is shown; one whose process has died long ago is removed."""

@@ -99,11 +99,8 @@ class Jobs(Mapping[str, Job]):
         check_caller(context)
         wanted = _statuses(status, tool)
         owner, named = None if context is None else owner_of(context), spellings(tool)
-        found = {
-            kept.job.id: self._seen(kept)
-            for kept in self._records.list(owner, wanted, 10_000 if tool else most)
-            if not tool or kept.job.tool in named
-        }
+        kept_jobs = self._records.list(owner, wanted, most, named if tool else ())
+        found = {kept.job.id: self._seen(kept) for kept in kept_jobs}
         if self._engines.runs is not None:
             for job in self._engines.runs.list(wanted, most):
                 if job.id in found or (tool and job.tool not in named):
