@@ -77,6 +77,8 @@ class Connections:
         """Upstream → the adapter of its kind, where that takes its target."""
         self._judged: dict[str, tuple[Record, Standing, Candidate]] = {}
         """Upstream → what was known of its plugin when it was found to be granted what it needs."""
+        self._are_closed = False
+        """The host closes: no further connection is opened."""
         self._base.signals.rights.subscribe(self._close_revoked)
 
     def session(self, entry: Entry, context: CallContext | None = None) -> Session:
@@ -308,7 +310,8 @@ class Connections:
             await self.close(entry.name)
 
     async def close(self, *names: str) -> None:
-        """Close the connections to these upstreams; none named: to all."""
+        """Close the connections to these upstreams; none named: to all, for good."""
+        self._are_closed = self._are_closed or not names
         chosen = names or tuple({*self._sessions, *self._in_process})
         local = [one for name in chosen for one in self._in_process.pop(name, {}).values()]
         sessions = [s for name in chosen for s in self._sessions.pop(name, {}).values()]
@@ -454,6 +457,8 @@ class Connections:
         return connection
 
     async def _opened(self, entry: Entry, credential: str, adapter: Adapter) -> Connection:
+        if self._are_closed:
+            raise ConnectionLost(f"{entry.name} is not connected to: the host is being closed", outcome="none")
         with self.errors_masked(entry), _settings_read():
             connection = await adapter.connect(self._facility(entry, credential, adapter))
         if lacking := [name for name in _METHODS if not callable(getattr(connection, name, None))]:

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import threading
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,10 @@ from typing import Any
 import pytest
 
 from tavern_core import CallContext, Plugin, hookimpl
+from tavern_core.contract.adapters import Upstream
 from tavern_core.errors import ConnectionLost
 from tavern_core.kernel.calls.elicitation import conversation
-from tests.upstreams.toy import ECHO, INTEGER, System, lost, opened
+from tests.upstreams.toy import ECHO, INTEGER, System, ToyConnection, lost, opened
 
 BOSS = CallContext(principal="user:boss", user_id="boss", roles=frozenset({"approver"}))
 
@@ -89,6 +91,39 @@ def test_the_host_waits_until_a_lost_connection_is_closed(tmp_path: Path) -> Non
     system = System(answer=answer, turns_to_close=20_000)
     with opened(system, tmp_path) as host:
         assert not host.invoke_sync("toy:echo", {"x": 1}).ok
+    assert (system.connected, system.closed) == (1, 1)
+
+
+def test_a_call_that_reaches_its_upstream_while_the_host_closes_opens_no_connection(tmp_path: Path) -> None:
+    begun, closing, refused = threading.Event(), threading.Event(), threading.Event()
+
+    class Connection(ToyConnection):
+        async def close(self) -> None:
+            closing.set()
+            await asyncio.to_thread(refused.wait)
+            await super().close()
+
+    class Toy(System):
+        async def open(self, upstream: Upstream) -> Connection:
+            await super().open(upstream)
+            return Connection(self, asyncio.current_task())
+
+    class Gate:
+        @hookimpl
+        async def tavern_before_execute(self, call: Any) -> None:
+            if call.arguments["x"] == 2:
+                begun.set()
+                await asyncio.to_thread(closing.wait)
+
+    system = Toy()
+    with ThreadPoolExecutor(1) as threads:
+        with opened(system, tmp_path, plugins=[Plugin(Gate(), name="gate")]) as host:
+            assert host.invoke_sync("toy:echo", {"x": 1}).ok
+            late = threads.submit(host.invoke_sync, "toy:echo", {"x": 2})
+            late.add_done_callback(lambda _: refused.set())
+            begun.wait()
+        error = late.result().error
+    assert error is not None and (error.kind, error.outcome) == ("CONNECTION_LOST", "none")
     assert (system.connected, system.closed) == (1, 1)
 
 

@@ -100,6 +100,7 @@ async def login(upstream: Upstream, show: Show | None, send: Send) -> AsyncItera
         try:
             yield provider
         finally:
+            provider.is_closing = True
             if provider.refreshing:
                 await asyncio.wait(provider.refreshing, timeout=_LAST_S)
     else:
@@ -140,6 +141,8 @@ class _Alone(OAuthClientProvider):
 
     send: Send
     refreshing: set[asyncio.Task[None]]
+    is_closing = False
+    """Tokens that are being refreshed are still kept; no others are asked for."""
 
     async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
         kept: _Kept = self.context.storage  # type: ignore[assignment]
@@ -169,6 +172,8 @@ class _Alone(OAuthClientProvider):
     async def _refresh(self, kept: _Kept, request: httpx2.Request) -> None:
         """Begin with new tokens. One process at a time gets them, and the others take those: a refresh token often works only once."""
         async with kept.lock():
+            if self.is_closing:
+                raise _not_now(kept.name, "the connection is being closed")
             kept.renew()
             try:
                 async with asyncio.timeout(REFRESH_S):
