@@ -156,6 +156,8 @@ LINES: dict[str, tuple[bytes, int, Any]] = {
     "a list of parameters": (b'{"jsonrpc": "2.0", "id": "a", "method": "tools/list", "params": [1]}', -32600, "a"),
     "too long": (json.dumps({"jsonrpc": "2.0", "id": 5, "method": "x" * 300_000}).encode(), -32600, 5),
     "too long, of no known id": (b"x" * 400_000, -32600, None),
+    "too long, with an id that is not JSON": (b'{"jsonrpc":"2.0","id":"\\q","method":"' + b"x" * 300_000, -32600, None),
+    "too long, with a number that is not JSON": (b'{"jsonrpc":"2.0","id":007,"method":"' + b"x" * 300_000, -32600, None),
     "half of a sign": (
         b'{"jsonrpc": "2.0", "id": 8, "method": "tools/call", "params": {"name": "x", "arguments": {"a": "\\ud800"}}}',
         -32600,
@@ -223,7 +225,8 @@ async def order(ctx: ToolContext) -> str:
     except Exception as error:
         return str(error)
 
-with Tavern.open({}, plugins=[Plugin([order], name="shop")], home="home") as host:
+limits = {"mcp": {"bodyBytes": 150_000}}
+with Tavern.open(limits, plugins=[Plugin([order], name="shop")], home="home") as host:
     asyncio.run(serve_stdio(host, host.tokens.create("agent:a")[0]))
 """
 
@@ -249,10 +252,11 @@ def asked(tmp_path: Path) -> Iterator[tuple[Program[bytes], Callable[..., None],
 
 
 @pytest.mark.slow
-def test_a_call_goes_on_after_an_answer_of_its_client_that_cannot_be_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize("result", ["three", {"action": "accept", "content": {"value": "3" * 300_000}}])
+def test_a_call_goes_on_after_an_answer_of_its_client_that_cannot_be_read(tmp_path: Path, result: Any) -> None:
     with asked(tmp_path) as (server, send, question):
         assert server.stdin is not None and server.stdout is not None
-        send(id=question, result="three")
+        send(id=question, result=result)
         called = json.loads(server.stdout.readline())
         assert called["id"] == 2 and "the client did not answer" in called["result"]["content"][0]["text"]
         server.stdin.close()

@@ -720,6 +720,8 @@ def basic(text: str) -> str:
         (basic("sk_live_1234:"), ["sk_live_1234"], []),
         (basic("sk_live_1234:X"), ["sk_live_1234"], []),
         (basic(":pat-of-ann"), ["pat-of-ann"], []),
+        (basic("1a2b3c4d5e6f7a8b:api_token"), ["1a2b3c4d5e6f7a8b"], ["api_token"]),
+        ('Token token="abc-1234"', ["abc-1234"], []),
     ],
 )
 def test_the_credentials_of_a_header_are_masked_alone_but_no_everyday_words(

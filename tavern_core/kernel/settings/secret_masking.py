@@ -27,14 +27,18 @@ SHORTEST: Final = 6
 _GENERATIONS: Final = 4
 """Of secrets that are renewed: a call that is under way may still be answered with a token of before."""
 _OF_HEADER: Final = re.compile(
-    r"(?:bearer|basic|token|key|api-?key)\s+(?P<named>\S+)|[a-z][\w-]*\s+(?P<long>(?=\S*\d)\S{16,})", re.IGNORECASE
+    r'(?:bearer|basic|token|key|api-?key)\s+(?:token=)?"?(?P<named>[^\s"]+)"?'
+    r'|[a-z][\w-]*\s+(?:token=)?"?(?P<long>(?=\S*\d)[^\s"]{16,})"?',
+    re.IGNORECASE,
 )
 """The value of a header: a scheme and what is secret. Who receives it repeats either."""
+_KEY: Final = re.compile(r"(?=.*\d)[\w-]{16,}")
+"""A name of a user that is a key."""
 _EVERYDAY: Final = words_of(
     """
     access admin anonymous apikey authorization changeme chrome credentials docker dummy elastic example firefox guest letmein
     localhost mariadb minioadmin mongodb nothing ollama passwd password placeholder postgres postgresql private public rabbitmq
-    sample secret secrets testing token unused username
+    api_token sample secret secrets testing token unused username x-oauth-basic
     """
 )
 """What stands in place of a secret where people develop, and in ordinary text."""
@@ -118,8 +122,9 @@ def _parts(credentials: str) -> list[str]:
     except ValueError:
         return [credentials]
     user, colon, password = both.partition(":")
-    # A key alone stands in the place of the user or of the password; beside it is nothing, or one sign.
-    return [credentials, both, password if len(password) > 1 else user] if colon else [credentials]
+    # A key alone stands in the place of the user or of the password; beside it is nothing, one sign, or a word (`api_token`).
+    is_key = len(password) < 2 or _KEY.fullmatch(user) is not None
+    return [credentials, both, password, *([user] if is_key else [])] if colon else [credentials]
 
 
 def is_everyday(text: str) -> bool:

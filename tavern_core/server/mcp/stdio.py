@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, TextIO, cast
 
 import anyio
@@ -86,18 +86,18 @@ class _Requests:
             line, is_whole = read.decode("utf-8", "replace"), True
             while len(read) > self._most and not read.endswith(b"\n"):  # the rest of what is too long is not kept
                 read, is_whole = await self._piece(), False
+            answer = None
             if not is_whole:
-                begun = _REQUEST.match(line)
-                message = f"The line is longer than mcp.bodyBytes allows: {self._most:,} bytes"
-                await self._lines.write(_error(json.loads(begun[1]) if begun else None, INVALID_REQUEST, message))
+                answer = await self._too_long(line)
             elif not line.isspace():
                 try:
                     self._note(jsonrpc_message_adapter.validate_json(line, by_name=False))
                 except ValidationError:
-                    if (answer := await self._refused(line)) is not None:
-                        return answer
+                    answer = await self._refused(line)
                 else:
                     return line
+            if answer is not None:
+                return answer
         with anyio.move_on_after(self._drain_s) as waiting, _on_sigterm(waiting.cancel):
             await self._lines.drained()  # what was piped into the program is answered
         raise StopAsyncIteration
@@ -105,6 +105,18 @@ class _Requests:
     async def _piece(self) -> bytes:
         """The next line, or so much of it as a request may have."""
         return await anyio.to_thread.run_sync(self._stream.readline, self._most + 1)
+
+    async def _too_long(self, line: str) -> str | None:
+        """As `_refused`, with the beginning of a line that is too long."""
+        begun, request_id = _REQUEST.match(line), None
+        with suppress(ValueError):  # what looks like an id is not JSON
+            request_id = json.loads(begun[1]) if begun else None
+        message = f"The line is longer than mcp.bodyBytes allows: {self._most:,} bytes"
+        error = _error(request_id, INVALID_REQUEST, message)
+        if _ANSWER.match(line):
+            return error
+        await self._lines.write(error)
+        return None
 
     async def _refused(self, line: str) -> str | None:
         """Answer a line that is no message, where someone waits for that. What should have been an answer is returned as an error in
@@ -143,7 +155,7 @@ def _error(request_id: Any, code: int, message: str) -> str:
 def _on_sigterm(end: Callable[[], object]) -> Iterator[None]:
     """While the context is open, SIGTERM calls `end`: a client sends it that has closed its side and waits no longer. The calls that
     still run are cancelled then, and the host is closed."""
-    is_free = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    is_free = sys.platform != "win32" and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     if not is_free or threading.current_thread() is not threading.main_thread():
         yield
         return
