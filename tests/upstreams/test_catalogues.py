@@ -663,7 +663,7 @@ def test_a_definition_that_another_process_accepted_is_used_here_without_a_refre
         other.upstreams.accept("toy")
         until(lambda: not serving.invoke_sync("toy:echo", {"x": 1}).ok)  # it sees that another one was reviewed
         until(lambda: serving.invoke_sync("toy:echo", {"x": 1}).ok)
-        assert serving.tools.get("toy:echo").description == "Other."
+        until(lambda: serving.tools.get("toy:echo").description == "Other.")
 
 
 @given(st.text(min_size=1, max_size=300))
