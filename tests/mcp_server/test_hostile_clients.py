@@ -157,7 +157,11 @@ LINES: dict[str, tuple[bytes, int, Any]] = {
     "too long": (json.dumps({"jsonrpc": "2.0", "id": 5, "method": "x" * 300_000}).encode(), -32600, 5),
     "too long, of no known id": (b"x" * 400_000, -32600, None),
     "too long, with an id that is not JSON": (b'{"jsonrpc":"2.0","id":"\\q","method":"' + b"x" * 300_000, -32600, None),
-    "too long, with a number that is not JSON": (b'{"jsonrpc":"2.0","id":007,"method":"' + b"x" * 300_000, -32600, None),
+    "too long, with a number that is not JSON": (
+        b'{"jsonrpc":"2.0","id":007,"method":"' + b"x" * 300_000,
+        -32600,
+        None,
+    ),
     "half of a sign": (
         b'{"jsonrpc": "2.0", "id": 8, "method": "tools/call", "params": {"name": "x", "arguments": {"a": "\\ud800"}}}',
         -32600,
