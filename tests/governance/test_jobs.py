@@ -1562,21 +1562,53 @@ def test_a_job_that_has_seen_its_connection_lost_is_not_resumed(name: str, key: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ending", ["close", "kill"])
-def test_a_run_that_waits_for_an_answer_still_does_after_its_host_has_ended(tmp_path: Path, ending: str) -> None:
-    (tmp_path / "flows").mkdir()
-    question = {
-        "name": "ask", "description": "asks",
-        "nodes": [{"id": "q", "type": "core:Ask", "inputValues": {"prompt": "which?"}}], "edges": [],
-    }  # fmt: skip
-    (tmp_path / "flows" / "ask.json").write_text(json.dumps(question), encoding="utf-8")
-    config = {"workflows": {"roots": [str(tmp_path / "flows")]}}
-    with start(ASKS, tmp_path / "kept", json.dumps(config), ending) as other:
+def asked_and_left(folder: Path, ending: str) -> tuple[str, dict[str, Any]]:
+    """The job of a workflow that asks, whose process has ended, and the configuration of its host. Its key is `k`."""
+    (folder / "flows").mkdir()
+    (folder / "flows" / "ask.json").write_text(json.dumps(ASK), encoding="utf-8")
+    config = {"workflows": {"roots": [str(folder / "flows")]}}
+    with start(ASKS, folder / "kept", json.dumps(config), ending) as other:
         assert other.stdout is not None
         job = other.stdout.readline().strip()
         if ending == "kill":
             other.kill()
         other.wait()
+    return job, config
+
+
+@pytest.mark.parametrize("is_resumed", [False, True])
+def test_a_run_whose_first_process_has_ended_is_over_when_its_job_is_cancelled(
+    tmp_path: Path, is_resumed: bool
+) -> None:
+    job, config = asked_and_left(tmp_path, "kill")
+    with opened(tmp_path / "kept", **config):
+        if is_resumed:
+            host.wait(host.jobs.resume(job))
+            assert waited(job).status == "input_required"
+        assert host.jobs.cancel(job)
+        assert waited(job).status == "cancelled"
+        kept = host.workflows.kept_run(job)
+        assert kept is not None and kept.state == "cancelled"
+        assert not host.jobs.cancel(job)
+
+
+@pytest.mark.parametrize("ending", ["close", "kill"])
+def test_the_same_call_with_the_same_key_is_the_run_that_waits_without_a_process(tmp_path: Path, ending: str) -> None:
+    job, config = asked_and_left(tmp_path, ending)
+    options: dict[str, Any] = {"job": True, "idempotency_key": "k"}
+    with opened(tmp_path / "kept", **config):
+        again = host.invoke_sync("workflow:ask", {}, **options)
+        assert (again.job, again.value["status"]) == (job, "input_required")
+        assert host.jobs.answer(job, "red")
+        host.wait(host.jobs.resume(job))
+        assert waited(job).status == "completed"
+        again = host.invoke_sync("workflow:ask", {}, **options)
+        assert (again.job, again.value["status"]) == (job, "completed")
+
+
+@pytest.mark.parametrize("ending", ["close", "kill"])
+def test_a_run_that_waits_for_an_answer_still_does_after_its_host_has_ended(tmp_path: Path, ending: str) -> None:
+    job, config = asked_and_left(tmp_path, ending)
     with opened(tmp_path / "kept", **config):
         assert (host.jobs[job].status, host.jobs[job].error) == ("input_required", None)
         assert [one.id for one in host.jobs.list(status="input_required")] == [job]
@@ -1595,7 +1627,7 @@ import json, sys, time
 from tavern_core import Tavern
 
 with Tavern.open(json.loads(sys.argv[2]), home=sys.argv[1]) as host:
-    job = host.invoke_sync("workflow:ask", {}, job=True).job
+    job = host.invoke_sync("workflow:ask", {}, job=True, idempotency_key="k").job
     while host.jobs[job].status != "input_required":
         time.sleep(0.01)
     print(job, flush=True)

@@ -138,6 +138,7 @@ class NewJobs:
             while digest and self._is_old_run(job.id):
                 job = replace(job, id=_named(job.id, job.id))
             while (known := self._changes.records.add(job, owner, facts)) is not None:
+                known = self._with_run(known)
                 if self._is_same(known, owner, digest, job.created):
                     return known.job, False
                 tried += 1
@@ -147,11 +148,19 @@ class NewJobs:
             raise InternalError(f"the job cannot be stored: {error.message}", hint=error.hint) from error
         return job, True
 
+    def _run(self, id_: str) -> Job | None:
+        """The stored run of this id as a job; None: there is none."""
+        runs = self._running.engines.runs
+        return runs.job(id_) if runs is not None and id_.startswith("run-") else None
+
     def _is_old_run(self, id_: str) -> bool:
         """Whether it is a stored run whose job is stored no longer."""
-        runs = self._running.engines.runs
-        is_run = id_.startswith("run-") and runs is not None and runs.job(id_) is not None
-        return is_run and self._changes.records.get(id_) is None
+        return self._run(id_) is not None and self._changes.records.get(id_) is None
+
+    def _with_run(self, known: KeptJob) -> KeptJob:
+        """A job whose process has ended, but whose run has not failed: it waits for an answer, or was resumed elsewhere."""
+        run = self._run(known.job.id) if known.is_lost else None
+        return known if run is None or run.status == "failed" else replace(known, job=run, is_lost=False)
 
     async def now(self, job: Job, mode: Mode, left: float | None) -> Job:
         """See `Background`."""
