@@ -123,7 +123,7 @@ def _silent(self: Handler, number: Any) -> None:
 
 
 def _parts(self: Handler, number: Any) -> None:
-    self.reply(200, result(number, {"content": [{"type": "text", "text": "x"}] * 200_000}))
+    self.reply(200, result(number, {"content": [{"type": "text", "text": "x"}] * 50_000}))
 
 
 def _large(kind: str, before: bytes, after: bytes = b"") -> Answer:

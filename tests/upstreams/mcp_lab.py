@@ -42,7 +42,7 @@ async def call_tool(ctx: Any, params: types.CallToolRequestParams) -> types.Call
             words = ctx.request.headers.get("idempotency-key", "none")
             return types.CallToolResult(content=[types.TextContent(type="text", text=words)])
         case "large":
-            return types.CallToolResult(content=[types.TextContent(type="text", text="x\n" * 400_000)])
+            return types.CallToolResult(content=[types.TextContent(type="text", text="x,\n" * 400_000)])
         case "steps":
             for number in range(3):
                 await ctx.session.report_progress(number, 3, f"step {number}")

@@ -144,6 +144,7 @@ class Contained:
             self._most,
             is_stream=response.headers.get("content-type", "").lower().startswith("text/event-stream"),
             is_for_library=is_for_library and response.status_code < 400,
+            is_error=response.status_code >= 400,
         )
         return response
 
@@ -202,6 +203,7 @@ class _Checked(httpx2.AsyncByteStream):
         *,
         is_stream: bool,
         is_for_library: bool,
+        is_error: bool,
     ) -> None:
         self._stream = stream
         self._note = note
@@ -209,36 +211,40 @@ class _Checked(httpx2.AsyncByteStream):
         self._most = most
         self._is_stream = is_stream
         self._is_for_library = is_for_library
+        self._is_error = is_error
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         """The bytes; the host has unpacked them. Of a JSON answer that fails there are none."""
-        values = passed = 0
         whole = bytearray()
-        """The JSON answer, or the event that is coming, of which the first `passed` bytes were passed on."""
+        """The JSON answer, or the event that is coming."""
         try:
             async for chunk in self._stream:
-                was_large, start = len(whole) > LARGE, max(len(whole) - 3, 0)
+                start = max(len(whole) - 3, 0)
                 whole += chunk
-                end = _end_of_event(whole, start, max) if self._is_stream else -1
-                values = values_in(chunk) + values if end < 0 else values_in(whole[end:])
-                self._check_size(values, len(whole) if end < 0 else 0)
                 if not self._is_stream:
                     continue
-                if end >= 0:
-                    if was_large and self._is_for_library:
-                        first = whole[: _end_of_event(whole, start, min)]
+                end = _end_of_event(whole, start, max)
+                if end < 0 and len(whole) > self._most:
+                    raise UpstreamError(
+                        f"{self._name} sent an event of more than {self._most:,} bytes", outcome="unknown"
+                    )
+                if not self._is_for_library:
+                    yield chunk
+                elif end >= 0:
+                    first = whole[: _end_of_event(whole, start, min)]
+                    if len(first) > LARGE or values_in(first) > FEW_VALUES:
                         await self._check(await asyncio.to_thread(_data_of, first))
-                    yield bytes(whole[passed:end])
-                    del whole[:end]
-                    passed = 0
-                if len(whole) <= LARGE or not self._is_for_library:
-                    yield bytes(whole[passed:])
-                    passed = len(whole)
+                    yield bytes(whole[:end])
+                del whole[: max(end, 0)]
             if not self._is_stream:
                 message = bytes(whole)
                 if self._is_for_library:
                     await self._check(message)
+                elif self._is_error and values_in(message) > FEW_VALUES:
+                    raise self._too_many()
                 yield message
+            elif self._is_for_library and len(whole) <= LARGE:
+                yield bytes(whole)
         except CallError as error:
             if error.hint and isinstance(error, OutputTooLarge):
                 error.hint = "ask for less, or raise `maxMessageBytes` in the `settings` of the upstream"
@@ -246,17 +252,12 @@ class _Checked(httpx2.AsyncByteStream):
         except httpx2.HTTPError as error:
             self._note(_lost(error, self._name))
 
-    def _check_size(self, values: int, pending: int) -> None:
-        """Raises CallError: more values than can be parsed at once, or an event that is too long."""
-        if values > FEW_VALUES:
-            raise OutputTooLarge(
-                f"{self._name} sent a message of more than {FEW_VALUES:,} values", outcome="unknown", limit=FEW_VALUES
-            )
-        if self._is_stream and pending > self._most:
-            raise UpstreamError(f"{self._name} sent an event of more than {self._most:,} bytes", outcome="unknown")
+    def _too_many(self) -> OutputTooLarge:
+        message = f"{self._name} sent a message of more than {FEW_VALUES:,} values"
+        return OutputTooLarge(message, outcome="unknown", limit=FEW_VALUES)
 
     async def _check(self, data: bytes) -> None:
-        """Raises UpstreamError: the library would not take it for a message."""
+        """Raises CallError: the library would not take it for a message, or would parse it for long."""
         try:
             value = await read_json(data)
             message_of(value)
@@ -264,6 +265,8 @@ class _Checked(httpx2.AsyncByteStream):
                 raise NotAMessage("its version is not 2.0")
         except NotAMessage as error:
             raise UpstreamError(f"{self._name} answers with what is not MCP: {error}", outcome="unknown") from None
+        if _has_many(value):
+            raise self._too_many()
 
     async def aclose(self) -> None:
         """See `httpx2.AsyncByteStream`."""
@@ -274,6 +277,19 @@ def _end_of_event(data: bytearray, start: int, choose: Callable[..., int]) -> in
     """Where an event ends after `start`: the first or the last one, as `choose` is `min` or `max`; -1: none does."""
     find = data.find if choose is min else data.rfind
     return choose((at + len(each) for each in _SEPARATORS if (at := find(each, start)) >= 0), default=-1)
+
+
+def _has_many(value: Any) -> bool:
+    """Whether it holds more values than can be parsed at once; commas in its texts are none."""
+    count, waiting = 0, [value]
+    while waiting and count <= FEW_VALUES:
+        here = waiting.pop()
+        count += 1
+        if isinstance(here, dict | list):
+            if len(here) > FEW_VALUES:
+                return True
+            waiting += here.values() if isinstance(here, dict) else here
+    return count > FEW_VALUES
 
 
 def _data_of(event: bytearray) -> bytes:
