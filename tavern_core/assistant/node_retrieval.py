@@ -235,7 +235,7 @@ class ExampleFolder:
             file = str(path)
             stamp, known = _stamp(file), self._known.get(file)
             if known is None or stamp is None or known[0] != stamp:
-                known = stamp or (0, 0, 0), _read(path)
+                known = stamp or (0, 0, 0, 0), _read(path)
             kept[file] = known
             if known[1] is not None:
                 found[path.name.removesuffix(SUFFIX)] = known[1]
@@ -245,7 +245,7 @@ class ExampleFolder:
     def _paths(self) -> list[Path]:
         stamp = _stamp(str(self._folder))
         if self._listed is None or stamp is None or self._listed[0] != stamp:
-            self._listed = stamp or (0, 0, 0), list(workflow_files(self._folder))
+            self._listed = stamp or (0, 0, 0, 0), list(workflow_files(self._folder))
         return self._listed[1]
 
 

@@ -145,7 +145,7 @@ def failures(who: str, outcome: Outcome, *, repeatable: bool = False) -> Iterato
     except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout) as error:
         raise UpstreamError(
             f"{who} cannot be reached: {_said(error)}",
-            hint="see that it runs, and that its address is right",
+            hint="check that it runs, and that its address is right",
             retryable=True,
             outcome="none",
             reason="unreachable",

@@ -45,8 +45,8 @@ _NO_NAME: Final = re.compile(r'[/\\:*?"<>|]|^\.|[. ]$|^(con|prn|aux|nul|com\d|lp
 """Names that some file system cannot store, hides, or interprets differently."""
 _SETTLED_NS: Final = 50_000_000
 """How old a change must be to differ in time from the next one, because file systems count in ticks."""
-Stamp = tuple[int, int, int]
-"""(time of the last change, size, inode) of a file."""
+Stamp = tuple[int, int, int, int]
+"""(time of the last change of the content, and of anything, size, inode) of a file."""
 PluginSources = Mapping[str, tuple[str, Any, Path | None]]
 """Id → (plugin, content or path, the plugin's folder)."""
 
@@ -343,7 +343,7 @@ def stamp_of(found: os.stat_result) -> Stamp | None:
     """The stamp of a file. None: it changed so recently that the next change may have the same time and size."""
     if 0 <= time.time_ns() - found.st_mtime_ns < _SETTLED_NS:
         return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino
 
 
 def _read(content: bytes, file: str, name: str) -> Workflow | WorkflowInvalid:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -49,40 +50,38 @@ class WorkflowToolCache:
     def __init__(self, file: Path, version: str) -> None:
         self._file = file
         self._version = version
-        self._rows: dict[str, list[Any]] | None = None
-        self._used: dict[str, list[Any]] = {}
+        self._has_changed = False
 
     def get(self, path: Path, id_: str) -> ToolFacts | None:
         """The facts of a file; None: it is new or has changed."""
-        if self._rows is None:
-            self._rows = self._stored()
-        row = self._rows.get(key := _key(path, id_))
+        row = self._rows.get(_key(path, id_))
         if row is None or (stamp := stamp_of(path)) is None or row[0] != stamp:
             return None
-        self._used[key] = row
         return ToolFacts(*row[1:])
 
     def put(self, path: Path, id_: str, stamp: list[int] | None, facts: ToolFacts) -> None:
         """Keep the facts of a file. `stamp` was taken before the file was read; None: it may still change unseen."""
         if stamp is not None:
-            self._used[_key(path, id_)] = [stamp, *facts]
+            self._rows[_key(path, id_)] = [stamp, *facts]
+            self._has_changed = True
 
     def save(self) -> None:
-        """Store what was used since the last time, if that is not what is stored; an unwritable folder is not an error."""
-        used, self._used = self._used, {}
-        if used == (self._rows or {}):
+        """Store what is new, beside what projects with the same state folder stored; an unwritable folder is not an error."""
+        if not self._has_changed:
             return
         from pydantic_core import PydanticSerializationError, to_json
 
         from tavern_core.kernel.files.atomic_file import write_atomic
 
-        self._rows = used
+        self._has_changed = False
+        self._rows = {key: row for key, row in self._rows.items() if os.path.exists(key.partition("\n")[2])}  # noqa: PTH110
         try:
-            write_atomic(self._file, to_json({"version": self._version, "files": used}).decode(), durable=False)
+            write_atomic(self._file, to_json({"version": self._version, "files": self._rows}).decode(), durable=False)
         except (StateDamaged, PydanticSerializationError, ValueError):
             return
 
-    def _stored(self) -> dict[str, list[Any]]:
+    @cached_property
+    def _rows(self) -> dict[str, list[Any]]:
         from pydantic_core import from_json
 
         from tavern_core.kernel.files.regular_file import open_regular
@@ -101,10 +100,10 @@ def stamp_of(path: Path) -> list[int] | None:
     from tavern_core.flow.workflow_files import stamp_of as settled
 
     try:
-        found = path.stat()
+        stamp = settled(path.stat())
     except (OSError, ValueError):
         return None
-    return None if settled(found) is None else [found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino]
+    return None if stamp is None else list(stamp)
 
 
 def _key(path: Path, id_: str) -> str:

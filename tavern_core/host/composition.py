@@ -334,7 +334,7 @@ def _records(base: Foundation) -> RecordStore:
 
     on_damage = base.diagnostics.of_damage(
         "earlier keys, approvals and jobs are lost",
-        hint="look what was running; a call whose key is lost would be made again",
+        hint="check what was running: a call whose key is lost would be made again",
     )
 
     def on_garbage(count: int, copy: Path) -> None:

@@ -53,7 +53,7 @@ class Diagnostics:
         """
         self.add(finding.code, finding.located, hint=finding.hint, severity=severity or finding.severity)
 
-    def of_damage(self, lost: str, hint: str = "look what was running") -> Callable[[Path, Path], None]:
+    def of_damage(self, lost: str, hint: str = "check what was running") -> Callable[[Path, Path], None]:
         """Keeps a diagnostic of a corrupt store: called with its old name and the one that it, or its copy, was given.
 
         Args:

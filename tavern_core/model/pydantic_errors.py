@@ -57,7 +57,7 @@ _IN_CONTEXT: Final = {
     "readOnly": "readOnly", "read_only": "readOnly", "idempotent": "idempotent", "destructive": "destructive",
     "requiresApproval": "requiresApproval", "requires_approval": "requiresApproval", "untrusted": "untrusted",
 }  # fmt: skip
-"""Keys of a tool that stand in its `securityContext`."""
+"""Keys of a tool that belong in its `securityContext`."""
 
 
 def explain(

@@ -111,7 +111,7 @@ def addresses_in(text: str) -> Iterator[str]:
 
 
 def links_in(text: str) -> Iterator[tuple[str, ...]]:
-    """Every address with a scheme in a text, as written, without the punctuation that ends a sentence; and a text that is one without."""
+    """Every address with a scheme in a text, as written, without the punctuation that ends a sentence; and the text itself, if it is one without a scheme."""
     if _BARE.fullmatch(text.strip()):
         yield (text.strip(),)
     for match in _ADDRESS.finditer(text):

@@ -121,7 +121,7 @@ async def test_failures_say_what_they_are(tmp_path: Path) -> None:
         assert failure(inactive) == ("UPSTREAM_ERROR", "none", "inactive")
         nowhere = await host.invoke("app:nowhere", HELLO)
         assert failure(nowhere) == ("UPSTREAM_ERROR", "none", "unreachable")
-        assert nowhere.error is not None and nowhere.error.fix == "see that it runs, and that its address is right"
+        assert nowhere.error is not None and nowhere.error.fix == "check that it runs, and that its address is right"
 
 
 @pytest.mark.parametrize(

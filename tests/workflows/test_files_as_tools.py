@@ -96,16 +96,22 @@ def test_a_call_alone_sees_what_was_written(flows: Flows) -> None:
             assert tavern.invoke_sync("workflow:echo", {f"text{at:02}": "hi"}).value == "hi"
 
 
-@pytest.mark.slow
-def test_a_start_reads_only_the_workflow_files_that_have_changed(flows: Flows, monkeypatch: pytest.MonkeyPatch) -> None:
+def opened_below(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the files that are opened there from now on."""
     opened: list[str] = []
     opens = os.open
 
     def watched(path: Any, *rest: Any, **options: Any) -> int:
-        if str(path).startswith(str(flows.folder)):
+        if str(path).startswith(str(folder)):
             opened.append(Path(path).name)
         return opens(path, *rest, **options)
 
+    monkeypatch.setattr(os, "open", watched)
+    return opened
+
+
+@pytest.mark.slow
+def test_a_start_reads_only_the_workflow_files_that_have_changed(flows: Flows, monkeypatch: pytest.MonkeyPatch) -> None:
     def start() -> tuple[list[str], list[tuple[str, str, list[str]]], list[str]]:
         opened.clear()
         with flows.open() as tavern:
@@ -117,7 +123,7 @@ def test_a_start_reads_only_the_workflow_files_that_have_changed(flows: Flows, m
         (flows.folder / f"{id_}.json").write_text(text, "utf-8")
         os.utime(flows.folder / f"{id_}.json", (1, 1))  # not just now, when it might still change unseen
 
-    monkeypatch.setattr(os, "open", watched)
+    opened = opened_below(flows.folder, monkeypatch)
     write("one", json.dumps(echo()))
     write("two", json.dumps(echo(description="")))
     write("bad", "{")
@@ -134,6 +140,48 @@ def test_a_start_reads_only_the_workflow_files_that_have_changed(flows: Flows, m
     for content in ("", "{", "[]", '{"version": 1}', stored.read_text("utf-8").replace('"Echoes."', "5")):
         stored.write_text(content, "utf-8")
         assert start()[1:] == (tools, codes)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no time of the last change of anything")
+def test_a_changed_workflow_of_the_same_size_and_time_is_another_tool(flows: Flows) -> None:
+    def write(name: str) -> None:
+        with (flows.folder / "echo.json").open("w", encoding="utf-8") as file:
+            file.write(json.dumps(echo(name)))
+        os.utime(flows.folder / "echo.json", (1, 1))
+
+    write("text")
+    with flows.open() as running:
+        assert parameters(running, "workflow:echo") == ["text"]
+        write("word")
+        assert parameters(running, "workflow:echo") == ["word"]
+    with flows.open() as tavern:
+        assert parameters(tavern, "workflow:echo") == ["word"]
+        assert tavern.invoke_sync("workflow:echo", {"word": "hi"}).value == "hi"
+
+
+def test_projects_that_share_a_state_folder_all_find_their_workflows_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(project: str) -> list[Any]:
+        settings = {"workflows": {"roots": [str(tmp_path / "projects" / project)]}}
+        with Tavern.open(settings, home=tmp_path / "home") as tavern:
+            return [spec for spec in tavern.tools.list() if spec.kind == "workflow"]
+
+    for project in ("one", "two"):
+        (folder := tmp_path / "projects" / project).mkdir(parents=True)
+        (folder / "echo.json").write_text(json.dumps(echo(project)), "utf-8")
+        os.utime(folder / "echo.json", (1, 1))
+    first = [start("one"), start("two")]
+    assert [list(spec.input_schema["properties"]) for [spec] in first] == [["one"], ["two"]]
+
+    opened = opened_below(tmp_path / "projects", monkeypatch)
+    assert [start("one"), start("two")] == first
+    assert opened == []
+
+    (tmp_path / "projects" / "one" / "echo.json").rename(tmp_path / "projects" / "one" / "again.json")
+    assert [spec.id for spec in start("one")] == ["workflow:again"]
+    stored = json.loads((tmp_path / "home" / "cache" / "workflow-tools.json").read_text("utf-8"))["files"]
+    assert sorted(Path(key.partition("\n")[2]).name for key in stored) == ["again.json", "echo.json"]
 
 
 def test_a_workflow_that_is_renamed_or_deleted_is_no_tool_any_more(flows: Flows) -> None:

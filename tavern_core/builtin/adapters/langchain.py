@@ -174,7 +174,7 @@ def _tools_in(thing: Any, written: str, left_out: dict[str, str]) -> Iterator[An
 
 
 def _tools_of_list(things: Sequence[Any], written: str, left_out: dict[str, str]) -> list[Any]:
-    """The tools in a list; what is none costs the others nothing. Raises UpstreamError: there is nothing else in it."""
+    """The tools in a list; what is not a tool does not affect the others. Raises UpstreamError: there is nothing else in it."""
     found: list[Any] = []
     wrong: dict[str, UpstreamError] = {}
     for index, thing in enumerate(things[:MAX_TOOLS]):

@@ -278,7 +278,7 @@ def fingerprint(call: ToolCall, spec: ToolSpec) -> str:
 
 
 def definition_of(spec: ToolSpec) -> str:
-    """What names the tool as it is defined: everything but where that is."""
+    """What identifies the definition of the tool: everything but where that is."""
     data = spec.to_json()
     del data["source"]
     return hashlib.sha256(json.dumps(data, sort_keys=True, default=str).encode()).hexdigest()[:32]

@@ -187,9 +187,7 @@ class Idempotency:
 
     def _let_dead_expire(self) -> None:
         """End the keys of calls whose process has died, even if no call uses them again."""
-        if (
-            self._is_closing and not self._records.is_quick
-        ):  # closing does not wait for a slow store: the next process does it
+        if self._is_closing and not self._records.is_quick:  # the next process does it: closing waits for no slow store
             return
         until, alive = time.time() + self._seconds, {self._process: True}
         for record in self._records.list(KIND, states=(RUNNING,), most=_MOST_ENDED):

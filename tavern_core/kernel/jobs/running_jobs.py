@@ -213,7 +213,7 @@ class RunningJobs:
             self._end_with(running, result.replace(job=running.id), status)
 
     def _end_with(self, running: RunningJob, result: ToolResult, status: JobStatus) -> None:
-        """What came of a job is stored, unless the job is another process's, or left to be resumed."""
+        """The outcome of a job is stored, unless the job is another process's, or left to be resumed."""
         if (
             running.point and result.error is not None and result.error.outcome == "none"
         ):  # what it began goes on elsewhere

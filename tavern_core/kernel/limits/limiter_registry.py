@@ -328,7 +328,7 @@ class LimitTable:
     # For people ----------------------------------------------------------------------------------------------------------
 
     def of_callers(self) -> list[tuple[str, ToolLimits]]:
-        """(where it stands, limits) of each entry of `limits.callers`."""
+        """(where it is, limits) of each entry of `limits.callers`."""
         return [(f"limits.callers.{key}", limits) for key, limits in self._callers.items()]
 
     def breakers(self) -> dict[str, CircuitBreaker]:

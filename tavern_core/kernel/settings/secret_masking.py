@@ -41,7 +41,7 @@ _EVERYDAY: Final = words_of(
     api_token sample secret secrets testing token unused username x-oauth-basic
     """
 )
-"""What stands in place of a secret where people develop, and in ordinary text."""
+"""Words that development setups use in place of a secret, and that occur in ordinary text."""
 _redact: Final = compile_redactor()
 
 
@@ -122,7 +122,7 @@ def _parts(credentials: str) -> list[str]:
     except ValueError:
         return [credentials]
     user, colon, password = both.partition(":")
-    # A key alone stands in the place of the user or of the password; beside it is nothing, one sign, or a word (`api_token`).
+    # A key alone is in the place of the user or of the password; beside it is nothing, one sign, or a word (`api_token`).
     is_key = len(password) < 2 or _KEY.fullmatch(user) is not None
     return [credentials, both, password, *([user] if is_key else [])] if colon else [credentials]
 

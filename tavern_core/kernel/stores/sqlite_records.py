@@ -60,7 +60,7 @@ _OF_KIND: Final = "kind = ? AND kind != 'answer'"
 _ANSWERS: Final = "kind = ?"
 """Answers have no index, which each keyed call would have to keep: they are listed every ten minutes, by reading all."""
 _GARBAGE: Final = "kind GLOB '*[^ -~]*' OR (kind = 'answer' AND key GLOB '*[^0-9a-f]*')"
-"""Records that nobody would find again, because their names are damaged: those of answers are hexadecimal."""
+"""Records that could not be found again, because their names are damaged: those of answers are hexadecimal."""
 _LONGEST_PERIOD_S: Final = 7 * 86_400.0
 """Of a rate that another process may count here; this one knows its own."""
 _FORGET_USES: Final = (

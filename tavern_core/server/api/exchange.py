@@ -80,7 +80,7 @@ class Exchange:
         return self.connection.query_params
 
     def number(self, name: str, default: int, most: int) -> int:
-        """A whole number of the query. Raises RequestFailed: it is none, or not from 1 to `most` (USAGE)."""
+        """A whole number of the query. Raises RequestFailed: it is not one, or not from 1 to `most` (USAGE)."""
         text = self.query.get(name)
         if text is None:
             return default

@@ -107,7 +107,7 @@ class Calls:
             if job:
                 try:
                     result = await self._waited(job, holder, talk)
-                except InputRequired:  # the job waits for what the client brings with its next request
+                except InputRequired:  # the job waits for what the client sends with its next request
                     return self._asked(talk.open, Round(_known(talk), job=job))
         if result.status == "input_required" and result.error is not None:
             return self._needs_input(ctx, holder, talk, result)
@@ -148,7 +148,7 @@ class Calls:
         return await self._tavern.invoke_from("mcp", tool, arguments, context=holder.context(), idempotency_key=key)
 
     async def _waited(self, job: str, holder: Token, talk: Live | Replayed) -> ToolResult:
-        """What came of a job for which the client waits. Raises InputRequired, as `Tasks.waited`."""
+        """The outcome of a job for which the client waits. Raises InputRequired, as `Tasks.waited`."""
         try:
             return await self._tasks.waited(job, holder, talk)
         except JobNotFound as error:  # it ended too long ago

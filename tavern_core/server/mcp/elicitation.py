@@ -156,7 +156,7 @@ class Replayed(_Talk):
 
     Args:
         known: key → answer of earlier rounds, which we sealed.
-        responses: key → what the client brings now.
+        responses: key → what the client sends now.
     """
 
     def __init__(

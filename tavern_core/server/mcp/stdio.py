@@ -70,7 +70,7 @@ class _Lines:
 
 
 class _Requests:
-    """Where the library reads messages. It drops a line that is none; here its sender gets an error, and does not wait for ever."""
+    """Where the library reads messages. It drops a line that is not a message; here its sender gets an error and does not wait for ever."""
 
     def __init__(self, stream: BinaryIO, lines: _Lines, most: int, drain_s: float) -> None:
         self._stream = stream

@@ -86,7 +86,7 @@ class Tasks:
         return {"resultType": "task", **_task(self._tavern.jobs.find(job_id))}
 
     async def waited(self, job_id: str, holder: Token, talk: Live | Replayed) -> ToolResult:
-        """What comes of a job, for a client that waits; how far it is, when that takes too long, or the client cannot answer.
+        """The outcome of a job, for a client that waits; its progress, if that takes too long or the client cannot answer.
 
         Raises:
             InputRequired: a client of the 2026 era is asked by ending its call; `talk.open` has the questions (INPUT_REQUIRED).

@@ -191,7 +191,8 @@ def _origin(url: httpx2.URL) -> tuple[str, str, int | None]:
 class _Checked(httpx2.AsyncByteStream):
     """The body of an answer: an error in the middle ends it, and so do more values than can be parsed at once.
 
-    The library writes what is no message into an error, as a whole and more than once. So it gets no JSON answer and no large event that is none.
+    The library writes what is not a message into an error, as a whole and more than once. So it gets no JSON answer and no large event
+    that is not one.
     """
 
     def __init__(

@@ -54,7 +54,7 @@ async def pages(ask: Ask, key: str) -> AsyncIterator[tuple[dict[str, Any], list[
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """The outcome of a list."""
+    """The tools that a server lists, and why some are left out."""
 
     tools: tuple[UpstreamTool, ...]
     left_out: Mapping[str, str]
