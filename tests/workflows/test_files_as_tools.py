@@ -142,7 +142,6 @@ def test_a_start_reads_only_the_workflow_files_that_have_changed(flows: Flows, m
         assert start()[1:] == (tools, codes)
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="no time of the last change of anything")
 def test_a_changed_workflow_of_the_same_size_and_time_is_another_tool(flows: Flows) -> None:
     def write(name: str) -> None:
         with (flows.folder / "echo.json").open("w", encoding="utf-8") as file:
