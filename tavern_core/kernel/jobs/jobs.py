@@ -235,9 +235,8 @@ class Jobs(Mapping[str, Job]):
         if kept.is_lost and (runs := self._engines.runs) is not None and runs.job(id) is not None:
             if not runs.cancel(id):
                 return False
-            if (
-                run := runs.job(id)
-            ) is not None and not run.is_over:  # it was resumed, and its process ends it in a moment
+            run = runs.job(id)
+            if run is not None and not run.is_over:  # it was resumed, and its process ends it in a moment
                 return True
         has_run = job.status == "input_required" and not kept.facts.get("approval")
         error = CANCELLED if has_run else NEVER_RAN
