@@ -315,6 +315,30 @@ def test_a_file_that_cannot_be_opened_stays_where_it_is(tmp_path: Path) -> None:
     assert tmp_path.exists()
 
 
+@pytest.mark.parametrize("which", ["first", "last"])
+def test_a_damaged_index_or_name_of_a_job_costs_no_other_record(which: str, tmp_path: Path) -> None:
+    path = tmp_path / "state.sqlite"
+    store = SqliteRecords(path)
+    for number in range(60):
+        store.add(record(f"job-{number:03}x"))
+        store.add(record(f"{number:032x}", kind="answer"))
+    store.close()
+    content = path.read_bytes()
+    at = content.find(b"job-030x") if which == "first" else content.rfind(b"job-030x")
+    path.write_bytes(content[:at] + b"job-030y" + content[at + 8 :])
+    renamed, copies = [], []
+    store = SqliteRecords(
+        path, lambda path, aside: renamed.append(aside), lambda count, copy: copies.append((count, copy.name))
+    )
+    assert len(store.list("answer", most=100)) == len(store.list("job", most=100)) == 60
+    store.close()
+    assert (renamed, copies) == ([], [(0, "state.sqlite.damaged")])
+    again = SqliteRecords(path, on_garbage=lambda count, copy: copies.append((count, copy.name)))
+    assert again.get("job", "job-031x") is not None
+    again.close()
+    assert len(copies) == 1
+
+
 def test_a_wrong_question_is_no_damage_of_the_store(tmp_path: Path) -> None:
     store = SqliteRecords(tmp_path / "state.sqlite")
     with pytest.raises(OverflowError):

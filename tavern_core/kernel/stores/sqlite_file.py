@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import sqlite3
 
 OnDamage = Callable[[Path, Path], None]
+OnRepair = Callable[[Path], None]
 LOCK_S: Final = 10.0
 """How long a statement waits for other processes."""
 
@@ -189,7 +190,22 @@ def _log_checksum(data: bytes, head: bytes, before: bytes) -> bytes:
     return first.to_bytes(4, "big") + second.to_bytes(4, "big")
 
 
-def _make_current(db: sqlite3.Connection, schema: str, version: int, *, is_cache: bool, is_checked: bool) -> bool:
+def _is_whole(db: sqlite3.Connection, path: Path, on_repair: OnRepair) -> bool:
+    """Whether a file is sound. Where only its indexes are not, they are made anew from the tables, and a copy of it is kept."""
+    if (wrong := _flaws(db)) and all(" index " in flaw for flaw in wrong):
+        on_repair(copied_aside(path, db))
+        db.execute("REINDEX")
+        wrong = _flaws(db)
+    return not wrong
+
+
+def _flaws(db: sqlite3.Connection) -> list[str]:
+    return [flaw for (flaw,) in db.execute("PRAGMA integrity_check") if flaw != "ok"]
+
+
+def _make_current(
+    db: sqlite3.Connection, path: Path, schema: str, version: int, *, is_cache: bool, on_repair: OnRepair | None
+) -> bool:
     """Create the tables where they are missing; True: a newer version wrote the file. Raises sqlite3.DatabaseError: it is damaged."""
     db.execute("PRAGMA journal_mode = WAL")
     db.execute("PRAGMA synchronous = NORMAL")
@@ -197,8 +213,8 @@ def _make_current(db: sqlite3.Connection, schema: str, version: int, *, is_cache
     if found > version and not is_cache:
         return True
     is_usable = found in (0, version) or not is_cache
-    if is_checked and found == version:
-        is_usable = db.execute("PRAGMA integrity_check(1)").fetchone() == ("ok",)
+    if on_repair is not None and found == version:
+        is_usable = _is_whole(db, path, on_repair)
     if found == version and not is_cache:
         is_usable = is_usable and _columns_of(schema) <= _columns(db)
     if not is_usable:
@@ -235,9 +251,9 @@ def connect(
     version: int = 1,
     *,
     is_cache: bool = False,
-    is_checked: bool = False,
     autocommit: bool = False,
     on_damage: OnDamage = lambda path, aside: None,
+    on_repair: OnRepair | None = None,
 ) -> sqlite3.Connection:
     """Open a database for all threads, and create its tables; a corrupt file is renamed and replaced.
 
@@ -247,8 +263,8 @@ def connect(
         schema: statements that create the tables, separated by semicolons.
         version: of the schema, from 1.
         is_cache: its content can be made again, so a file of another version is replaced instead of refused.
-        is_checked: look for damage in the whole file.
         on_damage: called for a file that was renamed or copied: its old name and its new one.
+        on_repair: look for damage in the whole file; called with the copy of one whose indexes alone were damaged.
 
     Raises:
         StateDamaged: a newer version wrote it (STATE_DAMAGED).
@@ -265,7 +281,7 @@ def connect(
         try:
             if (log := _keep_damaged_log(db, path)) is not None:
                 on_damage(path.with_name(path.name + "-wal"), log)
-            if _make_current(db, schema, version, is_cache=is_cache, is_checked=is_checked):
+            if _make_current(db, path, schema, version, is_cache=is_cache, on_repair=on_repair):
                 text, hint = f"{path} was written by a newer version", "update this host, or use another TAVERN_HOME"
                 raise StateDamaged(text, hint=hint, path=str(path))
             with contextlib.suppress(OSError):

@@ -79,7 +79,8 @@ class SqliteRecords:
     Args:
         path: of the file; created, with its folder, at first use.
         on_damage: called for a renamed corrupt file: its old name and its new one.
-        on_garbage: called for records that were removed because their names were damaged: how many, and the copy of the file.
+        on_garbage: called with the number of records that were removed because their names were damaged, and the copy of the
+            file; 0: the names or states of records were damaged in a way that leaves them usable.
     """
 
     is_quick = True
@@ -247,7 +248,10 @@ class SqliteRecords:
     def _opened(self) -> sqlite3.Connection:
         if self._db is None:
             self._inode = inode_of(self._path)
-            db = connect(self._path, _SCHEMA, is_checked=True, autocommit=True, on_damage=self._on_damage)
+            db = connect(
+                self._path, _SCHEMA, autocommit=True, on_damage=self._on_damage,
+                on_repair=lambda copy: self._on_garbage(0, copy),
+            )  # fmt: skip
             db.execute(_NEWEST)
             db.execute("PRAGMA wal_autocheckpoint = 0")
             db.execute(f"PRAGMA cache_size = -{_CACHE_KB}")
