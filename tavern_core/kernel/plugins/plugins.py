@@ -39,6 +39,8 @@ class Plugins(Mapping[str, PluginStatus]):
         self._states = states
         self._off = set(states.disabled())
         """Those of which `catch_up` knows that the operator switched them off."""
+        self._on_again: set[str] = set()
+        """Those that were switched off, and whose files were not read since another process switched them on."""
         self._outdated: set[str] = set()
         """Those about whose newer files another process has decided."""
         self._quarantine = quarantine
@@ -111,10 +113,13 @@ class Plugins(Mapping[str, PluginStatus]):
 
     async def catch_up(self) -> bool:
         """Let decisions take effect that other processes have written; False: a plugin is being changed, so try again."""
+        off = set(self._states.disabled())
+        self._on_again = (self._on_again | (self._off - off)) - off
+        self._off = off
+        await self._read_what_is_on_again()
         records = [record for record in self._lifecycle.records.values() if not record.candidate.fixed_id]
         inactive = {record.name for record in records if not record.active}
         others = self._reconciler.judge_again()  # first: what is activated from now on has the rights of now
-        off = self._states.disabled()
         newer = await asyncio.to_thread(self._reconciler.decided_anew)  # looks through each tool of changed upstreams
         self._outdated |= newer
 
@@ -131,9 +136,19 @@ class Plugins(Mapping[str, PluginStatus]):
         await self._lifecycle.resume(self._reconciler.starts_with_host)
         return all(are_done)
 
+    async def _read_what_is_on_again(self) -> None:
+        """Read plugins again that were switched off, before they can be used: their code may have changed meanwhile."""
+        for name in sorted(self._on_again):
+            record = self._lifecycle.records.get(name)
+            if record is None or not (record.active or self._lifecycle.is_changing(name)):
+                self._on_again.discard(name)
+                if record is not None:
+                    with suppress(PluginError):  # the record says why, or it no longer exists
+                        await self._renewed(record)
+
     async def _caught_up(self, record: Record, *, is_off: bool, has_other_rights: bool) -> None:
-        is_on_again, is_outdated = record.name in self._off and not is_off, record.name in self._outdated
-        (self._off.add if is_off else self._off.discard)(record.name)
+        is_on_again, is_outdated = record.name in self._on_again, record.name in self._outdated
+        self._on_again.discard(record.name)
         self._outdated.discard(record.name)
         if is_off and record.active:
             record.paused = False
@@ -142,8 +157,9 @@ class Plugins(Mapping[str, PluginStatus]):
             await self._lifecycle.announce(record)
             return
         with suppress(PluginError):  # the record says why, or it no longer exists
-            if record.active and has_other_rights:
-                await self._reconciler.decided(record, partial(self._read_again, record) if is_outdated else None)
+            if record.active and (has_other_rights or is_on_again):
+                read_again = partial(self._read_again, record) if is_outdated or is_on_again else None
+                await self._reconciler.decided(record, read_again)
             elif not record.active and (is_on_again or is_outdated):
                 await self._renewed(record)
 
@@ -158,6 +174,7 @@ class Plugins(Mapping[str, PluginStatus]):
         record = self._own(name)
         record.candidate.end_pause()
         self._states.enable(name)
+        self._off.discard(name)
         self._reconciler.forget_failures(name)
         record.broken = None
         record = await self._renewed(record)
