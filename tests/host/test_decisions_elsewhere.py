@@ -211,12 +211,14 @@ def test_a_decision_about_newer_files_of_a_plugin_is_applied_to_these(home: Home
             assert looked(host) == "seen"
         manifest = MANIFEST.replace('"1"', '"2"').replace("read:fs", "write:fs")
         (home.folder / "plugins" / "pen" / "plugin.yaml").write_text(manifest, encoding="utf-8")
-        code = CODE.replace("read:fs", "write:fs").replace("seen", "new")
+        code = CODE.replace("read:fs", "write:fs").replace(
+            "seen", "new code"
+        )  # of another size: Python's bytecode goes by that
         (home.folder / "plugins" / "pen" / "__init__.py").write_text(code, encoding="utf-8")
         home.types("grant", "pen", "write:fs")
         until(lambda: host.plugins["pen"].version == "2" and host.plugins["pen"].granted == {"write:fs"})
         until(lambda: looked(host) != "POLICY_DENIED")  # it may be about to start again
-        assert looked(host) == "new"
+        assert looked(host) == "new code"
 
 
 def test_a_decision_reads_no_other_plugin_again_that_is_switched_off(home: Home) -> None:
