@@ -149,7 +149,7 @@ def listed(tavern: Tavern) -> dict[str, float]:
     asked = {
         "status": {"status": "failed"},
         "tool": {"tool": "bench:add_3"},
-        "a tool without jobs": {"tool": "bench:add"},
+        "a tool without jobs": {"tool": "bench:none"},
     }
     return {by: _listing(tavern, choice) for by, choice in asked.items()}
 
@@ -160,7 +160,7 @@ def _listing(tavern: Tavern, choice: dict[str, str]) -> float:
         began = time.perf_counter()
         found = tavern.jobs.list(**choice)
         times.append((time.perf_counter() - began) * 1e3)
-        assert len(found) == (0 if choice.get("tool") == "bench:add" else 100)
+        assert len(found) == (0 if choice.get("tool") == "bench:none" else 100)
     return statistics.median(times)
 
 
