@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -49,6 +51,13 @@ def opener(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         opened.clear()
     for store in opened:
         store.close()
+
+
+def together(*work: Callable[[], object]) -> None:
+    """Do all of this at once, and raise what one of them raises."""
+    with ThreadPoolExecutor(len(work)) as threads:
+        for done in [threads.submit(each) for each in work]:
+            done.result()
 
 
 def record(key: str, kind: str = "job", **changes: object) -> Record:
@@ -191,17 +200,61 @@ def test_a_store_to_which_two_write_all_the_time_does_not_fill_the_disk(tmp_path
         store = SqliteRecords(path)
         for number in range(3_000):
             store.add(record(f"{name}-{number}", data="x" * 4_000))
-        sizes.append(path.with_name("state.sqlite-wal").stat().st_size)
+            sizes.append(path.with_name("state.sqlite-wal").stat().st_size)
         both_done.wait()
         store.close()
 
-    threads = [threading.Thread(target=write, args=(name,)) for name in "ab"]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    together(lambda: write("a"), lambda: write("b"))
     assert max(sizes) < 48_000_000  # all that was written takes twice as much
-    assert len(sizes) == 2
+    begun_anew = [size for before, size in itertools.pairwise(sizes) if size < before / 2]
+    assert begun_anew  # what was moved into the file takes no place any more
+
+
+CREATES = """
+import os, sys, time
+from pathlib import Path
+from tavern_core.contract.stores import Record
+from tavern_core.kernel.stores.sqlite_records import SqliteRecords
+
+for path in sys.stdin:
+    SqliteRecords(Path(path.strip())).add(Record("job", str(os.getpid()), "ann", "running", "{}", time.time()))
+    print("created", flush=True)
+"""
+
+
+def test_a_write_waits_until_another_process_has_written(tmp_path: Path) -> None:
+    path = tmp_path / "state.sqlite"
+    store = SqliteRecords(path)
+    store.add(record("a"))
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other, ThreadPoolExecutor(2) as threads:
+        other.execute("BEGIN IMMEDIATE")
+        added = threads.submit(store.add, record("b"))
+        with pytest.raises(TimeoutError):
+            added.result(0.02)
+        other.execute("COMMIT")
+        assert added.result() is None
+        other.execute("BEGIN IMMEDIATE")
+        taken = threads.submit(store.take, "calls", 5, 60.0, time.time())
+        with pytest.raises(TimeoutError):
+            taken.result(0.02)
+        other.execute("COMMIT")
+        assert taken.result() == 0.0
+    store.close()
+
+
+@pytest.mark.slow
+def test_a_store_can_be_created_by_several_processes_at_once(tmp_path: Path) -> None:
+    with contextlib.ExitStack() as running:
+        processes = [running.enter_context(start(CREATES)) for _ in range(4)]
+        for attempt in range(40):
+            path = tmp_path / str(attempt) / "state.sqlite"
+            for process in processes:
+                process.stdin.write(f"{path}\n")
+                process.stdin.flush()
+            assert [process.stdout.readline() for process in processes] == ["created\n"] * 4
+            store = SqliteRecords(path)
+            assert len(store.list("job")) == 4
+            store.close()
 
 
 @pytest.mark.slow

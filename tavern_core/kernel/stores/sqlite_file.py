@@ -207,7 +207,9 @@ def _make_current(
     db: sqlite3.Connection, path: Path, schema: str, version: int, *, is_cache: bool, on_repair: OnRepair | None
 ) -> bool:
     """Create the tables where they are missing; True: a newer version wrote the file. Raises sqlite3.DatabaseError: it is damaged."""
-    db.execute("PRAGMA journal_mode = WAL")
+    if db.execute("PRAGMA journal_mode").fetchone() != ("wal",):
+        with locked(path):  # of two processes that do this at once, SQLite would refuse one without waiting
+            db.execute("PRAGMA journal_mode = WAL")
     db.execute("PRAGMA synchronous = NORMAL")
     (found,) = db.execute("PRAGMA user_version").fetchone()
     if found > version and not is_cache:
@@ -315,6 +317,13 @@ def is_damaged(error: Exception, *, is_cache: bool = False) -> bool:
     code = getattr(error, "sqlite_errorcode", None)
     broken = (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT, *((sqlite3.SQLITE_ERROR,) if is_cache else ()))
     return code is not None and code & 0xFF in broken
+
+
+def is_busy(error: Exception) -> bool:
+    """True when another process holds the lock that a statement needs."""
+    import sqlite3
+
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
 
 
 def inode_of(path: Path) -> int:

@@ -22,7 +22,15 @@ from tavern_core.errors import StateDamaged
 from tavern_core.kernel.files.atomic_file import PRIVATE_FILE, make_private_folder, state_errors
 from tavern_core.kernel.files.file_lock import take_at_once
 from tavern_core.kernel.stores.memory_records import wait_for
-from tavern_core.kernel.stores.sqlite_file import LOCK_S, connect, copied_aside, inode_of, is_damaged, put_aside
+from tavern_core.kernel.stores.sqlite_file import (
+    LOCK_S,
+    connect,
+    copied_aside,
+    inode_of,
+    is_busy,
+    is_damaged,
+    put_aside,
+)
 
 if TYPE_CHECKING:
     import sqlite3
@@ -34,6 +42,8 @@ _LONGEST_LOG: Final = 16_000_000
 """Bytes of the write-ahead log before they go into the file, which waits for the disk: four times SQLite's own."""
 _MEASURE_EVERY: Final = 128
 """Writes after which the write-ahead log is measured."""
+_PAUSE_S: Final = 0.0002
+"""How long what another process holds up waits before it is tried again."""
 _CHECKPOINT_S: Final = 0.5
 """How long a checkpoint waits for other processes; the next one may have more luck."""
 _CACHE_KB: Final = 8_000
@@ -71,6 +81,23 @@ _REPLACE: Final = (
     " WHERE kind = ? AND key = ? AND version = ?"
 )
 _Row = tuple[str, str, str, str, str, float, float, int, int]
+
+
+def _execute(on: sqlite3.Connection | sqlite3.Cursor, statement: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
+    """Execute a statement; wait for other processes, at most `LOCK_S`.
+
+    SQLite's own pauses grow to a tenth of a second. A process that writes all the time takes the lock again within
+    microseconds, so the others would hardly ever find it free.
+    """
+    end = 0.0
+    while True:
+        try:
+            return on.execute(statement, values)
+        except Exception as error:
+            if not is_busy(error) or 0 < end < time.monotonic():
+                raise
+            end = end or time.monotonic() + LOCK_S
+            time.sleep(_PAUSE_S)
 
 
 class SqliteRecords:
@@ -167,7 +194,7 @@ class SqliteRecords:
         self._longest_s = max(self._longest_s, seconds)
         self._taken += 1
         with self._open() as db:
-            db.execute("BEGIN IMMEDIATE")
+            _execute(db, "BEGIN IMMEDIATE")
             try:
                 if self._taken % _PURGE_EVERY == 1:
                     db.execute(_FORGET_USES, (now - 2 * self._longest_s,))
@@ -218,7 +245,7 @@ class SqliteRecords:
             try:
                 if (cursor := self._cursor) is None:
                     cursor = self._cursor = self._opened().cursor()
-                count = cursor.execute(statement, values).rowcount
+                count = _execute(cursor, statement, values).rowcount
                 self._written += 1
                 if self._written % _MEASURE_EVERY == 0:
                     self._shorten_log()
@@ -231,7 +258,7 @@ class SqliteRecords:
             try:
                 db = self._db or self._opened()
                 try:
-                    return db.execute(statement, values).fetchall()
+                    return _execute(db, statement, values).fetchall()
                 except Exception as error:
                     if "decode" not in str(error):
                         raise
@@ -239,7 +266,7 @@ class SqliteRecords:
                         _any_text  # a damaged row, which is reported as such; all others cost nothing more
                     )
                     try:
-                        return db.execute(statement, values).fetchall()
+                        return _execute(db, statement, values).fetchall()
                     finally:
                         db.text_factory = str
             except Exception as error:
@@ -254,11 +281,13 @@ class SqliteRecords:
             )  # fmt: skip
             db.execute(_NEWEST)
             db.execute("PRAGMA wal_autocheckpoint = 0")
+            db.execute("PRAGMA journal_size_limit = 0").fetchone()  # a log that is begun anew is a short file again
             db.execute(f"PRAGMA cache_size = -{_CACHE_KB}")
+            db.execute("PRAGMA busy_timeout = 0")  # `_execute` waits
             self._db, self._inode = db, inode_of(self._path)
-            if db.execute(f"SELECT 1 FROM records WHERE {_GARBAGE} LIMIT 1").fetchone() is not None:
+            if _execute(db, f"SELECT 1 FROM records WHERE {_GARBAGE} LIMIT 1").fetchone() is not None:
                 copy = copied_aside(self._path, db)
-                self._on_garbage(db.execute(f"DELETE FROM records WHERE {_GARBAGE}").rowcount, copy)
+                self._on_garbage(_execute(db, f"DELETE FROM records WHERE {_GARBAGE}").rowcount, copy)
         return self._db
 
     def _shorten_log(self) -> None:
@@ -269,14 +298,13 @@ class SqliteRecords:
         """
         import sqlite3
 
-        db = self._opened()
+        db, end = self._opened(), time.monotonic() + _CHECKPOINT_S
         with contextlib.suppress(OSError, sqlite3.OperationalError):  # no harm: the log is as good as the file
-            if os.stat(self._log).st_size > _LONGEST_LOG:  # noqa: PTH116 - a Path costs as much as the call
-                db.execute(f"PRAGMA busy_timeout = {_CHECKPOINT_S * 1000:.0f}")
-                try:
-                    db.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
-                finally:
-                    db.execute(f"PRAGMA busy_timeout = {LOCK_S * 1000:.0f}")
+            while os.stat(self._log).st_size > _LONGEST_LOG:  # noqa: PTH116 - a Path costs as much as the call
+                (is_held_up, *_) = db.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
+                if not is_held_up or time.monotonic() > end:
+                    return
+                time.sleep(_PAUSE_S)
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
