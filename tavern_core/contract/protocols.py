@@ -68,7 +68,17 @@ class RunJobs(Protocol):
 
     def job(self, run_id: str) -> Job | None: ...
 
-    def list(self, statuses: Collection[str], most: int) -> Sequence[Job]: ...
+    def list(
+        self, statuses: Collection[str], tools: Collection[str], owner: tuple[str, str] | None, most: int
+    ) -> Sequence[Job]:
+        """The stored runs, newest first.
+
+        Args:
+            statuses: only in one of these; empty: in any.
+            tools: only calls of one of these ids; empty: of any.
+            owner: only those of this (principal, user); None: of all.
+        """
+        ...
 
     def cancel(self, run_id: str) -> bool: ...
 

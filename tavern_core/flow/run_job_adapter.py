@@ -6,6 +6,7 @@ import builtins
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from tavern_core.errors import RunNotFound, StateDamaged
@@ -40,11 +41,20 @@ class RunsAsJobs:
             return None if kept is None else self._of(kept)
         return None
 
-    def list(self, statuses: Collection[str], most: int) -> builtins.list[Job]:
-        """The stored runs, newest first."""
+    def list(
+        self, statuses: Collection[str], tools: Collection[str], owner: tuple[str, str] | None, most: int
+    ) -> builtins.list[Job]:
+        """See `RunJobs`."""
+        from tavern_core.flow.engine.sqlite_run_store import MOST_RUNS
+
         with suppress(StateDamaged):
-            found = map(self._of, self._workflows.kept(most=max(most, 500)))
-            return [job for job in found if not statuses or job.status in statuses][:most]
+            kept = (run for run in self._workflows.kept(most=2 * MOST_RUNS) if owner is None or _is_of(run, owner))
+            fitting = (
+                job
+                for job in map(self._of, kept)
+                if (not statuses or job.status in statuses) and (not tools or job.tool in tools)
+            )
+            return [*islice(fitting, most)]
         return []
 
     def cancel(self, run_id: str) -> bool:
@@ -119,6 +129,10 @@ class RunsAsJobs:
             poll_ms=self._config.poll_ms,
             ttl_ms=self._config.ttl_ms,
         )
+
+
+def _is_of(kept: KeptRun, owner: tuple[str, str]) -> bool:
+    return kept.caller is not None and _who(kept) == owner
 
 
 def _who(kept: KeptRun) -> tuple[str, str]:

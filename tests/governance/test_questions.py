@@ -15,6 +15,7 @@ import pytest
 
 from tavern_core import CallContext, NodeContext, Out, Plugin, Question, Tavern, ToolContext, hookimpl, node, tool
 from tavern_core.errors import InputInvalid, StateDamaged, UsageError
+from tavern_core.flow.engine import sqlite_run_store
 from tavern_core.kernel.calls.elicitation import conversation, misfit
 from tests.forked_programs import ForkedProgram, run_forked
 from tests.governance import redis_server
@@ -571,3 +572,31 @@ def test_a_run_that_was_answered_and_resumed_has_its_output_whatever_text_it_is(
     with opened() as tavern:
         assert tavern.jobs.find(run).status == "completed"
         assert tavern.jobs.result(run).value == {"text": f"{output}!"}
+
+
+@pytest.mark.anyio
+async def test_later_runs_of_others_neither_hide_nor_push_out_a_run_that_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @node("t:Odd")
+    async def odd(ctx: NodeContext) -> Out(text=str):  # type: ignore[valid-type]
+        return await ctx.ask("?", TEXT)
+
+    class Nodes:
+        @hookimpl
+        def tavern_register_nodes(self) -> Any:
+            return [odd]
+
+    monkeypatch.setattr(sqlite_run_store, "MOST_RUNS", 3)
+    me, others = CallContext(principal="user:me"), CallContext(principal="user:others")
+    async with Tavern.open({}, home=tmp_path, plugins=[Plugin(Nodes(), name="t")]) as tavern:
+        waiting = await tavern.workflows.start({"nodes": [{"id": "a", "type": "t:Odd"}]}, context=me)
+        waiting.leave()
+        await waiting
+        for _ in range(5):
+            await tavern.workflows.run({"nodes": [{"id": "b", "type": "core:Text"}]}, context=others)
+    async with Tavern.open({}, home=tmp_path, plugins=[Plugin(Nodes(), name="t")]) as tavern:
+        assert len(tavern.jobs.list(context=others)) == 3
+        [found] = tavern.jobs.list(context=me, most=1)
+        assert (found.id, found.status) == (waiting.id, "input_required")
+        assert tavern.jobs.list(tool="workflow", status="input_required", most=1) == (found,)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     import sqlite3
 
 MOST_RUNS: Final = 500
-"""Maximum number of stored runs; the oldest are removed first."""
+"""Maximum number of stored runs that have ended, and of those that have not; the oldest are removed first."""
 MOST_BYTES: Final = 1_000_000_000
 """Maximum bytes of the outputs of all stored runs."""
 MOST_RECORD: Final = 32_000_000
@@ -237,13 +237,17 @@ class RunStore:
     def tidy(self) -> None:
         """Remove the oldest runs beyond `MOST_RUNS` and `MOST_BYTES`, except running ones.
 
-        A process that has neither read nor stored a run removes nothing. Raises as `begin`.
+        Ended ones never push out those that can still go on, for example when their question is answered: the two are counted
+        apart. A process that has neither read nor stored a run removes nothing. Raises as `begin`.
         """
         if not self._file.is_open:
             return
         with self._file.open() as db, db:
+            rows = db.execute("SELECT id, state FROM runs ORDER BY started DESC").fetchall()
+            ended = [run for run, state in rows if state in _ENDED]
+            unfinished = [run for run, state in rows if state not in _ENDED]
             old, total = [], 0
-            for at, (run,) in enumerate(db.execute("SELECT id FROM runs ORDER BY started DESC").fetchall()):
+            for at, run in (*enumerate(unfinished), *enumerate(ended)):
                 total += journal.size(self._folder, run)
                 if at and (at >= MOST_RUNS or total > MOST_BYTES) and not self.is_going_on(run):
                     old.append(run)

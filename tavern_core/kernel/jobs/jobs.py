@@ -98,15 +98,13 @@ class Jobs(Mapping[str, Job]):
         check_most(most)
         check_caller(context)
         wanted = _statuses(status, tool)
-        owner, named = None if context is None else owner_of(context), spellings(tool)
-        kept_jobs = self._records.list(owner, wanted, most, named if tool else ())
+        owner, named = None if context is None else owner_of(context), spellings(tool) if tool else ()
+        kept_jobs = self._records.list(owner, wanted, most, named)
         found = {kept.job.id: self._seen(kept) for kept in kept_jobs}
         if self._engines.runs is not None:
-            for job in self._engines.runs.list(wanted, most):
-                if job.id in found or (tool and job.tool not in named):
-                    continue
-                if context is None or self._engines.runs.owner(job.id) == (context.principal, context.user_id):
-                    found[job.id] = job
+            caller = None if context is None else (context.principal, context.user_id)
+            for job in self._engines.runs.list(wanted, named, caller, most):
+                found.setdefault(job.id, job)
         listed = [job for job in found.values() if not wanted or job.status in wanted]
         return tuple(sorted(listed, key=lambda job: job.created, reverse=True)[:most])
 
