@@ -94,7 +94,7 @@ def locked(path: Path, seconds: float = DEFAULT_SECONDS) -> Iterator[None]:
         with state_errors(beside, "lock"):
             free = take(descriptor, seconds)
         if not free:
-            raise _not_free(path, seconds)
+            raise not_free(path, seconds)
         try:
             yield
         finally:
@@ -109,7 +109,7 @@ async def locked_async(path: Path, seconds: float = DEFAULT_SECONDS) -> AsyncIte
         with state_errors(beside, "lock"):
             while not take_at_once(descriptor):
                 if time.monotonic() > end:
-                    raise _not_free(path, seconds)
+                    raise not_free(path, seconds)
                 await asyncio.sleep(_LONGEST_PAUSE)
         try:
             yield
@@ -130,7 +130,8 @@ def _opened(path: Path) -> Iterator[tuple[int, Path]]:
         os.close(descriptor)
 
 
-def _not_free(path: Path, seconds: float) -> StateDamaged:
+def not_free(path: Path, seconds: float) -> StateDamaged:
+    """The error of a file that another process kept locked for `seconds`."""
     return StateDamaged(
         f"{path} has been locked by another process for {seconds:g} seconds",
         hint="wait for it to end, or end it; the lock ends with the process that holds it",

@@ -68,6 +68,8 @@ class Index:
         self._opened: sqlite3.Connection | None = None
         self._process = 0
         """Which one opened it."""
+        self._inode = 0
+        """Of the file that is open."""
 
     def search(self, query: str, most: int) -> list[Row]:
         """The passages that fit best, best first; equal scores by path and place."""
@@ -136,8 +138,8 @@ class Index:
                             hint="free some disk space, and check that the folder is writable",
                             path=str(self._file),
                         ) from error
-                    self._close()
-                    put_aside(self._file)
+                    put_aside(self._file, self._inode, self._opened)
+                    self._opened = None
                 else:
                     break
             yield db, findings
@@ -146,7 +148,7 @@ class Index:
         import sqlite3
 
         try:
-            db = connect(self._file, _SCHEMA, _VERSION, is_cache=True, autocommit=True)
+            db, self._inode = connect(self._file, _SCHEMA, _VERSION, is_cache=True, autocommit=True)
             db.execute(f"PRAGMA busy_timeout = {_WAIT_MS}")
             self._process = os.getpid()
             return db

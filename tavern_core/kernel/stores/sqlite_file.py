@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from tavern_core.errors import StateDamaged, UsageError
 from tavern_core.kernel.execution.portal import COPIED_HINT, copied
 from tavern_core.kernel.files.atomic_file import PRIVATE_FILE, make_private_folder
-from tavern_core.kernel.files.file_lock import locked
+from tavern_core.kernel.files.file_lock import locked, not_free
 
 if TYPE_CHECKING:
     import sqlite3
@@ -57,6 +57,8 @@ class SqliteFile:
         """Which one opened it."""
         self._lock = threading.Lock()
         self._db: sqlite3.Connection | None = None
+        self._inode = 0
+        """Of the file that is open."""
 
     @property
     def is_open(self) -> bool:
@@ -78,18 +80,16 @@ class SqliteFile:
             try:
                 if self._db is None:
                     self._process = os.getpid()
-                    self._db = connect(self.path, self._schema, is_cache=self._is_cache, on_damage=self._on_damage)
+                    self._db, self._inode = connect(
+                        self.path, self._schema, is_cache=self._is_cache, on_damage=self._on_damage
+                    )
                 yield self._db
-            except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
-                hint = "free some disk space, and see that the folder can be written"
+            except (sqlite3.DatabaseError, UnicodeDecodeError, OSError) as error:
+                db = self._db
                 if is_damaged(error, is_cache=self._is_cache):
-                    aside, self._db = put_aside(self.path, self._db), None
-                    self._on_damage(self.path, aside)
-                    hint = f"it was renamed to {aside.name}, and the store starts empty"
-                raise StateDamaged(f"{self.path}: {error}", hint=hint, path=str(self.path)) from error
-            except OSError as error:
-                raise StateDamaged(
-                    f"{self.path}: {error}", hint="see that the folder can be written", path=str(self.path)
+                    self._db = None
+                raise state_error(
+                    error, self.path, self._inode, db, is_cache=self._is_cache, on_damage=self._on_damage
                 ) from error
 
     def close(self) -> None:
@@ -193,9 +193,11 @@ def _log_checksum(data: bytes, head: bytes, before: bytes) -> bytes:
 def _is_whole(db: sqlite3.Connection, path: Path, on_repair: OnRepair) -> bool:
     """Whether a file is sound. Where only its indexes are not, they are made anew from the tables, and a copy of it is kept."""
     if (wrong := _flaws(db)) and all(" index " in flaw for flaw in wrong):
-        on_repair(copied_aside(path, db))
-        db.execute("REINDEX")
-        wrong = _flaws(db)
+        with locked(path):
+            if wrong := _flaws(db):  # no other process was faster
+                on_repair(copied_aside(path, db))
+                db.execute("REINDEX")
+                wrong = _flaws(db)
     return not wrong
 
 
@@ -207,9 +209,6 @@ def _make_current(
     db: sqlite3.Connection, path: Path, schema: str, version: int, *, is_cache: bool, on_repair: OnRepair | None
 ) -> bool:
     """Create the tables where they are missing; True: a newer version wrote the file. Raises sqlite3.DatabaseError: it is damaged."""
-    if db.execute("PRAGMA journal_mode").fetchone() != ("wal",):
-        with locked(path):  # of two processes that do this at once, SQLite would refuse one without waiting
-            db.execute("PRAGMA journal_mode = WAL")
     db.execute("PRAGMA synchronous = NORMAL")
     (found,) = db.execute("PRAGMA user_version").fetchone()
     if found > version and not is_cache:
@@ -256,7 +255,7 @@ def connect(
     autocommit: bool = False,
     on_damage: OnDamage = lambda path, aside: None,
     on_repair: OnRepair | None = None,
-) -> sqlite3.Connection:
+) -> tuple[sqlite3.Connection, int]:
     """Open a database for all threads, and create its tables; a corrupt file is renamed and replaced.
 
     A write-ahead log that is damaged is copied; what comes before the damaged place is used.
@@ -268,6 +267,9 @@ def connect(
         on_damage: called for a file that was renamed or copied: its old name and its new one.
         on_repair: look for damage in the whole file; called with the copy of one whose indexes alone were damaged.
 
+    Returns:
+        the connection, and the inode of the file.
+
     Raises:
         StateDamaged: a newer version wrote it (STATE_DAMAGED).
         sqlite3.DatabaseError, OSError: it cannot be opened.
@@ -276,11 +278,16 @@ def connect(
 
     make_private_folder(path.parent)
     for is_second in (False, True):
-        inode = inode_of(path)
-        db = sqlite3.connect(
-            path, timeout=LOCK_S, check_same_thread=False, isolation_level=None if autocommit else "DEFERRED"
-        )
+        db, inode = None, 0
         try:
+            # `put_aside` renames three files: without the lock, this could open some that belong to different databases. And of
+            # two processes that change the journal at once, SQLite would refuse one without waiting.
+            with locked(path):
+                db = sqlite3.connect(
+                    path, timeout=LOCK_S, check_same_thread=False, isolation_level=None if autocommit else "DEFERRED"
+                )
+                inode = inode_of(path)
+                db.execute("PRAGMA journal_mode = WAL")
             if (log := _keep_damaged_log(db, path)) is not None:
                 on_damage(path.with_name(path.name + "-wal"), log)
             if _make_current(db, path, schema, version, is_cache=is_cache, on_repair=on_repair):
@@ -288,21 +295,21 @@ def connect(
                 raise StateDamaged(text, hint=hint, path=str(path))
             with contextlib.suppress(OSError):
                 path.chmod(PRIVATE_FILE)
-            return db
-        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
-            is_corrupt = is_damaged(error) or any(word in str(error) for word in ("malformed", "decode"))
-            if is_corrupt and not is_second and inode == inode_of(path):  # else another process was faster
-                on_damage(path, put_aside(path, db))
-            db.close()
+            return db, inode
+        except BaseException as error:
+            is_corrupt = is_damaged(error) or (
+                isinstance(error, sqlite3.DatabaseError) and any(word in str(error) for word in ("malformed", "decode"))
+            )
+            if is_corrupt and not is_second and (aside := put_aside(path, inode, db)) is not None:
+                on_damage(path, aside)
+            if db is not None:
+                db.close()
             if is_second or not is_corrupt:
                 raise
-        except BaseException:
-            db.close()
-            raise
     raise AssertionError("unreachable")
 
 
-def is_damaged(error: Exception, *, is_cache: bool = False) -> bool:
+def is_damaged(error: BaseException, *, is_cache: bool = False) -> bool:
     """True when the file itself is broken; a lock, a full disk or a missing right is no reason to put it aside.
 
     A UnicodeDecodeError comes from SQLite's message about a broken schema, which quotes it.
@@ -353,21 +360,49 @@ def _free_name(path: Path) -> Path:
     return kept
 
 
-def put_aside(path: Path, db: sqlite3.Connection | None = None) -> Path:
+def put_aside(path: Path, inode: int, db: sqlite3.Connection | None = None) -> Path | None:
     """Rename the file and SQLite's side files, which would corrupt the next one; returns its new path. Earlier ones are kept.
 
     Args:
+        inode: of the corrupt file; if there is another one now, another process was faster, and nothing is renamed (None).
         db: a connection to it, which is closed; the write-ahead log that this removes is kept, too.
     """
-    aside = _free_name(path)
-    if db is not None:
-        log, kept = (one.with_name(one.name + "-wal") for one in (path, aside))
-        with contextlib.suppress(OSError):
-            kept.hardlink_to(log)
-        db.close()
-        if kept.exists():
-            log.unlink(missing_ok=True)
-    for ending in ("", "-wal", "-shm"):
-        with contextlib.suppress(FileNotFoundError):
-            path.with_name(path.name + ending).replace(aside.with_name(aside.name + ending))
-    return aside
+    with locked(path):
+        if inode != inode_of(path):
+            if db is not None:
+                db.close()
+            return None
+        aside = _free_name(path)
+        if db is not None:
+            log, kept = (one.with_name(one.name + "-wal") for one in (path, aside))
+            with contextlib.suppress(OSError):
+                kept.hardlink_to(log)
+            db.close()
+            if kept.exists():
+                log.unlink(missing_ok=True)
+        for ending in ("", "-wal", "-shm"):
+            with contextlib.suppress(FileNotFoundError):
+                path.with_name(path.name + ending).replace(aside.with_name(aside.name + ending))
+        return aside
+
+
+def state_error(
+    error: Exception,
+    path: Path,
+    inode: int,
+    db: sqlite3.Connection | None,
+    *,
+    is_cache: bool = False,
+    on_damage: OnDamage,
+) -> StateDamaged:
+    """The error of a database in the words of the host. A corrupt file is put aside, and `db`, the connection to it, closed."""
+    if is_busy(error):
+        return not_free(path, LOCK_S)
+    hint = "free some disk space, and see that the folder can be written"
+    if is_damaged(error, is_cache=is_cache):
+        if (aside := put_aside(path, inode, db)) is not None:
+            on_damage(path, aside)
+            hint = f"it was renamed to {aside.name}, and a new one was started: its content is lost"
+        else:
+            hint = "another process has renamed it and started a new one: its content is lost"
+    return StateDamaged(f"{path}: {error}", hint=hint, path=str(path))

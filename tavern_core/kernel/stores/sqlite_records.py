@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tavern_core.contract.stores import DAMAGED, Record
-from tavern_core.errors import StateDamaged
 from tavern_core.kernel.files.atomic_file import PRIVATE_FILE, make_private_folder, state_errors
-from tavern_core.kernel.files.file_lock import take_at_once
+from tavern_core.kernel.files.file_lock import locked, take_at_once
 from tavern_core.kernel.stores.memory_records import wait_for
 from tavern_core.kernel.stores.sqlite_file import (
     LOCK_S,
@@ -29,7 +28,7 @@ from tavern_core.kernel.stores.sqlite_file import (
     inode_of,
     is_busy,
     is_damaged,
-    put_aside,
+    state_error,
 )
 
 if TYPE_CHECKING:
@@ -274,8 +273,7 @@ class SqliteRecords:
 
     def _opened(self) -> sqlite3.Connection:
         if self._db is None:
-            self._inode = inode_of(self._path)
-            db = connect(
+            db, inode = connect(
                 self._path, _SCHEMA, autocommit=True, on_damage=self._on_damage,
                 on_repair=lambda copy: self._on_garbage(0, copy),
             )  # fmt: skip
@@ -284,10 +282,12 @@ class SqliteRecords:
             db.execute("PRAGMA journal_size_limit = 0").fetchone()  # a log that is begun anew is a short file again
             db.execute(f"PRAGMA cache_size = -{_CACHE_KB}")
             db.execute("PRAGMA busy_timeout = 0")  # `_execute` waits
-            self._db, self._inode = db, inode_of(self._path)
-            if _execute(db, f"SELECT 1 FROM records WHERE {_GARBAGE} LIMIT 1").fetchone() is not None:
-                copy = copied_aside(self._path, db)
-                self._on_garbage(_execute(db, f"DELETE FROM records WHERE {_GARBAGE}").rowcount, copy)
+            self._db, self._inode = db, inode
+            if _has_garbage(db):
+                with locked(self._path):
+                    if _has_garbage(db):  # no other process was faster
+                        copy = copied_aside(self._path, db)
+                        self._on_garbage(_execute(db, f"DELETE FROM records WHERE {_GARBAGE}").rowcount, copy)
         return self._db
 
     def _shorten_log(self) -> None:
@@ -320,18 +320,10 @@ class SqliteRecords:
 
         if not isinstance(error, sqlite3.Error | OSError | UnicodeDecodeError):
             return error
-        hint = "free some disk space, and see that the folder can be written"
+        db = self._db
         if is_damaged(error):
-            db, self._db, self._cursor = self._db, None, None
-            if self._inode != inode_of(self._path):
-                if db is not None:
-                    db.close()
-                hint = "another process has renamed it and started a new one: its content is lost"
-                return StateDamaged(f"{self._path}: {error}", hint=hint, path=str(self._path))
-            aside = put_aside(self._path, db)
-            self._on_damage(self._path, aside)
-            hint = f"it was renamed to {aside.name}, and a new one was started: its content is lost"
-        return StateDamaged(f"{self._path}: {error}", hint=hint, path=str(self._path))
+            self._db = self._cursor = None
+        return state_error(error, self._path, self._inode, db, on_damage=self._on_damage)
 
 
 class Presence:
@@ -389,6 +381,10 @@ class Presence:
         """Close the database for all users in this process."""
         for process in list(self._held):
             self.leave(process)
+
+
+def _has_garbage(db: sqlite3.Connection) -> bool:
+    return _execute(db, f"SELECT 1 FROM records WHERE {_GARBAGE} LIMIT 1").fetchone() is not None
 
 
 def _any_text(text: bytes) -> str:
