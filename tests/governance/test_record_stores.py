@@ -392,6 +392,70 @@ def test_a_damaged_index_or_name_of_a_job_costs_no_other_record(which: str, tmp_
     assert len(copies) == 1
 
 
+OPENS = """
+import sys
+from pathlib import Path
+from tavern_core.kernel.stores.sqlite_records import SqliteRecords
+
+for path in sys.stdin:
+    store = SqliteRecords(Path(path.strip()))
+    print(len(store.list("job")), len(store.list("answer")), flush=True)
+    store.close()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("before", "after", "left"),
+    [
+        (b"job-030x", b"job-030y", "60 60\n"),
+        (b"%032x" % 59, b"%031x~" % 3, "60 59\n"),
+        (b"SQLite format 3", b"this is no store", "0 0\n"),
+    ],
+)
+def test_processes_that_open_a_corrupt_file_at_once_repair_or_rename_it_once(
+    before: bytes, after: bytes, left: str, tmp_path: Path
+) -> None:
+    with contextlib.ExitStack() as running:
+        processes = [running.enter_context(start(OPENS)) for _ in range(4)]
+        for attempt in range(10):
+            path = tmp_path / str(attempt) / "state.sqlite"
+            store = SqliteRecords(path)
+            for number in range(60):
+                store.add(record(f"job-{number:03}x"))
+                store.add(record(f"{number:032x}", kind="answer"))
+            store.close()
+            path.write_bytes(path.read_bytes().replace(before, after, 1))
+            for process in processes:
+                process.stdin.write(f"{path}\n")
+                process.stdin.flush()
+            assert [process.stdout.readline() for process in processes] == [left] * 4
+            assert len([one for one in path.parent.glob("*.damaged*") if not one.name.endswith(("-wal", "-shm"))]) == 1
+
+
+@pytest.mark.slow
+def test_a_store_that_stays_locked_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "state.sqlite"
+    store = SqliteRecords(path)
+    store.add(record("a"))
+
+    def refused(use: Callable[[], object]) -> None:
+        with pytest.raises(StateDamaged, match="has been locked by another process for 10 seconds"):
+            use()
+
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        second = SqliteRecords(path)
+        together(
+            lambda: refused(lambda: store.add(record("b"))),
+            lambda: refused(lambda: second.take("calls", 5, 60.0, time.time())),
+        )
+    assert store.add(record("b")) is None
+    assert second.take("calls", 5, 60.0, time.time()) == 0.0
+    store.close()
+    second.close()
+
+
 def test_a_wrong_question_is_no_damage_of_the_store(tmp_path: Path) -> None:
     store = SqliteRecords(tmp_path / "state.sqlite")
     with pytest.raises(OverflowError):
