@@ -71,8 +71,8 @@ class Connections:
         self._base = lifecycle.tables.base
         self._granted = granted
         self._sessions: dict[str, dict[str, Session]] = {}
-        self._in_process: dict[str, dict[str, Connection]] = {}
-        """Upstream → credential → connection of an adapter that runs in this process."""
+        self._in_process: dict[str, dict[str, tuple[Adapter, Connection]]] = {}
+        """Upstream → credential → an adapter that runs in this process, and the connection that it opened."""
         self._fitting: dict[str, Adapter] = {}
         """Upstream → the adapter of its kind, where that takes its target."""
         self._judged: dict[str, tuple[Record, Standing, Candidate]] = {}
@@ -166,8 +166,10 @@ class Connections:
         """
         self._need(entry)
         local = self._in_process.get(entry.name)
-        if local is not None and (connection := local.get(credential_of(entry, context))) is not None:
-            return await work(connection)
+        if local is not None and (held := local.get(credential_of(entry, context))) is not None:
+            opener, connection = held
+            if opener is self._lifecycle.tables.contributions.get("adapters", entry.config.kind):
+                return await work(connection)
         adapter = await self.adapter(entry)
         if getattr(adapter, "in_process", False):
             return await work(await self._local(entry, adapter, credential_of(entry, context)))
@@ -313,12 +315,13 @@ class Connections:
         """Close the connections to these upstreams; none named: to all, for good."""
         self._are_closed = self._are_closed or not names
         chosen = names or tuple({*self._sessions, *self._in_process})
-        local = [one for name in chosen for one in self._in_process.pop(name, {}).values()]
+        local = [one for name in chosen for _, one in self._in_process.pop(name, {}).values()]
         sessions = [s for name in chosen for s in self._sessions.pop(name, {}).values()]
         if sessions:
             await self.on_loop(_closed(sessions))
         for connection in local:
-            await connection.close()
+            with suppress(Exception, SystemExit):
+                await connection.close()
 
     async def adapter(self, entry: Entry) -> Adapter:
         """The adapter of an upstream's kind, its plugin activated.
@@ -444,17 +447,21 @@ class Connections:
         return facility
 
     async def _local(self, entry: Entry, adapter: Adapter, credential: str) -> Connection:
-        if (connection := self._in_process.get(entry.name, {}).get(credential)) is None:
+        held = self._in_process.get(entry.name, {}).get(credential)
+        if held is not None and held[0] is not adapter:  # opened by code that was replaced meanwhile
+            await self.close(entry.name)
+            held = None
+        if held is None:
             try:
                 opened = await self._opened(entry, credential, adapter)
             except (TavernError, asyncio.CancelledError):
                 raise
             except BaseException as error:
                 raise _failed(entry, error) from error
-            connection = self._in_process.setdefault(entry.name, {}).setdefault(credential, opened)
-            if connection is not opened:  # another first call was faster
+            held = self._in_process.setdefault(entry.name, {}).setdefault(credential, (adapter, opened))
+            if held[1] is not opened:  # another first call was faster
                 await opened.close()
-        return connection
+        return held[1]
 
     async def _opened(self, entry: Entry, credential: str, adapter: Adapter) -> Connection:
         if self._are_closed:

@@ -135,6 +135,11 @@ def test_a_connection_that_cannot_be_closed_does_not_keep_the_host_open(error: B
         assert host.invoke_sync("toy:echo", {"x": 1}).ok
 
 
+def test_neither_does_one_of_an_adapter_in_this_process(tmp_path: Path) -> None:
+    with host_with(adapter(connection(close=ValueError("no luck")), in_process=True), tmp_path) as host:
+        assert host.invoke_sync("toy:echo", {"x": 1}).ok
+
+
 def deaf(begun: threading.Semaphore) -> Any:
     """An adapter whose calls swallow their cancellation; each releases `begun`."""
 

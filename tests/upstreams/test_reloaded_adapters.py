@@ -1,0 +1,101 @@
+"""After the plugin of an adapter was stopped or started again, calls use the adapter as it is now."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from tavern_core import Tavern, ToolResult
+
+MANIFEST = """\
+name: near
+version: "1"
+adapters: [near]
+"""
+CODE = """
+from pathlib import Path
+
+from tavern_core import hookimpl
+from tavern_core.contract.adapters import Listing, UpstreamTool
+
+
+class Connection:
+    async def list_tools(self, etag=""):
+        return Listing([UpstreamTool("age", "How old the code is.", {"type": "object", "properties": {}})])
+
+    async def invoke(self, tool, arguments, call):
+        return "old"
+
+    async def check(self):
+        pass
+
+    async def close(self):
+        with Path(__file__).with_name("closed.txt").open("a") as closed:
+            closed.write("old ")
+        raise ValueError("it cannot be closed")
+
+
+class Near:
+    settings = {"type": "object", "additionalProperties": False}
+    targets = frozenset({"url"})
+    in_process = IN_PROCESS
+
+    async def connect(self, upstream):
+        return Connection()
+
+
+@hookimpl
+def tavern_register_adapters(ctx):
+    return {"near": Near()}
+"""
+Change = Callable[[Tavern], Awaitable[object]]
+
+
+async def disabled_and_enabled(host: Tavern) -> None:
+    await host.plugins.disable("near")
+    await host.plugins.enable("near")
+
+
+STARTED_AGAIN: dict[str, Change] = {
+    "reloaded": lambda host: host.plugins.reload("near"),
+    "disabled and enabled": disabled_and_enabled,
+}
+
+
+async def changed(tmp_path: Path, is_in_process: bool, change: Change) -> tuple[ToolResult, ToolResult]:
+    """The answers of the tool before and after its code and the state of its plugin changed."""
+    folder = tmp_path / "plugins" / "near"
+    folder.mkdir(parents=True)
+    (folder / "plugin.yaml").write_text(MANIFEST)
+    code = CODE.replace("IN_PROCESS", str(is_in_process))
+    (folder / "__init__.py").write_text(code)
+    config = {
+        "plugins": {"roots": [str(tmp_path / "plugins")], "entryPoints": False},
+        "upstreams": {"up": {"kind": "near", "url": "http://127.0.0.1:9"}},
+    }
+    async with Tavern.open(config, home=tmp_path / "home") as host:
+        await host.plugins.grant("up", all_requested=True)
+        before = await host.invoke("up:age")
+        (folder / "__init__.py").write_text(code.replace('"old"', '"renewed"').replace("old ", "renewed "))
+        await change(host)
+        return before, await host.invoke("up:age")
+
+
+@pytest.mark.parametrize("is_in_process", [True, False])
+@pytest.mark.parametrize("case", STARTED_AGAIN)
+def test_calls_run_the_new_code_and_the_old_connection_is_closed(
+    case: str, is_in_process: bool, tmp_path: Path
+) -> None:
+    before, after = asyncio.run(changed(tmp_path, is_in_process, STARTED_AGAIN[case]))
+    assert (before.value, after.value) == ("old", "renewed")
+    assert (tmp_path / "plugins" / "near" / "closed.txt").read_text() == "old renewed "
+
+
+@pytest.mark.parametrize("is_in_process", [True, False])
+def test_calls_run_no_code_of_a_disabled_plugin(is_in_process: bool, tmp_path: Path) -> None:
+    before, after = asyncio.run(changed(tmp_path, is_in_process, lambda host: host.plugins.disable("near")))
+    assert before.value == "old" and after.error is not None
+    assert "plugin near, which is disabled" in after.error.message and after.error.fix == "tavern plugins enable near"
