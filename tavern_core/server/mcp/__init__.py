@@ -38,7 +38,7 @@ def asgi_app(tavern: Tavern, *, path: str = "/mcp", hosts: Sequence[str] = (), o
 
 
 async def serve_stdio(tavern: Tavern, holder: Token, output: TextIO | None = None) -> None:
-    """Serve one client over stdin and stdout until it goes away.
+    """Serve one client over stdin and stdout until it goes away. SIGTERM cancels its calls and raises SystemExit.
 
     Args:
         tavern: an open host.

@@ -21,6 +21,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_REQUEST, PARSE_ERROR, JSONRPCNotification, JSONRPCRequest, jsonrpc_message_adapter
 from pydantic import ValidationError
 
+from tavern_core.kernel.execution.threads import ThreadPool
 from tavern_core.server.mcp.service import Pages, Service
 
 if TYPE_CHECKING:
@@ -41,16 +42,18 @@ _CANCELLED: Final = "notifications/cancelled"
 class _Lines:
     """Where the library writes messages, one a line: pages of lists are put in here."""
 
-    def __init__(self, stream: TextIO, pages: Pages) -> None:
-        self._stream = stream.buffer
+    def __init__(self, stream: TextIO, pages: Pages, threads: ThreadPool) -> None:
+        stream.flush()
+        self._stream = getattr(stream.buffer, "raw", stream.buffer)  # without a lock that a client which reads nothing would hold
         self._pages = pages
+        self._threads = threads
         self.unanswered: set[int | str] = set()
         """Ids of the requests that have no answer yet."""
         self._answered = anyio.Event()
 
     async def write(self, text: str) -> None:
         line = text.encode("utf-8", "surrogatepass")
-        await anyio.to_thread.run_sync(self._write, self._pages.put_in(line))
+        await asyncio.wrap_future(self._threads.submit(self._write, self._pages.put_in(line)))
         if (found := _ANSWER.match(text)) is not None:
             self.unanswered.discard(json.loads(found[1]))
             answered, self._answered = self._answered, anyio.Event()
@@ -62,19 +65,21 @@ class _Lines:
             await self._answered.wait()
 
     async def flush(self) -> None:
-        pass  # each line is flushed where it is written
+        pass  # nothing is kept in a buffer
 
     def _write(self, line: bytes) -> None:
-        self._stream.write(line)
-        self._stream.flush()
+        left = memoryview(line)
+        while left:
+            left = left[self._stream.write(left) or 0 :]
 
 
 class _Requests:
     """Where the library reads messages. It drops a line that is not a message; here its sender gets an error and does not wait for ever."""
 
-    def __init__(self, stream: BinaryIO, lines: _Lines, most: int, drain_s: float) -> None:
+    def __init__(self, stream: BinaryIO, lines: _Lines, threads: ThreadPool, most: int, drain_s: float) -> None:
         self._stream = stream
         self._lines = lines
+        self._threads = threads
         self._most = most
         self._drain_s = drain_s
 
@@ -98,13 +103,13 @@ class _Requests:
                     return line
             if answer is not None:
                 return answer
-        with anyio.move_on_after(self._drain_s) as waiting, _on_sigterm(waiting.cancel):
+        with anyio.move_on_after(self._drain_s):
             await self._lines.drained()  # what was piped into the program is answered
         raise StopAsyncIteration
 
     async def _piece(self) -> bytes:
         """The next line, or so much of it as a request may have."""
-        return await anyio.to_thread.run_sync(self._stream.readline, self._most + 1)
+        return await asyncio.wrap_future(self._threads.submit(self._stream.readline, self._most + 1))
 
     async def _too_long(self, line: str) -> str | None:
         """As `_refused`, with the beginning of a line that is too long."""
@@ -153,8 +158,7 @@ def _error(request_id: Any, code: int, message: str) -> str:
 
 @contextmanager
 def _on_sigterm(end: Callable[[], object]) -> Iterator[None]:
-    """While the context is open, SIGTERM calls `end`: a client sends it that has closed its side and waits no longer. The calls that
-    still run are cancelled then, and the host is closed."""
+    """While the context is open, SIGTERM calls `end`, unless the program has a handler of its own."""
     is_free = sys.platform != "win32" and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     if not is_free or threading.current_thread() is not threading.main_thread():
         yield
@@ -203,8 +207,27 @@ async def serve(tavern: Tavern, holder: Token, output: TextIO | None) -> None:
 
     server = service.server(lifespan)
     server.middleware.append(while_valid)
-    lines = _Lines(output or sys.stdout, service.pages)
-    with _own_stdin() as stdin:
-        requests = _Requests(stdin, lines, tavern.config.mcp.body_bytes, tavern.config.limits.drain_ms / 1000)
-        async with stdio_server(cast(Any, requests), cast(Any, lines)) as (reading, writing):
-            await server.run(reading, writing, server.create_initialization_options())
+    # Daemon threads: neither a client that sends nothing nor one that reads nothing keeps the process from ending.
+    threads = ThreadPool(2, "tavern-mcp-stdio")
+    lines = _Lines(output or sys.stdout, service.pages, threads)
+    limits = tavern.config.limits
+    task, terminated = asyncio.current_task(), asyncio.Event()
+    assert task is not None
+
+    def end() -> None:
+        terminated.set()
+        task.cancel()
+
+    with _on_sigterm(end), _own_stdin() as stdin:
+        requests = _Requests(stdin, lines, threads, tavern.config.mcp.body_bytes, limits.drain_ms / 1000)
+        try:
+            async with stdio_server(cast(Any, requests), cast(Any, lines)) as (reading, writing):
+                await server.run(reading, writing, server.create_initialization_options())
+        except (asyncio.CancelledError, BaseExceptionGroup) as error:
+            if terminated.is_set():
+                raise SystemExit(128 + signal.SIGTERM) from None  # the program closes the host
+            if task.cancelling():  # the library may report that no one took the last message
+                raise asyncio.CancelledError from error
+            raise
+        finally:
+            threads.close()
