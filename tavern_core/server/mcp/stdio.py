@@ -44,7 +44,8 @@ class _Lines:
 
     def __init__(self, stream: TextIO, pages: Pages, threads: ThreadPool) -> None:
         stream.flush()
-        self._stream = getattr(stream.buffer, "raw", stream.buffer)  # without a lock that a client which reads nothing would hold
+        # Without a buffer: its lock would be held as long as the client reads nothing.
+        self._stream = getattr(stream.buffer, "raw", stream.buffer)
         self._pages = pages
         self._threads = threads
         self.unanswered: set[int | str] = set()
