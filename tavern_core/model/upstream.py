@@ -39,6 +39,13 @@ INSTALLERS: Final = frozenset({"uvx", "uv", "npx", "npm", "pnpx", "pnpm", "yarn"
 FULL_TRUST: Final = "process:host"
 """The permission to run code of an upstream with the rights of the host itself."""
 _LONGEST_ENTRY: Final = 200
+_NEEDS: Final[Mapping[str, tuple[str, str, str]]] = {
+    "headers": ("headers", "url", "delete it; a command reads secrets from `environment`"),
+    "certificate": ("certificate", "url", "delete it"),
+    "idempotency_header": ("idempotencyHeader", "url", "delete it: only requests to a `url` have headers"),
+    "environment": ("environment", "command", "delete it; a `url` gets secrets in `headers`"),
+}
+"""Attribute of an entry → its key, the target without which it has no effect, and the repair."""
 _HEADER: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}\Z")
 
 
@@ -201,7 +208,20 @@ class UpstreamConfig(FilePart):
             raise refused("`origins` are those beside the one of `url`", "delete them, or write `url`")
         if self.permissions and not self.command:
             raise refused("`permissions` are those of a command in its sandbox", "delete them")
+        if named:
+            self._refuse_useless(named[0])
         return self
+
+    def _refuse_useless(self, target: str) -> None:
+        """Raises what `refused` makes: the entry says something that has no effect on what it names."""
+        for attribute, (key, needed, hint) in _NEEDS.items():
+            if needed == target:
+                continue
+            if getattr(self, attribute):
+                raise refused(f"`{key}` has no effect without `{needed}`", hint, key)
+            for caller, own in self.credentials.items():
+                if getattr(own, attribute, None):
+                    raise refused(f"`{key}` of {caller} has no effect without `{needed}`", hint, "credentials")
 
     @property
     def needs_full_trust(self) -> bool:

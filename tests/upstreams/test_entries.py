@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tavern_core import Plugin, Tavern
-from tavern_core.errors import ConfigInvalid, PolicyDenied
+from tavern_core.errors import ConfigInvalid, PolicyDenied, UpstreamError
 from tests.upstreams.toy import System, opened
 
 WRONG: dict[str, tuple[str, str, str]] = {
@@ -58,6 +58,41 @@ WRONG: dict[str, tuple[str, str, str]] = {
         "{kind: mcp, url: http://a.example, tools: {t: {readOnl: true}}}",
         "unknown key",
         "readOnly",
+    ),
+    "headers of a command": (
+        "{kind: mcp, command: [x], headers: {X-Key: k}}",
+        "`headers` has no effect without `url`",
+        "delete it; a command reads secrets from `environment`",
+    ),
+    "headers of a package": (
+        "{kind: langchain, package: x, headers: {X-Key: k}}",
+        "`headers` has no effect without `url`",
+        "delete it",
+    ),
+    "headers of a command in credentials": (
+        "{kind: mcp, command: [x], credentials: {'user:ann': {headers: {X-Key: k}}}}",
+        "`headers` of user:ann has no effect without `url`",
+        "delete it",
+    ),
+    "a certificate of a command": (
+        "{kind: mcp, command: [x], certificate: {cert: {$file: a}, key: {$file: b}}}",
+        "`certificate` has no effect without `url`",
+        "delete it",
+    ),
+    "an idempotency header of a command": (
+        "{kind: mcp, command: [x], idempotencyHeader: Idempotency-Key}",
+        "`idempotencyHeader` has no effect without `url`",
+        "only requests to a `url` have headers",
+    ),
+    "an idempotency header of a folder": (
+        "{kind: toy, folder: x, idempotencyHeader: Idempotency-Key}",
+        "`idempotencyHeader` has no effect without `url`",
+        "delete it",
+    ),
+    "variables of an address": (
+        "{kind: mcp, url: http://a.example, environment: {KEY: k}}",
+        "`environment` has no effect without `command`",
+        "a `url` gets secrets in `headers`",
     ),
     "a reserved namespace": (
         "{kind: mcp, url: http://a.example, namespace: core}",
@@ -232,3 +267,14 @@ def test_an_upstream_shadows_no_plugin(tmp_path: Path) -> None:
     assert status.state == "failed" and "namespace" in status.reason
     with opened(system, tmp_path, config=config, namespace="other", granted=False) as host:
         assert host.upstreams["toy"].plugin == "other"
+
+
+@pytest.mark.parametrize("key", ["scope", "clientId", "clientSecret", "clientMetadataUrl", "redirectPort"])
+def test_a_command_has_no_settings_of_a_login(key: str, tmp_path: Path) -> None:
+    setting = 8080 if key == "redirectPort" else "x"
+    entry = {"kind": "mcp", "command": ["mcp-server-time"], "settings": {key: setting}}
+    with Tavern.open({"upstreams": {"clock": entry}}, home=tmp_path) as host:
+        host.grant("clock", all_requested=True)
+        with pytest.raises(UpstreamError, match=rf"upstreams\.clock\.settings\.{key}: .*no effect") as error:
+            host.upstreams.connect_sync("clock")
+        assert "delete it" in error.value.hint

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from tavern_core.contract.adapters import Connection, Target, Upstream
-from tavern_core.errors import ToolFailed
+from tavern_core.errors import SettingsInvalid, ToolFailed
 
 SETTINGS: Final[Mapping[str, Any]] = {
     "type": "object",
@@ -58,6 +58,9 @@ SETTINGS: Final[Mapping[str, Any]] = {
 }
 
 
+_OF_LOGINS: Final = ("scope", "clientMetadataUrl", "redirectPort", "clientId", "clientSecret")
+
+
 class McpAdapter:
     """`contract.adapters.Adapter`."""
 
@@ -69,8 +72,15 @@ class McpAdapter:
 
         Raises:
             ToolFailed: the library `mcp` is not installed (TOOL_ERROR).
+            SettingsInvalid: a setting has no effect on a command (SETTINGS_INVALID).
             CallError: the server cannot be reached or does not speak MCP (outcome ``none``).
         """
+        if upstream.command and (useless := [key for key in _OF_LOGINS if key in upstream.settings]):
+            place = f"upstreams.{upstream.name}.settings.{useless[0]}"
+            raise SettingsInvalid(
+                f"{place}: it has no effect without a `url`: a command has no login",
+                hint="delete it; a command reads secrets from `environment`",
+            )
         return await (await _connection_module()).connected(upstream)  # type: ignore[no-any-return]
 
     async def log_in(self, upstream: Upstream, show: Callable[[str], None]) -> None:
