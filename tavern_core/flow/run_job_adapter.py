@@ -16,6 +16,7 @@ from tavern_core.kernel.nodes.json_values import from_plain, to_plain
 from tavern_core.model.call import HOST_PRINCIPAL
 from tavern_core.model.job import OF_RUNS, Job
 from tavern_core.model.result import ToolError, ToolResult
+from tavern_core.model.untrusted_content_rules import MARK
 
 if TYPE_CHECKING:
     from tavern_core.flow.engine.sqlite_run_store import KeptRun
@@ -90,7 +91,10 @@ class RunsAsJobs:
             kept = self._workflows.kept_run(run_id)
             if kept is not None and kept.outputs is not None:
                 value = to_plain(answer_of(from_plain(kept.outputs), named), tagged=False)
-                return ToolResult(True, value, job=run_id, meta={"run": run_id})
+                sources = self._workflows.sources(run_id)
+                return ToolResult(
+                    True, value, job=run_id, meta={"run": run_id, **({MARK: [*sources]} if sources else {})}
+                )
         return None
 
     def _of(self, kept: KeptRun) -> Job:
@@ -122,7 +126,7 @@ class RunsAsJobs:
             status,
             principal,
             kept.started,
-            kept.started + kept.latency_ms / 1000,
+            kept.updated,
             None,
             asked,
             error,

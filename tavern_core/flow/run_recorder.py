@@ -190,7 +190,7 @@ class RunRecorder:
             outputs = None if is_large([result.outputs], _MOST_OUTPUTS) else self._store.masked(result.outputs)
         return replace(
             self._about, outputs=outputs, state=state, latency_ms=self._about.latency_ms + took, caller=caller, answers=dict(run.answers),
-            questions=questions, errors=tuple(self._errors),
+            questions=questions, errors=tuple(self._errors), updated=time.time(),
         )  # fmt: skip
 
     def _give_up(self, error: StateDamaged) -> None:

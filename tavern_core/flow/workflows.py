@@ -389,6 +389,10 @@ class Workflows(Mapping[str, "Workflow"]):
         """One run of the store, or None. Raises StateDamaged (STATE_DAMAGED)."""
         return self._caches.runs.get(run_id)
 
+    def sources(self, run_id: str) -> tuple[str, ...]:
+        """The sources of untrusted content that the nodes of a stored run have read."""
+        return self._caches.runs.sources(run_id)
+
     def is_going_on(self, run_id: str) -> bool:
         """Whether a process runs a run now."""
         return self._caches.runs.is_going_on(run_id)

@@ -166,6 +166,32 @@ def test_a_run_that_is_resumed_in_another_host_still_knows_what_it_read(tmp_path
     assert office.did == [("browse", PAGE)]
 
 
+def test_the_result_of_a_run_that_is_resumed_in_another_host_is_marked(tmp_path: Path) -> None:
+    folder = tmp_path / "workflows"
+    folder.mkdir()
+    what = flow(
+        {"read": {"type": "core:CallTool", "tool": "office:browse", "arguments": {"url": PAGE}}, "q": "core:Ask"},
+        "read.value>q.prompt",
+    )
+    (folder / "asking.json").write_text(json.dumps({**what.raw, "description": "Asks."}))
+    office = Office()
+    config = {"workflows": {"roots": [str(folder)]}}
+    with office.open(tmp_path / "home", **config) as tavern:
+        context = agent()
+        context.ledger.content_read.trust(PAGE)
+        asked = tavern.invoke_sync("workflow:asking", context=context, idempotency_key="k")
+        assert asked.status == "job"
+    with office.open(tmp_path / "home", **config) as tavern:
+        tavern.jobs.answer(asked.job, "yes")
+        tavern.wait(tavern.jobs.resume(asked.job))
+        tavern.wait(tavern.jobs.wait(asked.job, 20))
+        assert sources(tavern.jobs.result(asked.job)) == ["office:browse"]
+        other = agent()
+        assert tavern.invoke_sync("office:save", {"name": "x"}, context=other).ok
+        assert sources(tavern.invoke_sync("workflow:asking", context=other, idempotency_key="k")) == ["office:browse"]
+        assert kind(tavern.invoke_sync("office:save", {"name": "x"}, context=other)) == "APPROVAL_REQUIRED"
+
+
 @node("x:Save", capabilities=["write:fs"])
 async def save_node(text: str = "") -> None:
     raise AssertionError("it ran")

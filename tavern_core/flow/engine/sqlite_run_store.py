@@ -102,6 +102,8 @@ class KeptRun:
     masked: tuple[str, ...] = ()
     """Inputs, changed inputs (``changed/<name>``) and answers (``answers/<question>``) with secrets or without plain data; ``content`` if
     the document has secrets."""
+    updated: float = 0.0
+    """When it was last stored, in seconds since the epoch, UTC."""
 
     @property
     def started_text(self) -> str:
@@ -113,6 +115,7 @@ class KeptRun:
             "workflow": self.workflow,
             "state": self.state,
             "started": iso_utc(self.started),
+            "updated": iso_utc(self.updated),
             "latencyMs": round(self.latency_ms, 3),
             "questions": [dict(question) for question in self.questions],
             "errors": [dict(error) for error in self.errors],
@@ -244,6 +247,7 @@ class RunStore:
             return
         with self._file.open() as db, db:
             rows = db.execute("SELECT id, state FROM runs ORDER BY started DESC").fetchall()
+            rows = [(run, state) for run, state in rows if is_run_id(run)]  # one that is damaged names no file
             ended = [run for run, state in rows if state in _ENDED]
             unfinished = [run for run, state in rows if state not in _ENDED]
             old, total = [], 0
@@ -273,7 +277,9 @@ class RunStore:
         text, names = fixed
         masked = [*names]
         answers = self._masked_values(run.answers, "answers/", masked)
-        reported = {"timesTakenUp": run.times_taken_up, "answers": answers, "masked": masked, "errors": [*run.errors]}
+        reported: dict[str, Any] = {
+            "timesTakenUp": run.times_taken_up, "answers": answers, "masked": masked, "errors": [*run.errors], "updated": run.updated,
+        }  # fmt: skip
         if run.outputs is not None:
             reported["outputs"] = run.outputs
         asked = self._mask(_plain({"questions": [*run.questions], "caller": run.caller, "options": run.options}))
@@ -429,9 +435,11 @@ class RunStore:
             return False
         try:
             with self._file.open() as db, db:
-                asked = (_CANCELLED, run_id, _WAITING)
-                if not db.execute("UPDATE runs SET state = ? WHERE id = ? AND state = ?", asked).rowcount:
+                stored = db.execute("SELECT data FROM runs WHERE id = ? AND state = ?", (run_id, _WAITING)).fetchone()
+                if stored is None:
                     return False
+                data = _summed(_text({**json.loads(stored[0]), "updated": time.time()}))
+                db.execute("UPDATE runs SET state = ?, data = ?, crc = ? WHERE id = ?", (_CANCELLED, *data, run_id))
                 (last,) = db.execute("SELECT coalesce(max(last), 0) FROM events WHERE run = ?", (run_id,)).fetchone()
                 row: Row = (last + 1, time.time(), f"run:{_CANCELLED}", "", {})
                 _insert(db, run_id, (last + 1, last + 1, self.rows([row])))
@@ -456,6 +464,7 @@ class RunStore:
                 run_id, workflow, state, float(started), float(latency), said["document"], from_plain(data["inputs"]), changed,
                 data.get("caller"), dict(data.get("options") or {}), int(data.get("timesTakenUp", 0)), from_plain(data["answers"]),
                 tuple(data["questions"]), tuple(data["errors"]), data.get("outputs"), tuple(masked),
+                float(data.get("updated") or started + latency / 1000),
             )  # fmt: skip
         except (AttributeError, KeyError, TypeError, ValueError):
             return None

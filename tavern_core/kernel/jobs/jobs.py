@@ -141,6 +141,7 @@ class Jobs(Mapping[str, Job]):
                     if self._engines.runs is None
                     else self._engines.runs.result(id, () if kept is None else kept.facts.get("named", ()))
                 )
+                running_call_has_read(() if known is None else sources_of(known))
                 return known or ToolResult(True, job=id, meta={"run": id})
             return ToolResult(False, error=LOST, job=id)
         status: Any = "input_required" if job.status == "input_required" else "job"
@@ -404,7 +405,8 @@ class Jobs(Mapping[str, Job]):
             not kept.is_lost and not waits_for_approval and known.status not in ("input_required", "running")
         ):  # its result is stored in a moment
             return replace(job, status="running", questions=())
-        return replace(job, questions=known.questions, status=known.status, error=known.error)
+        updated = max(job.updated, known.updated)
+        return replace(job, questions=known.questions, status=known.status, error=known.error, updated=updated)
 
 
 def _statuses(status: str | Collection[str], tool: str) -> tuple[str, ...]:
