@@ -170,7 +170,7 @@ def compose(loaded: LoadedConfig, options: Options) -> Host:
     limit_table, cancellation = _limit_table(base, kept), Cancellation(kept, records)
     homes = ToolHomes(tables, sandboxes.of)
     compiler = Compiler(specs, namespaces, inventories, homes, reach, limit_table, cancellation)
-    idempotency = Idempotency(kept, config.idempotency.ttl_ms / 1000, base.diagnostics, disk)
+    idempotency = Idempotency(kept, config.idempotency.ttl_ms / 1000, base.diagnostics, disk, tables.engines)
     stored = StoredApprovals(kept, config.approval.keep_ms / 1000, base.recorder)
     approvals = Approvals(options.approve, config.approval.timeout_ms / 1000, base.recorder, base.portal, stored)
     plans = PlanTokens(kept, config.approval.plan_ms / 1000, disk)

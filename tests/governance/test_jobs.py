@@ -37,6 +37,7 @@ from tavern_core.errors import (
     UsageError,
 )
 from tavern_core.model.job import Job
+from tavern_core.model.result import ToolResult
 from tavern_core.model.tool import ToolSpec
 from tests import programs
 from tests.governance import redis_server
@@ -1562,12 +1563,14 @@ def test_a_job_that_has_seen_its_connection_lost_is_not_resumed(name: str, key: 
 
 
 @pytest.mark.slow
-def asked_and_left(folder: Path, ending: str) -> tuple[str, dict[str, Any]]:
+def asked_and_left(
+    folder: Path, ending: str, flow: Any = ASK, is_job: bool = True, **config: Any
+) -> tuple[str, dict[str, Any]]:
     """The job of a workflow that asks, whose process has ended, and the configuration of its host. Its key is `k`."""
     (folder / "flows").mkdir()
-    (folder / "flows" / "ask.json").write_text(json.dumps(ASK), encoding="utf-8")
-    config = {"workflows": {"roots": [str(folder / "flows")]}}
-    with start(ASKS, folder / "kept", json.dumps(config), ending) as other:
+    (folder / "flows" / "ask.json").write_text(json.dumps(flow), encoding="utf-8")
+    config |= {"workflows": {"roots": [str(folder / "flows")]}}
+    with start(ASKS, folder / "kept", json.dumps(config), ending, "job" if is_job else "call") as other:
         assert other.stdout is not None
         job = other.stdout.readline().strip()
         if ending == "kill":
@@ -1606,6 +1609,114 @@ def test_the_same_call_with_the_same_key_is_the_run_that_waits_without_a_process
         assert (again.job, again.value["status"]) == (job, "completed")
 
 
+ASK_AND_PARSE: dict[str, Any] = {
+    "name": "ask", "description": "asks",
+    "nodes": [
+        {"id": "q", "type": "core:Ask", "inputValues": {"prompt": "which?"}},
+        {"id": "p", "type": "core:JsonParse"},
+        {"id": "out", "type": "core:GroupOutput"},
+    ],
+    "edges": [
+        {"id": "1", "source": "q", "sourceHandle": "answer", "target": "p", "targetHandle": "text"},
+        {"id": "2", "source": "p", "sourceHandle": "value", "target": "out", "targetHandle": "value"},
+    ],
+    "interfaceOutputs": {"value": {"dataFlowType": "WILDCARD"}},
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ending", ["close", "kill"])
+@pytest.mark.parametrize(
+    ("is_job", "answer", "status", "result"),
+    [
+        (True, "[1]", "completed", ("ok", [1], None)),
+        (True, "{", "failed", ("error", None, "TOOL_ERROR")),
+        (True, None, "cancelled", ("error", None, "CANCELLED")),
+        (False, "[1]", "completed", ("ok", [1], None)),
+        (False, "{", "failed", ("error", None, "TOOL_ERROR")),
+        (False, None, "cancelled", ("error", None, "CANCELLED")),
+    ],
+)
+def test_the_same_call_with_the_same_key_follows_the_run_that_ended_in_another_process(
+    tmp_path: Path, ending: str, is_job: bool, answer: str | None, status: str, result: tuple[str, Any, str | None]
+) -> None:
+    job, config = asked_and_left(tmp_path, ending, ASK_AND_PARSE, is_job)
+    with opened(tmp_path / "kept", **config):
+        waiting = host.invoke_sync("workflow:ask", {}, idempotency_key="k", job=is_job)
+        assert (waiting.job, waiting.value["status"]) == (job, "input_required")
+        if answer is None:
+            assert host.jobs.cancel(job)
+        else:
+            assert host.jobs.answer(job, answer)
+            host.wait(host.jobs.resume(job))
+        assert waited(job).status == status
+        again = host.invoke_sync("workflow:ask", {}, idempotency_key="k", job=is_job)
+        if is_job:
+            assert (again.job, again.value["status"]) == (job, status)
+            again = host.jobs.result(job)
+        assert (again.job, again.status, again.value, again.error and again.error.kind) == (job, *result)
+        assert [run.run_id for run in host.workflows.kept()] == [job]
+        assert [one.id for one in host.jobs.list()] == [job]
+
+
+def test_a_job_whose_key_is_that_of_a_run_that_waits_names_that_run(tmp_path: Path) -> None:
+    job, config = asked_and_left(tmp_path, "close", ASK_AND_PARSE, is_job=False)
+    with opened(tmp_path / "kept", **config):
+        options: dict[str, Any] = {"job": True, "idempotency_key": "k"}
+        later = waited(str(host.invoke_sync("workflow:ask", {}, **options).job))
+        found = host.jobs.result(later.id)
+        assert (found.status, found.job, found.value["status"]) == ("job", job, "input_required")
+        assert [run.run_id for run in host.workflows.kept()] == [job]
+
+
+def test_a_key_holds_while_its_run_waits_and_as_long_as_configured_after_its_end(tmp_path: Path) -> None:
+    now, day = time.time(), 86_400
+    with pytest.MonkeyPatch.context() as patch:
+
+        def called_after(days: float) -> ToolResult:
+            patch.setattr(time, "time", lambda: now + days * day)
+            with opened(tmp_path / "kept", **config):
+                return host.invoke_sync("workflow:ask", {}, idempotency_key="k")
+
+        def answered(job: str) -> None:
+            with opened(tmp_path / "kept", **config):
+                assert host.jobs.answer(job, "[1]")
+                host.wait(host.jobs.resume(job))
+                assert waited(job).status == "completed"
+
+        job, config = asked_and_left(tmp_path, "close", ASK_AND_PARSE, is_job=False)
+        waiting = called_after(3)
+        assert (waiting.job, waiting.value["status"]) == (job, "input_required")
+        answered(job)
+        assert (called_after(3.9).job, called_after(3.9).value) == (job, [1])
+        assert called_after(4.1).job != job
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_job", [True, False])
+@pytest.mark.parametrize("end", ["resume", "answer", "cancel"])
+def test_what_becomes_of_a_run_later_is_when_it_was_updated(tmp_path: Path, is_job: bool, end: str) -> None:
+    job, config = asked_and_left(tmp_path, "close", ASK_AND_PARSE, is_job)
+    now = time.time()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(time, "time", lambda: now + 86_400)
+        with opened(tmp_path / "kept", **config):
+            before = host.jobs[job]
+            assert before.created <= before.updated <= now
+            if end == "cancel":
+                assert host.jobs.cancel(job)
+            else:
+                host.wait(host.jobs.resume(job))
+                assert waited(job).status == "input_required"
+            if end == "answer":
+                assert host.jobs.answer(job, "[1]")
+                assert waited(job).status == "completed"
+            (listed,) = host.jobs.list()
+            (run,) = host.workflows.kept()
+            assert [host.jobs[job].updated, listed.updated, run.updated] == [now + 86_400] * 3
+            assert host.jobs[job].created == before.created
+
+
 @pytest.mark.parametrize("ending", ["close", "kill"])
 def test_a_run_that_waits_for_an_answer_still_does_after_its_host_has_ended(tmp_path: Path, ending: str) -> None:
     job, config = asked_and_left(tmp_path, ending)
@@ -1627,7 +1738,7 @@ import json, sys, time
 from tavern_core import Tavern
 
 with Tavern.open(json.loads(sys.argv[2]), home=sys.argv[1]) as host:
-    job = host.invoke_sync("workflow:ask", {}, job=True, idempotency_key="k").job
+    job = host.invoke_sync("workflow:ask", {}, job=sys.argv[4] == "job", idempotency_key="k").job
     while host.jobs[job].status != "input_required":
         time.sleep(0.01)
     print(job, flush=True)

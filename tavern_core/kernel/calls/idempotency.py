@@ -5,6 +5,7 @@
     the same call has an answer    return that answer
     another call had the key       IDEMPOTENCY_CONFLICT
     its process died               CONNECTION_LOST, outcome unknown: it may have happened
+    it became a run that asked     how that run stands now: it waits, its outputs, its failure
 
 A key belongs to one tool and one caller. It is stored on disk before the tool runs. A failure without an effect releases it.
 """
@@ -21,10 +22,11 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha256
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from pydantic_core import from_json, to_json
 
+from tavern_core.contract.protocols import RunJobs
 from tavern_core.contract.stores import DAMAGED, Record, RecordStore
 from tavern_core.errors import CallError, CallMisused, ConnectionLost, IdempotencyConflict, StateDamaged
 from tavern_core.frozen_dataclass import dataclass
@@ -51,6 +53,8 @@ _SHORT: Final = 4_096
 """Characters of an answer that is remembered besides being stored."""
 _Answer = tuple[str, str, float]
 """Digest of the arguments, JSON of the result, until when (seconds since the epoch)."""
+_LONGEST_WAIT_S: Final = 90 * 86_400.0
+"""How long a key holds whose call became a run that waits for a person, as long as a job does."""
 _FIRST_LOOK_S: Final = 0.005
 _LONGEST_LOOK_S: Final = 0.1
 _LOOK_S: Final = 600.0
@@ -70,6 +74,12 @@ class Claim:
     """Those in this process that wait for the same call."""
 
 
+class Engines(Protocol):
+    """What is looked up when a key is used: calls run workflows, and workflows make calls."""
+
+    runs: RunJobs | None
+
+
 class Idempotency:
     """The keys of one host.
 
@@ -77,10 +87,14 @@ class Idempotency:
         records: the store.
         seconds: how long an answer is stored.
         disk: redacts secrets before storing.
+        engines: knows the runs of workflows.
     """
 
-    def __init__(self, records: RecordStore, seconds: float, diagnostics: Diagnostics, disk: ForDisk) -> None:
+    def __init__(
+        self, records: RecordStore, seconds: float, diagnostics: Diagnostics, disk: ForDisk, engines: Engines
+    ) -> None:
         self._disk = disk
+        self._engines = engines
         self._records = records
         self._seconds = seconds
         self._diagnostics = diagnostics
@@ -217,9 +231,14 @@ class Idempotency:
         if facts.get("digest", digest) != digest:
             raise _conflict(plan, call.key or "")
         if known.state == DONE:
+            answer = result_of(facts["result"])
+            if answer.status == "job":
+                if (followed := self._followed(answer, plan)) is None:
+                    return await self._taken_over(own, known, digest, call, mode)
+                return _again(followed, call, call.key or "", "replayed")
             if len(text := to_json(facts["result"]).decode()) <= _SHORT:
                 self._remember(name, (digest, text, known.expires))
-            return _again(result_of(facts["result"]), call, call.key or "", "replayed")
+            return _again(answer, call, call.key or "", "replayed")
         process = str(facts.get("process", ""))
         if known.state == RUNNING and (
             process == self._process
@@ -229,16 +248,39 @@ class Idempotency:
         # Its process has ended, or its record is corrupt: it may have happened.
         if call.is_again or plan.spec.may_be_repeated(has_key=True) or plan.spec.finds_by_key:
             call.is_again = True
-            mine = replace(known, state=RUNNING, data=own.data, expires=0.0)
-            if not await self._asked(self._records.replace, mine, call, mode):
-                return None  # another process was faster: look again
-            claim = self._running[name] = Claim(replace(mine, version=known.version + 1), digest, [])
-            return claim
+            return await self._taken_over(own, known, digest, call, mode)
         if known.state == RUNNING:
             lost = replace(known, state=UNKNOWN, expires=own.created + self._seconds)
             if not await ask(mode, self._records, self._records.replace, lost, seconds=call.seconds):
                 return None
         raise _unknown(plan, call.key, known)
+
+    async def _taken_over(self, own: Record, known: Record, digest: str, call: RunningCall, mode: Mode) -> Claim | None:
+        """The key for this call, in place of what is stored for it; None: another process was faster, look again."""
+        mine = replace(known, state=RUNNING, data=own.data, expires=0.0)
+        if not await self._asked(self._records.replace, mine, call, mode):
+            return None
+        claim = self._running[own.key] = Claim(replace(mine, version=known.version + 1), digest, [])
+        return claim
+
+    def _followed(self, answer: ToolResult, plan: Plan) -> ToolResult | None:
+        """What a call has come to that became a run with questions; None: it is over, and its key is free again."""
+        runs = self._engines.runs
+        job = None if runs is None or answer.job is None else runs.job(answer.job)
+        if runs is None or job is None:  # the run is not stored any more
+            return answer
+        if not job.is_over:
+            asked = [dict(question) for question in job.questions]
+            return answer.replace(value={**answer.value, "status": job.status, "questions": asked})
+        if job.updated + self._seconds <= time.time():
+            return None
+        if (error := job.error) is not None:
+            return (
+                None
+                if is_harmless_again(error, plan.spec, has_key=True)
+                else ToolResult(False, error=error, job=job.id)
+            )
+        return runs.result(job.id, plan.spec.output_names) or ToolResult(True, job=job.id, meta={"run": job.id})
 
     def _join(self, claim: Claim) -> Future[ToolResult] | None:
         """Wait for the answer of a call of this process; None: it has just ended."""
@@ -268,14 +310,15 @@ class Idempotency:
                 )
             else:
                 text = result_text(self._disk.result(result, call.arguments, call.values))
-                until = time.time() + self._seconds
+                # A run that waits is no answer yet: its key holds as long as the run may wait, and then from its end.
+                until = time.time() + (max(self._seconds, _LONGEST_WAIT_S) if result.status == "job" else self._seconds)
                 data = f'{{"digest":"{claim.digest}","result":{text}}}'
                 done = Record(KIND, record.key, record.owner, DONE, data, record.created, until, record.version)
                 if self._records.is_quick:
                     self._unstored.write(done)
                 else:
                     await ask(mode, self._records, self._unstored.write, done, seconds=left)
-                if len(text) <= _SHORT:
+                if len(text) <= _SHORT and result.status != "job":
                     self._remember(record.key, (claim.digest, text, until))
         except BaseException as failed:  # a cancellation, too
             is_late = isinstance(failed, TimeLimit | asyncio.CancelledError)  # then it is written in a moment

@@ -158,9 +158,9 @@ class NewJobs:
         return self._run(id_) is not None and self._changes.records.get(id_) is None
 
     def _with_run(self, known: KeptJob) -> KeptJob:
-        """A job whose process has ended, but whose run has not failed: it waits for an answer, or was resumed elsewhere."""
+        """A job whose process has ended after its run had begun: it is that run, whatever has become of it since."""
         run = self._run(known.job.id) if known.is_lost else None
-        return known if run is None or run.status == "failed" else replace(known, job=run, is_lost=False)
+        return known if run is None else replace(known, job=run, is_lost=False)
 
     async def now(self, job: Job, mode: Mode, left: float | None) -> Job:
         """See `Background`."""

@@ -210,7 +210,9 @@ class RunningJobs:
                 self._leave(running)
             elif place is not None:
                 self._slots.give_up(running.owner, place)
-            self._end_with(running, result.replace(job=running.id), status)
+            # The same call with the same key may be another run, which waits for a person: who has this job follows that one.
+            is_of_other = result.status == "job" and result.job is not None
+            self._end_with(running, result if is_of_other else result.replace(job=running.id), status)
 
     def _end_with(self, running: RunningJob, result: ToolResult, status: JobStatus) -> None:
         """The outcome of a job is stored, unless the job is another process's, or left to be resumed."""
