@@ -463,6 +463,56 @@ def test_no_more_jobs_run_at_a_time_than_the_configuration_says(tmp_path: Path) 
         assert waited(second).status == "completed"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "answer", "status"),
+    [
+        ("t:pay", True, "completed"),
+        ("t:pay", False, "failed"),
+        ("t:pay", None, "cancelled"),
+        ("t:asks", "red", "completed"),
+        ("t:asks", None, "cancelled"),
+        ("workflow:ask", "red", "completed"),
+        ("workflow:ask", None, "cancelled"),
+    ],
+)
+def test_a_job_that_waits_for_a_person_takes_no_slot_and_needs_one_to_go_on(
+    tmp_path: Path, name: str, answer: Any, status: str
+) -> None:
+    (tmp_path / "flows").mkdir()
+    (tmp_path / "flows" / "ask.json").write_text(json.dumps(ASK), encoding="utf-8")
+    config = {"workflows": {"roots": [str(tmp_path / "flows")]}, "jobs": {"concurrency": 2}}
+    with opened(tmp_path / "other", **config):
+        waiting = []
+        for number in range(5):
+            arguments = {"amount": number} if name == "t:pay" else {}
+            waiting.append(str(host.invoke_sync(name, arguments, job=True, context=ANN).job))
+            assert waited(waiting[-1]).status == "input_required"
+        assert waited(begun("always", {"n": 1})).status == "completed"
+        busy = [begun("forever"), begun("forever")]
+        until(lambda: all(host.jobs[job].status == "running" for job in busy))
+        by = BOSS if name == "t:pay" else None
+        for job in waiting:
+            assert host.jobs.cancel(job) if answer is None else host.jobs.answer(job, answer, context=by)
+        if status == "completed":
+            last = begun("always", {"n": 1})
+            until(lambda: name != "t:pay" or {host.jobs[job].status for job in waiting} == {"queued"})
+            assert not any(host.jobs[job].is_over for job in [*waiting, last])
+            for job in busy:
+                host.jobs.cancel(job)
+        assert {waited(job).status for job in waiting} == {status}
+        for job in busy:
+            host.jobs.cancel(job)
+        assert [waited(begun("always", {"n": 1})).status for _ in range(3)] == ["completed"] * 3
+
+
+def until(holds: Callable[[], bool]) -> None:
+    end = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
 def waited_for(job: str, status: str) -> bool:
     return host.jobs[job].status == status
 

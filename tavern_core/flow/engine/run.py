@@ -32,6 +32,7 @@ from tavern_core.flow.engine.scheduler import Scheduler
 from tavern_core.flow.engine.subworkflows import given as interface_values
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.graph.order import reachable
+from tavern_core.kernel.calls.background_call_request import while_run_waits
 from tavern_core.kernel.calls.running_call import Frame
 from tavern_core.kernel.execution.sync_async_drivers import caught
 from tavern_core.kernel.execution.threads import Owner, ThreadPool
@@ -377,7 +378,8 @@ class Run:
         self.on_question()
         self.look()
         try:
-            value = await future
+            async with while_run_waits(self.id):
+                value = await future
         except asyncio.CancelledError:
             self.unanswered[name] = question
             raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager, nullcontext
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any, Final, Protocol
@@ -20,6 +21,18 @@ job_id: Final[ContextVar[str]] = ContextVar("tavern_job", default="")
 
 has_asked: Final[ContextVar[str]] = ContextVar("tavern_has_asked", default="")
 """The key of a job that waited for an answer when its process ended, so its call is made again from its beginning; empty: none."""
+
+
+without_slot: Final[ContextVar[Callable[[], AbstractAsyncContextManager[None]] | None]] = ContextVar(
+    "tavern_without_slot", default=None
+)
+"""Gives the slot of the job that this code belongs to back while a person is asked; the runner of a job sets it."""
+
+
+def while_run_waits(run_id: str) -> AbstractAsyncContextManager[None]:
+    """Around the time in which a run waits for a person: where it is a job, other jobs may run meanwhile."""
+    beside = without_slot.get() if job_id.get() == run_id else None
+    return nullcontext() if beside is None else beside()
 
 
 class ResumePoint(Protocol):

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import Any, Final
 
@@ -43,6 +44,10 @@ class RunningJob:
     """Set when the approval that it waits for is there."""
     task: asyncio.Task[Any] | None = None
     is_cancelled = has_begun = False
+    has_slot = False
+    """Whether it counts among the jobs that run."""
+    people = 0
+    """How many answers of persons it waits for; meanwhile it has no slot."""
     is_waiting = False
     """For an approval: its tool does not run."""
     has_asked = False
@@ -91,6 +96,8 @@ class RunningJob:
         """Answers of the process that ran it before, each for the next question of its name."""
         self.given: list[tuple[str, Any]] = []
         """The answers that its tool has got: another process gives them again."""
+        self.entering = asyncio.Lock()
+        """Held while it gets its slot back."""
         self.storing = threading.Lock()
         """Held while questions and answers change or are stored: the newest are stored last."""
 
@@ -112,8 +119,14 @@ class JobPoint:
 class JobConversation:
     """What the tool of a job asks stays open with the job until it is answered; see `Jobs.answer`."""
 
-    def __init__(self, changes: JobChanges, running: RunningJob, mode: Mode) -> None:
-        self._changes, self._running, self._mode = changes, running, mode
+    def __init__(
+        self,
+        changes: JobChanges,
+        running: RunningJob,
+        mode: Mode,
+        without_slot: Callable[[], AbstractAsyncContextManager[None]],
+    ) -> None:
+        self._changes, self._running, self._mode, self._without_slot = changes, running, mode, without_slot
 
     def can_ask(self, kind: QuestionKind) -> bool:
         return True
@@ -132,7 +145,8 @@ class JobConversation:
             asked[name], waits[key] = (question, future), (name, future)
         await self._show()
         try:
-            return {**known, **{key: await future for key, (_, future) in waits.items()}}
+            async with self._without_slot():
+                return {**known, **{key: await future for key, (_, future) in waits.items()}}
         except asyncio.CancelledError:
             if self._running.is_left:  # nothing was changed before the question, so the key of the call is free again
                 raise unanswered(questions) from None

@@ -2,7 +2,7 @@
 
     take up (on the caller's thread) → wait for a slot → make the call, again after each approval → store its result
 
-They run on the host's own loop. A job is a whole call on the usual path.
+A job that waits for a person gives its slot back, and waits for one again before it goes on. They run on the host's own loop. A job is a whole call on the usual path.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import secrets
 import threading
 import time
 from asyncio import _get_running_loop as _running_loop
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
@@ -31,7 +31,7 @@ from tavern_core.errors import (
     TavernError,
     UsageError,
 )
-from tavern_core.kernel.calls.background_call_request import has_asked, job_id, resume_point
+from tavern_core.kernel.calls.background_call_request import has_asked, job_id, resume_point, without_slot
 from tavern_core.kernel.calls.elicitation import conversation
 from tavern_core.kernel.calls.pending_approval_store import StoredApprovals, denial
 from tavern_core.kernel.calls.running_call import current
@@ -68,6 +68,10 @@ NEVER_RAN: Final = replace(CANCELLED, message="the job was cancelled before its 
 _TOO_MANY: Final = ToolError(
     "BUDGET_EXCEEDED", f"{_MOST_WAITING:,} jobs wait already", {"limit": "jobs"}, True, "none", 1_000, "try again later"
 )
+
+
+class _Refused(Exception):
+    """A person did not approve the call."""
 
 
 class Engines(Protocol):
@@ -175,20 +179,17 @@ class RunningJobs:
         """A job from its beginning to its end."""
         status: JobStatus = "failed"
         result = ToolResult(False, error=CANCELLED)
-        place: Future[None] | None = None
-        has_place = False
+        has_had_slot = False
         try:
             running.has_begun = True
             if running.is_cancelled:
                 raise asyncio.CancelledError
             try:
-                place = self._slots.enter(running.owner)
+                await self._enter(running)
             except Full:
                 result = ToolResult(False, error=_TOO_MANY)
                 return
-            if place is not None:
-                await asyncio.wrap_future(_beside(place))
-            has_place = True
+            has_had_slot = True
             # The store decides who runs it: another process may have taken this one for dead, and have it now.
             begin = await self._mark(running, lambda job: replace(job, status="running"), when=self._is_ours)
             running.is_elsewhere = begin is None
@@ -201,15 +202,13 @@ class RunningJobs:
             details = {"stopped": False} if any(not one.done() for one in running.left) else {}
             outcome: Outcome = getattr(error, "tavern_outcome", "unknown")  # that of its call
             result = ToolResult(False, error=replace(CANCELLED, details=details, outcome=outcome))
-            if (not has_place or running.is_waiting) and not running.point:
+            if (not has_had_slot or running.is_waiting) and not running.point:
                 result = ToolResult(False, error=NEVER_RAN)
         except Exception as error:  # noqa: BLE001 - a job ends, whatever happens
             result = _failed(error)
         finally:
-            if has_place:
+            if running.has_slot:
                 self._leave(running)
-            elif place is not None:
-                self._slots.give_up(running.owner, place)
             # The same call with the same key may be another run, which waits for a person: who has this job follows that one.
             is_of_other = result.status == "job" and result.job is not None
             self._end_with(running, result if is_of_other else result.replace(job=running.id), status)
@@ -247,6 +246,45 @@ class RunningJobs:
     def _is_ours(self, kept: KeptJob) -> bool:
         return kept.facts.get("process") == self.process
 
+    async def _enter(self, running: RunningJob) -> None:
+        """Wait for a slot. Raises Full."""
+        place = self._slots.enter(running.owner)
+        try:
+            if place is not None:
+                await asyncio.wrap_future(_beside(place))
+        except BaseException:
+            assert place is not None
+            self._slots.give_up(running.owner, place)
+            raise
+        running.has_slot = True
+
+    @asynccontextmanager
+    async def _without_slot(self, running: RunningJob) -> AsyncIterator[None]:
+        """While a person is asked, the job has no slot; it waits for one before it goes on."""
+        running.people += 1
+        self._give_back(running)
+        try:
+            yield
+        except BaseException:  # it is cancelled, or out of time: what it does now takes no more than a moment
+            running.people -= 1
+            if not (running.people or running.has_slot or running.entering.locked()):
+                self._slots.enter_anyway()
+                running.has_slot = True
+            raise
+        running.people -= 1
+        async with running.entering:
+            while not (running.people or running.has_slot):
+                try:
+                    await self._enter(running)
+                except Full:
+                    await asyncio.sleep(_WATCH_S)
+        self._give_back(running)
+
+    def _give_back(self, running: RunningJob) -> None:
+        if running.people and running.has_slot and all(one.done() for one in running.left):
+            running.has_slot = False
+            self._slots.leave()
+
     def _leave(self, running: RunningJob) -> None:
         """Give its slot back, as soon as the last thread of it has ended that could not be stopped."""
         left = [one for one in running.left if not one.done()]
@@ -263,7 +301,9 @@ class RunningJobs:
         resume_point.set(JobPoint(partial(self._keep_point, running), running))
         on_progress.set(lambda progress: self._moved(running, progress))
         on_left_behind.set(running.left.append)
-        conversation.set(JobConversation(self.changes, running, self.mode))
+        beside = partial(self._without_slot, running)
+        without_slot.set(beside)
+        conversation.set(JobConversation(self.changes, running, self.mode, beside))
         if (outer := running.outer) is not None:  # its caller does not wait for it, and still counts as one around it
             current.set((outer[0] + 1, None, running.context, "", outer[4] and Starter(outer[4])))
         while True:
@@ -286,7 +326,15 @@ class RunningJobs:
             waiting = partial(replace, status="input_required", questions=(question,), call_id=result.call_id)
             running.is_waiting = True
             await self._mark(running, waiting, approval=approval)
-            if (denied := await self._decided(running, approval)) is not None:
+            try:
+                async with beside():
+                    if await self._decided(running, approval) == "rejected":
+                        raise _Refused
+                    if self._slots.is_full:
+                        await self._mark(running, partial(replace, status="queued", questions=()), approval=None)
+            except _Refused:  # its call ends before its tool, so it waits for no slot
+                pass
+            except ApprovalRejected as denied:
                 return result.replace(value=None, status="error", error=ToolError.of(denied))
             await self._mark(running, partial(replace, status="running", questions=()), approval=None)
             running.is_waiting = False
@@ -302,16 +350,19 @@ class RunningJobs:
         with suppress(StateDamaged):  # the call goes on; after a kill, its outcome is unknown
             await self.aside(self._records.change, running.id, lambda job: job, self._is_ours, **facts)
 
-    async def _decided(self, running: RunningJob, approval: str) -> ApprovalRejected | None:
-        """Return when the request is decided; why the call cannot run, where it is not there any more."""
+    async def _decided(self, running: RunningJob, approval: str) -> str:
+        """The state of the request once it is decided. Raises ApprovalRejected: it is not there any more."""
         wake = running.wake = asyncio.Event()
         while True:
             try:
-                if (await self.aside(self._approvals.get, approval)).state != "pending":
-                    return None
+                if (state := (await self.aside(self._approvals.get, approval)).state) != "pending":
+                    return state
             except UsageError:
                 with suppress(StateDamaged):
-                    return await self.aside(denial, self._records.records, approval, running.request.tool)
+                    denied = await self.aside(denial, self._records.records, approval, running.request.tool)
+                    if denied is None:
+                        return "approved"
+                    raise denied from None
             except StateDamaged:
                 pass  # asked again in a moment
             wake.clear()

@@ -35,6 +35,11 @@ class Slots:
         self.taken = 0
         self.waiting = 0
 
+    @property
+    def is_full(self) -> bool:
+        """Whether who wants a place now waits for it."""
+        return self.taken >= self.size or self.waiting > 0
+
     def enter_at_once(self) -> bool:
         """Take a place if one is free and no other call waits."""
         with self._lock:
@@ -42,6 +47,11 @@ class Slots:
                 self.taken += 1
                 return True
             return False
+
+    def enter_anyway(self) -> None:
+        """Take a place even if none is free: what has begun cannot wait."""
+        with self._lock:
+            self.taken += 1
 
     def enter(self, caller: str) -> Future[None] | None:
         """Take a place; a future that is done when there is one, None when there was one at once. It fails with Full when displaced.
