@@ -13,7 +13,7 @@ import click
 from tavern_core.cli.errors import ReportedExit, exit_code_of, print_note, show_call_error
 from tavern_core.cli.inputs import json_or_text
 from tavern_core.cli.lazy_groups import Group
-from tavern_core.cli.output import json_text
+from tavern_core.cli.output import json_text, one_line
 from tavern_core.cli.session import Session
 from tavern_core.errors import UsageError
 from tavern_core.model.job import JOB_STATUSES
@@ -160,7 +160,7 @@ def watched(session: Session, job: str, say: Callable[[str], None] | None) -> Jo
             if bar is not None:
                 bar(found)
             elif now != seen and say is not None:
-                say(" ".join(filter(None, (found.id, found.status, _progress(found.progress)))))
+                say(one_line(f"{found.id} {found.status} {_progress(found.progress)}".strip()))
             seen = now
             if found.is_over or is_asking:
                 return found
@@ -186,13 +186,13 @@ def _bar(job: Job, no_color: bool) -> Any:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True, no_color=no_color or None), transient=True) as progress:
         task = progress.add_task(job.tool, total=None)
 
         def draw(now: Job) -> None:
             reported = now.progress or {}
-            words = f"{now.tool} {now.status} {reported.get('message', '')}".strip()
+            words = one_line(f"{now.tool} {now.status} {reported.get('message', '')}".strip())
             progress.update(
                 task, description=words[:100], completed=reported.get("done", 0), total=reported.get("total")
             )

@@ -9,8 +9,10 @@ What an adapter needs to know of a failure is whether the upstream may have begu
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -22,7 +24,7 @@ from tavern_core.frozen_dataclass import dataclass
 
 MOST_JSON: Final = 4_000_000
 """Bytes of JSON in one answer: reading more at once would hold up the event loop."""
-_LONGEST_WAIT_S: Final = 3_600
+_LONGEST_WAIT_MS: Final = 3_600_000
 _HINTS: Final[Mapping[Outcome, str]] = {
     "none": "see that it is well, and call again",
     "done": "it took effect; do not call again",
@@ -34,6 +36,25 @@ _CHARSET: Final = re.compile(
 )
 """Those of texts; Python also has codecs that are slow, or no charsets at all."""
 _READING: Final = frozenset({"GET", "HEAD"})
+
+
+def retry_after_ms(headers: Mapping[str, str]) -> int | None:
+    """How long the header ``Retry-After`` asks to wait, in seconds or until a date; at most an hour. None: it does not say.
+
+    Args:
+        headers: names in lower case.
+    """
+    written = headers.get("retry-after", "").strip()
+    if written.isascii() and written.replace(".", "", 1).isdigit():
+        return min(int(float(written[:12]) * 1000), _LONGEST_WAIT_MS)
+    from email.utils import parsedate_to_datetime  # dates are rare
+
+    try:
+        when = parsedate_to_datetime(written)
+        left_s = (when if when.tzinfo is not None else when.replace(tzinfo=UTC)).timestamp() - time.time()
+    except (ValueError, IndexError, OverflowError):
+        return None
+    return round(min(max(left_s * 1000, 0), _LONGEST_WAIT_MS))
 
 
 def header_of_key(key: str) -> str:
@@ -57,9 +78,8 @@ class Answer:
 
     @property
     def retry_after_ms(self) -> int | None:
-        """How long the upstream asks to wait, where it says so in seconds; at most an hour."""
-        written = self.headers.get("retry-after", "").strip()
-        return min(int(written[:9]), _LONGEST_WAIT_S) * 1000 if written.isascii() and written.isdigit() else None
+        """How long the upstream asks to wait; at most an hour."""
+        return retry_after_ms(self.headers)
 
     @property
     def text(self) -> str:

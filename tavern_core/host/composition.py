@@ -205,12 +205,7 @@ def compose(loaded: LoadedConfig, options: Options) -> Host:
         artifacts=artifacts,
         knowledge=knowledge,
         metrics=metrics,
-        limits=Limits(
-            config,
-            limit_table,
-            tools.list,
-            lambda tool: limit_table.governor(tool, specs.policy().limits),
-        ),
+        limits=Limits(config, limit_table, tools.list, lambda: specs.policy().limits),
         tokens=Tokens(kept),
         events=events,
         flow=flow,

@@ -278,6 +278,41 @@ def on_a_terminal(home: Path, *argv: str, say: bytes = b"", all_of_it: bool = Fa
         return running.wait(60), out, seen
 
 
+HOSTILE_PROGRESS = '''\
+from tavern_core import ToolContext, hookimpl, tool
+
+@tool
+def copy(ctx: ToolContext) -> str:
+    """Copy."""
+    ctx.progress(1, 2, "[/x] [bold]half\\njob-1 completed \\x1b]0;title\\x07")
+    return "copied"
+
+@hookimpl
+def tavern_register_tools():
+    return [copy]
+'''
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_message_of_progress_is_shown_as_it_is_and_on_one_line(
+    project: Path, home: Path, tavern: Run, is_terminal: bool
+) -> None:
+    folder = project / "plugins" / "files"
+    folder.mkdir()
+    (folder / "plugin.yaml").write_text(
+        'name: files\nversion: "1"\ntools: [{id: copy, implementation: {type: python}}]\n'
+    )
+    (folder / "__init__.py").write_text(HOSTILE_PROGRESS)
+    words = "tools", "call", "files:copy", "--job"
+    if is_terminal:
+        code, out, seen = on_a_terminal(home, *words)
+    else:
+        done = tavern(*words)
+        code, out, seen = done.code, done.out.encode(), done.err.encode()
+    assert (code, out) == (0, b"copied\n"), seen
+    assert rb"[/x] [bold]half job-1 completed \x1b]0;title\x07" in seen
+
+
 @pytest.mark.slow
 def test_on_a_terminal_the_nodes_are_shown_while_they_run_and_stdout_has_the_result_alone(
     project: Path, home: Path

@@ -20,7 +20,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tavern_core import Budget, CallContext, Plugin, Tavern, ToolCall, ToolResult, tool
+from tavern_core import Budget, CallContext, Out, Plugin, Tavern, ToolCall, ToolResult, hookimpl, node, tool
 from tavern_core.errors import ConfigInvalid, ToolFailed, UpstreamError, UsageError
 from tavern_core.kernel.limits import result_cache
 from tavern_core.kernel.limits.breakers import CircuitBreaker
@@ -119,6 +119,32 @@ def test_a_rate_that_is_used_up_says_which_and_when_to_come_again(tmp_path: Path
     assert (error.kind, error.outcome, error.retryable) == ("BUDGET_EXCEEDED", "none", True)
     assert error.details["limit"] == f"{place}.rate"
     assert 3_590_000 < error.retry_after_ms <= 3_600_000
+
+
+OWN = {"rate": "2/hour", "concurrency": 3}
+
+
+@pytest.mark.parametrize(
+    ("tools", "own"),
+    [
+        ({}, OWN),
+        ({"t:rare": {"retries": 1}}, OWN),
+        ({"t:*": {"rate": "9/hour"}}, {"concurrency": 3}),
+        ({"t:rare": {"rate": "9/hour"}, "t:*": {"concurrency": 1}}, None),
+    ],
+)
+def test_a_limit_of_a_definition_is_listed_where_no_entry_replaces_it(
+    tmp_path: Path, tools: Any, own: dict[str, Any] | None
+) -> None:
+    @tool(limits=OWN)
+    def rare() -> int:
+        return 1
+
+    with host_of(tmp_path, [rare], {"tools": tools}) as host:
+        assert host.invoke_sync("t:rare").ok
+        listed = {state.place: state.limits.to_json() for state in host.limits.list()}
+    assert listed.pop("the tool t:rare", None) == own
+    assert listed == {f"limits.tools.{entry}": limits for entry, limits in tools.items()}
 
 
 def test_the_limit_of_a_definition_is_raised_where_its_refusal_says(tmp_path: Path) -> None:
@@ -1125,6 +1151,28 @@ def test_a_call_that_takes_longer_than_its_node_may_is_a_timeout(
     with host_of(tmp_path, [slow]) as host:
         error = host.workflows.run_sync({"nodes": [{"id": "a", **call}], "edges": []}).errors[0]
     assert (error.kind, error.message, len(ran)) == ("TIMEOUT", "not ready after 20 ms ($exec.timeoutMs)", tries)
+
+
+@pytest.mark.parametrize(("allowed", "tries"), [(None, 4), (0, 1), (2, 3), (9, 4)])
+def test_a_node_is_repeated_at_most_as_often_as_the_caller_allows(
+    tmp_path: Path, allowed: int | None, tries: int
+) -> None:
+    ran: list[int] = []
+
+    @node("t:Fails")
+    async def fails() -> Out(y=int):
+        ran.append(1)
+        raise ConnectionError("x")
+
+    class Nodes:
+        @hookimpl
+        def tavern_register_nodes(self) -> list[Any]:
+            return [fails]
+
+    workflow = {"nodes": [{"id": "a", "type": "t:Fails", "configValues": {"$exec": {"retry": 3}}}], "edges": []}
+    with Tavern.open(home=tmp_path, plugins=[Plugin(Nodes(), name="t")]) as host:
+        host.workflows.run_sync(workflow, context=CallContext(budget=Budget(max_retries=allowed)))
+    assert len(ran) == tries
 
 
 @pytest.mark.slow

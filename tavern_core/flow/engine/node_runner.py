@@ -92,12 +92,13 @@ async def perform(scope: ScopePart, number: int, work: Work, inputs: dict[str, A
 
 
 async def tried(scope: ScopePart, number: int, work: Work, once: Callable[[int], Coroutine[Any, Any, Any]]) -> Any:
-    """Try as often as the file says, with its delays; the slots are released during a delay.
+    """Try as often as the file says and the caller's budget allows; the slots are released during a delay.
 
     Raises:
         Exception: the error of the last attempt.
     """
-    retry = work.step.exec.retry
+    retry, allowed = work.step.exec.retry, scope.run.context.budget.max_retries
+    times = retry.times if allowed is None else min(retry.times, allowed)
     attempt = 0
     while True:
         attempt += 1
@@ -105,7 +106,7 @@ async def tried(scope: ScopePart, number: int, work: Work, once: Callable[[int],
             return await once(attempt)
         except Exception as error:
             asked_ms = getattr(error, "retry_after_ms", None) or 0
-            is_last = attempt > retry.times or asked_ms >= LONGEST_WAIT_S * 1000
+            is_last = attempt > times or asked_ms >= LONGEST_WAIT_S * 1000
             if is_last or isinstance(error, _NEVER_AGAIN) or not _is_harmless_again(error, work, scope):
                 with suppress(Exception):  # an error may refuse new attributes
                     error.__tavern_attempts__ = attempt  # type: ignore[attr-defined]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import fields, replace
 from typing import Any
 
 from tavern_core.frozen_dataclass import dataclass
+from tavern_core.kernel.access.limit_rules import OWN, LimitRules
 from tavern_core.kernel.limits.limiter_registry import BLOCKS, Governor, LimitTable
 from tavern_core.model.config import HostConfig
 from tavern_core.model.rate_and_concurrency_limits import NO_LIMITS, ToolLimits, parse_rate
@@ -44,7 +46,7 @@ class Limits:
 
     Args:
         tools: every tool that is known.
-        governor: the limits of one.
+        rules: the sections of tavern.yaml, as they are now.
     """
 
     def __init__(
@@ -52,29 +54,32 @@ class Limits:
         config: HostConfig,
         table: LimitTable,
         tools: Callable[[], tuple[ToolSpec, ...]],
-        governor: Callable[[ToolSpec], Governor | None],
+        rules: Callable[[], LimitRules],
     ) -> None:
         self._config = config
         self._table = table
         self._tools = tools
-        self._governor = governor
+        self._rules = rules
 
     def list(self) -> tuple[LimitState, ...]:
-        """All limits: those of tavern.yaml, then what tools say of themselves; no plugin is activated.
+        """All limits: those of tavern.yaml, then what tools say of themselves and no entry under `tools` replaces.
+
+        No plugin is activated.
 
         Raises:
             StateDamaged: what was used cannot be read (STATE_DAMAGED).
         """
         config, found = self._config.limits, []
-        tools = self._tools()
-        governed = {tool.id: governor for tool in tools if (governor := self._governor(tool)) is not None}
+        tools, rules = self._tools(), self._rules()
+        governed = {tool.id: one for tool in tools if (one := self._table.governor(tool, rules)) is not None}
         for section in ("tools", "plugins", "upstreams", "callers"):
             for name, written in getattr(config, section).items():
                 place = f"limits.{section}.{name}"
                 found.append(self._state(place, written.limits(), None if section == "callers" else governed))
         for tool in tools:
-            if tool.limits != NO_LIMITS and tool.id in governed:
-                found.append(self._state(f"the tool {tool.id}", tool.limits, {tool.id: governed[tool.id]}))
+            own = _own(tool, rules)
+            if own != NO_LIMITS and tool.id in governed:
+                found.append(self._state(f"the tool {tool.id}", own, {tool.id: governed[tool.id]}))
         return tuple(found)
 
     def _state(self, place: str, limits: ToolLimits, governed: dict[str, Governor] | None) -> LimitState:
@@ -93,3 +98,12 @@ class Limits:
         return LimitState(
             place, limits, used, None if slots is None else slots.taken, None if slots is None else slots.waiting, state
         )
+
+
+def _own(tool: ToolSpec, rules: LimitRules) -> ToolLimits:
+    """The limits of a tool that come from its definition."""
+    others = [rule.limits for rule in rules.of_tool(tool) if rule.place != OWN]
+    replaced = [
+        key.name for key in fields(ToolLimits) if any(getattr(limits, key.name) is not None for limits in others)
+    ]
+    return replace(tool.limits, **dict.fromkeys(replaced))

@@ -115,7 +115,8 @@ class Governor:
         if places:
             found.append(("concurrency", ", ".join(places)))
         if self.retries:
-            found.append(("retry", f"up to {self.retries} further attempts, where doing it again does no harm"))
+            attempts = "attempt" if self.retries == 1 else "attempts"
+            found.append(("retry", f"up to {self.retries} further {attempts}, where doing it again does no harm"))
         times = [f"an attempt after {self.attempt_s:g} s"] if self.attempt_s else []
         times += [f"what says nothing for {self.idle_s:g} s"] if self.idle_s else []
         if times:

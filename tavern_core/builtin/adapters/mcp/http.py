@@ -29,6 +29,7 @@ from tavern_core.builtin.adapters.mcp.message_parser import (
 )
 from tavern_core.builtin.adapters.mcp.posts import Posts
 from tavern_core.contract.adapters import Upstream
+from tavern_core.contract.exchange import retry_after_ms
 from tavern_core.errors import CallError, ConnectionLost, OutputTooLarge, PolicyDenied, TavernError, UpstreamError
 
 CONNECT_S: Final = 30.0
@@ -312,7 +313,10 @@ def _refusal(response: httpx2.Response, name: str) -> CallError | None:
         return PolicyDenied(f"{name} refuses (HTTP 403)", hint=f"tavern upstreams connect {name} asks for more rights")
     if status in (429, 503):
         return UpstreamError(
-            f"{name} has no time (HTTP {status})", retryable=True, retry_after_ms=_retry_after(response), outcome="none"
+            f"{name} has no time (HTTP {status})",
+            retryable=True,
+            retry_after_ms=retry_after_ms(response.headers),
+            outcome="none",
         )
     if status in (502, 504):
         return UpstreamError(
@@ -336,11 +340,6 @@ async def _is_forgotten(request: httpx2.Request, response: httpx2.Response, numb
             if isinstance(error, dict) and body.get("id") == number and error.get("code") != CONNECTION_CLOSED:
                 return False
     return response.status_code == 404 or isinstance(error, dict)
-
-
-def _retry_after(response: httpx2.Response) -> int | None:
-    written = response.headers.get("retry-after", "")
-    return int(written) * 1000 if written.isascii() and written.isdigit() and len(written) < 7 else None
 
 
 def _lost(error: httpx2.HTTPError, name: str) -> CallError:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import Any, Final
 
+from tavern_core.contract.exchange import retry_after_ms
 from tavern_core.contract.llm import LLMAnswer, Message, ModelCall
 from tavern_core.errors import BudgetExceeded, CallError, UpstreamError
 
-_LONGEST_WAIT_MS: Final = 3_600_000
 _LONGEST_QUOTE: Final = 400
 
 
@@ -206,17 +204,3 @@ def message_of(error: Any) -> str:
         if isinstance(error, Mapping) and key in error:
             return message_of(error[key])
     return (error if isinstance(error, str) else json.dumps(error, default=str))[:_LONGEST_QUOTE]
-
-
-def retry_after_ms(headers: Mapping[str, str]) -> int | None:
-    """How long the API asks to wait, in milliseconds, at most an hour; None: it does not say."""
-    written = headers.get("retry-after", "").strip()
-    if written.isascii() and written.replace(".", "", 1).isdigit():
-        return min(int(float(written[:12]) * 1000), _LONGEST_WAIT_MS)
-    try:
-        when = parsedate_to_datetime(written)
-    except (ValueError, IndexError):
-        return None
-    if when.tzinfo is None:
-        when = when.replace(tzinfo=UTC)
-    return min(max(int((when - datetime.now(UTC)).total_seconds() * 1000), 0), _LONGEST_WAIT_MS)
