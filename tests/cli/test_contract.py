@@ -65,6 +65,17 @@ def test_the_manual_has_every_command_with_every_option(name: str) -> None:
             assert f"`{longest}" in text, f"{name}: {longest} is not in docs/cli.md"
 
 
+def test_no_hint_names_a_command_or_an_option_that_does_not_exist() -> None:
+    wrong = []
+    for file in (ROOT / "tavern_core").rglob("*.py"):
+        for hint in re.finditer(r"`(tavern [a-z]+(?: [a-z]+)?)\b([^`\n]*)", file.read_text("utf-8")):
+            fitting = [name for name in TREE if f"{hint[1]} ".startswith(f"{name} ") or name.startswith(f"{hint[1]} ")]
+            options = {option for name in fitting for param in TREE[name].params for option in param.opts} | GLOBAL
+            if not fitting or not options.issuperset(re.findall(r" (--[a-z-]+)", hint[2])):
+                wrong.append((file.name, hint[0]))
+    assert not wrong
+
+
 def test_the_manual_has_no_command_that_does_not_exist() -> None:
     reported = {m[1] for m in re.finditer(r"^#+ `(tavern(?: [a-z]+)+)", MANUAL, re.M)}
     assert {t for t in reported if not any(t == name or t.startswith(f"{name} ") for name in TREE)} == set()

@@ -297,7 +297,14 @@ def test_a_dry_run_passes_the_gates_of_plugins(tmp_path: Path) -> None:
     assert needs == [False, True]
 
 
-@pytest.mark.parametrize("token", ["", "plan-", "plan-0000", 7, None, "x" * 1000])
+class Unprintable:
+    def __repr__(self) -> str:
+        raise ValueError("no text")
+
+
+@pytest.mark.parametrize(
+    "token", ["", "plan-", "plan-0000", 7, None, "x" * 1000, Unprintable(), pytest.param(10**5000, id="huge")]
+)
 def test_what_is_no_token_commits_nothing(office: Office, token: Any) -> None:
     with office.open() as host:
         result = host.commit_sync(token)

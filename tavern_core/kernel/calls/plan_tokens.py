@@ -29,6 +29,7 @@ from tavern_core.kernel.execution.sync_async_drivers import Mode, TimeLimit
 from tavern_core.kernel.settings.result_redaction import ForDisk
 from tavern_core.kernel.stores.store_offload import ask
 from tavern_core.model.call import CallContext, ToolCall, owner_of
+from tavern_core.model.safe_printing import printed
 
 KIND: Final = "plan"
 MOST_OPEN: Final = 1_000
@@ -173,7 +174,7 @@ class PlanTokens:
     async def _open(self, token: object, mode: Mode, key: str | None, left: float | None) -> Record:
         if not isinstance(token, str) or not token.isascii() or not token.startswith("plan-") or len(token) > 80:
             raise CallMisused(
-                f"{token!r:.40} is not a plan token",
+                f"{printed(token):.40} is not a plan token",
                 hint="a dry run gives one: invoke(..., dry_run=True), `tavern tools call ID --dry-run`",
             )
         record: Record | None = await ask(mode, self._records, self._records.get, KIND, token, seconds=left)

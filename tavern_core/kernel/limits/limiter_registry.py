@@ -251,7 +251,7 @@ class LimitTable:
             if state == "open":
                 self._diagnostics.add(
                     "CIRCUIT_OPEN", f"{key} failed {rule.failures} times in a row and is not called for {rule.rest_ms / 1000:g} s",
-                    hint="`tavern logs list --type TOOL_RESULT` shows how",
+                    hint="`tavern logs show --type TOOL_RESULT` shows how",
                 )  # fmt: skip
 
         return CircuitBreaker(rule, changed, lambda: self.clock())
