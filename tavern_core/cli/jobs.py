@@ -19,8 +19,7 @@ from tavern_core.errors import UsageError
 from tavern_core.model.job import JOB_STATUSES
 
 if TYPE_CHECKING:
-    from tavern_core.errors import UsageError
-from tavern_core.model.job import Job
+    from tavern_core.model.job import Job
 
 _COLUMNS: Final = ("id", "status", "tool", "caller", "progress", "age")
 _LOOK_S: Final = 0.2

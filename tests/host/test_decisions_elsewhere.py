@@ -221,6 +221,17 @@ def test_a_decision_about_newer_files_of_a_plugin_is_applied_to_these(home: Home
         assert looked(host) == "new code"
 
 
+def test_a_plugin_that_one_host_switches_off_and_another_one_on_at_once_is_read_again(home: Home) -> None:
+    with home.open() as host, home.open() as other:
+        assert looked(host) == "seen"
+        host.plugins.disable_sync("pen")
+        code = CODE.replace("seen", "new code")  # of another size: Python's bytecode goes by that
+        (home.folder / "plugins" / "pen" / "__init__.py").write_text(code, encoding="utf-8")
+        other.plugins.enable_sync("pen")
+        until(lambda: looked(host) != "TOOL_NOT_FOUND")
+        assert looked(host) == "new code"
+
+
 def test_a_decision_reads_no_other_plugin_again_that_is_switched_off(home: Home) -> None:
     home.add("ink")
     config = "isolation: {level: none}\nplugins: {disable: [ink]}\n"

@@ -294,6 +294,28 @@ async def test_who_runs_nothing_leaves_no_file_of_runs(flows: Flows) -> None:
     assert [path.name for path in (flows.root / "home").glob("runs*")] == []
 
 
+async def test_hosts_that_find_one_file_corrupt_rename_it_once(flows: Flows) -> None:
+    flows.write("chain", {"a": "t:Plain"})
+    path = flows.root / "home" / "runs.db"
+    async with flows.open() as first, flows.open() as second:
+        await first.workflows.run("chain")
+        assert len(second.workflows.kept()) == 1
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
+            (version,) = db.execute("PRAGMA schema_version").fetchone()
+            db.execute("PRAGMA writable_schema = ON")
+            db.execute("UPDATE sqlite_master SET sql = 'nonsense' WHERE name = 'runs'")
+            db.execute(f"PRAGMA schema_version = {version + 1}")
+        with pytest.raises(StateDamaged, match="malformed"):
+            first.workflows.kept()
+        run = await first.workflows.run("chain")
+        with pytest.raises(StateDamaged, match="malformed") as caught:
+            second.workflows.kept()
+        assert "another process has renamed it" in caught.value.hint
+        for host in (first, second):
+            assert [kept.run_id for kept in host.workflows.kept()] == [run.run_id]
+    assert [one.name for one in path.parent.glob("runs.db.damaged*") if one.suffix == ".damaged"] == ["runs.db.damaged"]
+
+
 async def test_a_file_that_is_only_locked_is_not_put_aside(flows: Flows) -> None:
     flows.write("chain", {"a": "t:Plain"})
     async with flows.open() as tavern:

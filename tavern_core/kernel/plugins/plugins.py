@@ -105,6 +105,7 @@ class Plugins(Mapping[str, PluginStatus]):
         """Stop a plugin (running calls get time to end) and keep it off, also in later runs."""
         record = self._own(name)
         self._states.disable(name, reason=reason, by=who())
+        self._off.add(name)
         record.paused = False
         await self._lifecycle.deactivate(name)
         await self._settle()
