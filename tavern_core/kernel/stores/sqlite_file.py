@@ -30,6 +30,8 @@ OnDamage = Callable[[Path, Path], None]
 OnRepair = Callable[[Path], None]
 LOCK_S: Final = 10.0
 """How long a statement waits for other processes."""
+LOOK_S: Final = 0.1
+"""How often it is checked that an open file is still the one of this name: another process may have renamed it."""
 
 _MOST_FRAMES: Final = 1_000
 """Of a write-ahead log that are looked at after those that SQLite reads."""
@@ -59,6 +61,7 @@ class SqliteFile:
         self._db: sqlite3.Connection | None = None
         self._inode = 0
         """Of the file that is open."""
+        self._looked_at = 0.0
 
     @property
     def is_open(self) -> bool:
@@ -78,6 +81,11 @@ class SqliteFile:
             refuse_copy(self._process)
         with self._lock:
             try:
+                if self._db is not None and time.monotonic() - self._looked_at > LOOK_S:
+                    self._looked_at = time.monotonic()
+                    if self._inode != inode_of(self.path):
+                        self._db.close()
+                        self._db = None
                 if self._db is None:
                     self._process = os.getpid()
                     self._db, self._inode = connect(

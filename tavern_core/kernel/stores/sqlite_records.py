@@ -23,6 +23,7 @@ from tavern_core.kernel.files.file_lock import locked, take_at_once
 from tavern_core.kernel.stores.memory_records import wait_for
 from tavern_core.kernel.stores.sqlite_file import (
     LOCK_S,
+    LOOK_S,
     connect,
     copied_aside,
     inode_of,
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
     import sqlite3
 
 _PURGE_EVERY: Final = 5_000
-_LOOK_S: Final = 0.1
-"""How often it is checked that the file is still the one of this name."""
 _LONGEST_LOG: Final = 16_000_000
 """Bytes of the write-ahead log before they go into the file, which waits for the disk: four times SQLite's own."""
 _MEASURE_EVERY: Final = 128
@@ -133,7 +132,7 @@ class SqliteRecords:
         self._longest_s = _LONGEST_PERIOD_S
 
     def add(self, record: Record) -> Record | None:
-        if not 0 <= record.created - self._looked_at < _LOOK_S:
+        if not 0 <= record.created - self._looked_at < LOOK_S:
             self._look(record.created)
         data = record.data
         values = (
