@@ -210,6 +210,27 @@ def test_a_store_to_which_two_write_all_the_time_does_not_fill_the_disk(tmp_path
     assert begun_anew  # what was moved into the file takes no place any more
 
 
+@pytest.mark.slow
+def test_a_log_that_a_reader_keeps_from_being_begun_anew_is_short_after_that(tmp_path: Path) -> None:
+    path = tmp_path / "state.sqlite"
+    log = path.with_name("state.sqlite-wal")
+    store = SqliteRecords(path)
+    store.add(record("first"))
+
+    def write_until(holds: Callable[[int], bool], name: str) -> None:
+        for number in itertools.count():
+            store.add(record(f"{name}-{number}", data="x" * 10_000))
+            if holds(log.stat().st_size):
+                return
+
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM records").fetchall()
+        write_until(lambda size: size > 50_000_000, "beside")
+    write_until(lambda size: size < 1_000_000, "after")
+    store.close()
+
+
 CREATES = """
 import os, sys, time
 from pathlib import Path

@@ -130,6 +130,7 @@ class SqliteRecords:
         self._looked_at = 0.0
         self._added = self._taken = self._written = 0
         self._longest_s = _LONGEST_PERIOD_S
+        self._longest_log = _LONGEST_LOG
 
     def add(self, record: Record) -> Record | None:
         if not 0 <= record.created - self._looked_at < LOOK_S:
@@ -299,9 +300,13 @@ class SqliteRecords:
 
         db, end = self._opened(), time.monotonic() + _CHECKPOINT_S
         with contextlib.suppress(OSError, sqlite3.OperationalError):  # no harm: the log is as good as the file
-            while os.stat(self._log).st_size > _LONGEST_LOG:  # noqa: PTH116 - a Path costs as much as the call
+            while (size := os.stat(self._log).st_size) > self._longest_log:  # noqa: PTH116 - a Path costs as much as the call
                 (is_held_up, *_) = db.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
-                if not is_held_up or time.monotonic() > end:
+                if not is_held_up:
+                    self._longest_log = _LONGEST_LOG
+                    return
+                if time.monotonic() > end:  # a process reads for long: not every few writes wait for it
+                    self._longest_log = size + _LONGEST_LOG
                     return
                 time.sleep(_PAUSE_S)
 
