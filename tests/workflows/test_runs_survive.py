@@ -316,7 +316,9 @@ async def test_hosts_that_find_one_file_corrupt_rename_it_once(flows: Flows) -> 
     assert [one.name for one in path.parent.glob("runs.db.damaged*") if one.suffix == ".damaged"] == ["runs.db.damaged"]
 
 
-async def test_a_host_soon_stores_its_runs_elsewhere_than_in_a_file_that_another_process_has_renamed(flows: Flows) -> None:
+async def test_a_host_soon_stores_its_runs_elsewhere_than_in_a_file_that_another_process_has_renamed(
+    flows: Flows,
+) -> None:
     flows.write("chain", {"a": "t:Plain"})
     path = flows.root / "home" / "runs.db"
     async with flows.open() as tavern:
