@@ -28,6 +28,19 @@ POSITIVE: Final = _Positive(min=0, min_open=True, max=1_000_000_000)
 """The type of every option that takes a number with decimals: finite and greater than 0."""
 
 
+class _NotEmpty(click.ParamType):
+    name = "text"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if not value.strip():
+            self.fail("the value is empty; leave the option out or give it a value", param, ctx)
+        return str(value)
+
+
+NOT_EMPTY: Final = _NotEmpty()
+"""The type of options for which an empty text, such as the value of an unset variable, must not mean the same as no option."""
+
+
 def named(words: tuple[str, ...], example: str = "text='one two'") -> dict[str, str]:
     """``name=value`` words as a mapping; a hint shows `example`. Raises UsageError: a word without ``=``, or a name given twice (USAGE)."""
     found: dict[str, str] = {}

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import click
 
-from tavern_core.cli.inputs import POSITIVE
+from tavern_core.cli.inputs import NOT_EMPTY, POSITIVE
 from tavern_core.cli.lazy_groups import Group
 from tavern_core.cli.session import Session
 
@@ -24,16 +24,21 @@ def tokens() -> None:
 @tokens.command()
 @click.argument("principal")
 @click.option("--permissions", default="", metavar="A,B", help="What its calls may use; default: nothing.")
-@click.option("--profile", metavar="NAME", help="The agent profile that decides which tools it has.")
-@click.option("--role", "roles", multiple=True, metavar="NAME", help="A role of the caller; several are allowed.")
-@click.option("--user", "user_id", default="", metavar="ID", help="The user on whose behalf it calls.")
+@click.option("--profile", type=NOT_EMPTY, metavar="NAME", help="The agent profile that decides which tools it has.")
 @click.option(
-    "--approver", default="", metavar="PRINCIPAL", help="The person at the client, who may approve its calls."
+    "--role", "roles", type=NOT_EMPTY, multiple=True, metavar="NAME", help="A role of the caller; several are allowed."
+)
+@click.option("--user", "user_id", type=NOT_EMPTY, metavar="ID", help="The user on whose behalf it calls.")
+@click.option(
+    "--approver", type=NOT_EMPTY, metavar="PRINCIPAL", help="The person at the client, who may approve its calls."
 )
 @click.option(
-    "--audience", metavar="NAME", help="Servers that accept it; default: `mcp.audience` of the configuration."
+    "--audience",
+    type=NOT_EMPTY,
+    metavar="NAME",
+    help="Servers that accept it; default: `mcp.audience` of the configuration.",
 )
-@click.option("--name", default="", help="What the token is for; a note for people.")
+@click.option("--name", type=NOT_EMPTY, help="What the token is for; a note for people.")
 @click.option("--days", type=POSITIVE, metavar="N", help="How long it is valid; default: until it is revoked.")
 def create(
     session: Session,
@@ -41,10 +46,10 @@ def create(
     permissions: str,
     profile: str | None,
     roles: tuple[str, ...],
-    user_id: str,
-    approver: str,
+    user_id: str | None,
+    approver: str | None,
     audience: str | None,
-    name: str,
+    name: str | None,
     days: float | None,
 ) -> None:
     """Create a token for PRINCIPAL, for example agent:claude.
@@ -60,10 +65,10 @@ def create(
         permissions=names,
         profile=profile,
         roles=roles,
-        user_id=user_id,
-        approver=approver,
+        user_id=user_id or "",
+        approver=approver or "",
         audience=audience or tavern.config.mcp.audience,
-        name=name,
+        name=name or "",
         days=days,
     )
     session.show({**token.to_json(), "token": text}, text)

@@ -65,6 +65,10 @@ def test_a_token_says_exactly_what_its_calls_may_do(tmp_path: Path) -> None:
         ("agent:x", {"permissions": ["read:everything"]}, "capability"),
         ("agent:x", {"permissions": "read:fs"}, "takes a list"),
         ("agent:x", {"roles": "guest"}, "takes a list"),
+        ("agent:x", {"roles": [""]}, "roles= names nothing with ''"),
+        ("agent:x", {"roles": ["caller", " "]}, "roles= names nothing with ' '"),
+        ("agent:x", {"permissions": [""]}, "permissions= names nothing"),
+        ("agent:x", {"profile": ""}, "profile= names nothing"),
         ("agent:x", {"approver": "agent:x"}, "cannot approve its own"),
         ("agent:x", {"approver": "host"}, "the host's own"),
         ("agent:x", {"approver": "plugin:x"}, "the host's own"),
@@ -79,6 +83,18 @@ def test_a_token_that_makes_no_sense_is_refused(tmp_path: Path, principal: str, 
         with pytest.raises(TavernError, match=says):
             tavern.tokens.create(principal, **options)
         assert tavern.tokens.list() == ()
+
+
+@pytest.mark.parametrize("value", ["", " "])
+@pytest.mark.parametrize("option", ["--role", "--profile", "--user", "--approver", "--audience", "--name"])
+def test_an_option_of_the_command_with_an_empty_value_is_refused(tmp_path: Path, option: str, value: str) -> None:
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        return programs.tavern("tokens", *words, cwd=tmp_path, home=tmp_path / "home")
+
+    refused = run("create", "agent:x", option, value)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert f"Invalid value for '{option}': the value is empty" in refused.stderr
+    assert json.loads(run("list", "--json").stdout) == []
 
 
 @pytest.mark.parametrize(

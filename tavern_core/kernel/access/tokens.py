@@ -132,6 +132,8 @@ class Tokens:
         now, id_, secret = time.time(), secrets.token_hex(6), secrets.token_urlsafe(32)
         expires = 0.0 if days is None else now + days * 86_400
         granted, held = _names(permissions, "permissions"), _names(roles, "roles")
+        if profile is not None:
+            _names([profile], "profile")
         made = Token(id_, principal, granted, profile, held, user_id, approver, audience, name[:_LONGEST], now, expires)
         made.context()  # refuses what is not a capability
         refuse_useless(granted)
@@ -214,7 +216,10 @@ def _check(principal: object, approver: str, audience: object, days: float | Non
 def _names(given: Iterable[str], what: str) -> frozenset[str]:
     if isinstance(given, str):
         raise UsageError(f"{what}= takes a list of names, got the string {given!r:.80}")
-    return frozenset(given)
+    names = frozenset(given)
+    if empty := [name for name in names if isinstance(name, str) and not name.strip()]:
+        raise UsageError(f"{what}= names nothing with {empty[0]!r:.80}", hint="leave it out or give it a name")
+    return names
 
 
 def _hash(secret: str) -> str:
