@@ -465,6 +465,39 @@ def test_tasks_belong_to_their_caller(shop: Any) -> None:
     assert found["result"]["content"][0]["text"] == "delivered 4 of tea"
 
 
+@pytest.mark.parametrize(
+    ("tool_name", "action", "status"),
+    [
+        ("workflow__ask", "decline", "cancelled"),
+        ("workflow__ask", "cancel", "input_required"),
+        ("shop__deliver", "decline", "completed"),
+        ("shop__deliver", "cancel", "completed"),
+    ],
+)
+def test_what_becomes_of_a_task_whose_question_is_not_answered(
+    tmp_path: Path, tool_name: str, action: str, status: str
+) -> None:
+    """A tool gets None; a workflow cannot go on without a value: it is cancelled, or its question stays open."""
+    nodes = [{"id": "q", "type": "core:Ask", "inputValues": {"prompt": "Which colour?"}}]
+    flow = {"name": "ask", "description": "Asks.", "nodes": nodes, "edges": []}
+    (tmp_path / "ask.json").write_text(json.dumps(flow), encoding="utf-8")
+    knows = {"extensions": {"io.modelcontextprotocol/tasks": {}}, "elicitation": {"form": {}}}
+    with open_shop(tmp_path, {"workflows": {"roots": [str(tmp_path)]}}) as (url, tavern, _):
+        token = tavern.tokens.create("agent:a")[1]
+
+        def result(method: str, **params: Any) -> Any:
+            return answer(post(url, token, method, params, capabilities=knows))["result"]
+
+        arguments = {"item": "tea"} if tool_name == "shop__deliver" else {}
+        task = result("tools/call", name=tool_name, arguments=arguments)["taskId"]
+        asyncio.run(tavern.jobs.wait(task, 10))
+        (question,) = result("tasks/get", taskId=task)["inputRequests"]
+        result("tasks/update", taskId=task, inputResponses={question: {"action": action}})
+        asyncio.run(tavern.jobs.wait(task, 10))
+        found = result("tasks/get", taskId=task)
+        assert (found["status"], question in found.get("inputRequests", {})) == (status, status == "input_required")
+
+
 def test_a_task_that_waits_for_approval_says_who_approves_it(tmp_path: Path) -> None:
     @tool(job=True, requires_approval=True)
     def send() -> str:

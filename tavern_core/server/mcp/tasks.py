@@ -108,12 +108,8 @@ class Tasks:
                 ):  # 2025 era: the job waits for another answer, and its id is the result
                     break
                 for name, answer in answers.items():
-                    try:
-                        self._answer(job, name, answer, holder)
-                    except MCPError:
-                        if answer is None:  # declined, and the job cannot do without
-                            return jobs.result(job_id)
-                        raise
+                    if not self._answer(job, name, answer, holder):
+                        return jobs.result(job_id)
                     talk.forget(name)  # a job may ask again under the same name
         except asyncio.CancelledError:
             jobs.cancel(job_id)
@@ -157,7 +153,8 @@ class Tasks:
         return {"resultType": "complete", **task}
 
     async def update(self, ctx: ServerRequestContext[Any, Any], params: TaskUpdateParams) -> dict[str, Any]:
-        """`tasks/update`: answer some of what it asks."""
+        """`tasks/update`: answer some of what it asks. A workflow whose question is declined cannot go on, so it is cancelled; if the
+        question is only dismissed (`cancel`), it stays open."""
         holder = _checked(ctx, params)
         job = self._found(params.task_id, holder.context())
         asked = _questions(job)
@@ -167,7 +164,9 @@ class Tasks:
             is_answer, answer = answer_in(asked[name], response)
             if not is_answer:
                 raise MCPError(INVALID_PARAMS, f"{name!r:.80} does not fit what was asked", {"taskId": job.id})
-            self._answer(job, name, answer, holder)
+            if not self._answer(job, name, answer, holder) and response["action"] == "decline":
+                self._tavern.jobs.cancel(job.id, context=holder.context())
+                break
         return {"resultType": "complete"}
 
     async def cancel(self, ctx: ServerRequestContext[Any, Any], params: TaskParams) -> dict[str, Any]:
@@ -183,8 +182,12 @@ class Tasks:
         except JobNotFound:
             raise MCPError(INVALID_PARAMS, "there is no such task", {"taskId": task_id}) from None
 
-    def _answer(self, job: Job, name: str, answer: Any, holder: Token) -> None:
-        """Hand an answer to a job. An approval counts only from the person whom the token names."""
+    def _answer(self, job: Job, name: str, answer: Any, holder: Token) -> bool:
+        """Hand an answer to a job. An approval counts only from the person whom the token names.
+
+        Returns:
+            False: the person declined, and the job cannot go on without a value: a workflow.
+        """
         context: CallContext | None = holder.context()
         if any(asked["id"] == name and asked.get("type") == _APPROVAL for asked in job.questions):
             answer, context = isinstance(answer, Mapping) and answer.get("approve") is True, holder.approving()
@@ -193,10 +196,13 @@ class Tasks:
         try:
             self._tavern.jobs.answer(job.id, answer, name, context=context)
         except InputInvalid as error:
+            if answer is None:
+                return False
             raise MCPError(INVALID_PARAMS, error.message, {"taskId": job.id}) from None
         except TavernError as error:  # decided elsewhere, or over: the next tasks/get says so
             if error.code == "POLICY_DENIED":
                 raise MCPError(INVALID_PARAMS, error.message, {"taskId": job.id}) from None
+        return True
 
 
 def knows_tasks(ctx: ServerRequestContext[Any, Any]) -> bool:
