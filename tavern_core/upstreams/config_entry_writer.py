@@ -52,6 +52,9 @@ _NOT_IMPORTED: Final[Mapping[str, str]] = {
     "auth": "write what the login needs into `settings`: `clientId`, `clientSecret`, `scope`, `redirectPort`",
 }
 """Key of a server of another host → what takes its place here."""
+_STRING: Final = r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\Z)'
+_STRING_OR_COMMENT: Final = re.compile(rf"({_STRING})|//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
+_STRING_OR_LAST_COMMA: Final = re.compile(rf"({_STRING})|,(?=\s*[\]}}])", re.DOTALL)
 _SECRET_PARTS: Final = frozenset({"auth", "pass", "pat", "pw"})
 """Parts of names of variables that mark secrets in these files, and mean something else elsewhere."""
 _SECRET_START: Final = re.compile(r"(?:bearer|basic)\s+\S", re.IGNORECASE)
@@ -111,8 +114,17 @@ def read_servers(file: Path) -> str:
         raise ConfigInvalid(f"{file} cannot be read: {error}", hint="name a file with `mcpServers` in JSON") from None
 
 
+def _without_comments(text: str) -> str:
+    """JSON with comments and commas before closing brackets, which some hosts write, as JSON; every place stays the same."""
+
+    def blank(found: re.Match[str]) -> str:
+        return found[1] or re.sub(r"[^\n]", " ", found[0])
+
+    return _STRING_OR_LAST_COMMA.sub(blank, _STRING_OR_COMMENT.sub(blank, text))
+
+
 def _servers_of(text: str, file: str) -> dict[str, Any]:
-    document = read_json(text, file, code=ConfigInvalid.code, largest=_LARGEST, most_values=_MOST_VALUES)
+    document = read_json(_without_comments(text), file, code=ConfigInvalid.code, largest=_LARGEST, most_values=_MOST_VALUES)
     if document.findings:
         first = document.findings[0]
         raise ConfigInvalid(first.located, hint=first.hint, findings=document.findings)

@@ -161,6 +161,31 @@ def test_servers_of_other_hosts_become_entries_without_their_secrets(case: str, 
     assert "aaaaaa" not in json.dumps([dict(new.entry) for new in found])
 
 
+def test_the_file_of_another_host_may_have_comments_and_last_commas(tmp_path: Path) -> None:
+    (tmp_path / "mcp.json").write_text("""\
+{
+  // what VS Code asks for
+  "inputs": [{"id": "key", "type": "promptString",},],
+  "servers": {
+    /* the time,
+       everywhere */
+    "clock": {
+      "type": "stdio",
+      "command": "mcp-server-time", // installed
+      "args": ["--local-timezone=a//b", "/* c */", ",]", "\\\\",],
+    },
+    "docs": {"type": "http", "url": "https://a.example/mcp", "headers": {"X-Key": "${input:key}"}}, // by reference
+  },
+}
+""")
+    done = tavern("upstreams", "import", "mcp.json", cwd=tmp_path, home=tmp_path / "home")
+    assert done.returncode == 0, done.stderr
+    assert yaml.safe_load((tmp_path / "tavern.yaml").read_text())["upstreams"] == {
+        "clock": {"kind": "mcp", "command": ["mcp-server-time", "--local-timezone=a//b", "/* c */", ",]", "\\"]},
+        "docs": {"kind": "mcp", "url": "https://a.example/mcp", "headers": {"X-Key": {"$env": "DOCS_X_KEY"}}},
+    }
+
+
 def test_names_in_another_script_stay_apart_and_are_the_same_each_time(tmp_path: Path) -> None:
     servers = {
         "天气": {"command": "uvx", "args": ["mcp-server-time"]},
@@ -206,7 +231,12 @@ def test_a_server_that_is_left_out_shows_no_secret() -> None:
 
 
 WRONG: dict[str, tuple[str, str]] = {
-    "no JSON": ("{// comment\n}", "servers.json:1:2: not JSON: expecting property name"),
+    "no JSON": ("{nonsense\n}", "servers.json:1:2: not JSON: expecting property name"),
+    "no JSON behind a comment": ("{/* a\nb */ x}", "servers.json:2:6: not JSON: expecting property name"),
+    "a comment without an end": ("{/* a", "servers.json:1:6: not JSON"),
+    "comments without an end": (",/*" * 100_000, "servers.json:1:1: not JSON"),
+    "a text without an end": ('{"mcpServers // ,}', "servers.json:1:2: not JSON"),
+    "two commas": ('{"mcpServers": {"a": {"command": "x"},,}}', "servers.json:1:40: not JSON"),
     "a server twice": (
         '{"mcpServers": {"a": {"command": "x"}, "a": {"command": "y"}}}',
         "servers.json:1:40: .*the key 'a' is here twice",
