@@ -124,7 +124,9 @@ def _without_comments(text: str) -> str:
 
 
 def _servers_of(text: str, file: str) -> dict[str, Any]:
-    document = read_json(_without_comments(text), file, code=ConfigInvalid.code, largest=_LARGEST, most_values=_MOST_VALUES)
+    document = read_json(
+        _without_comments(text), file, code=ConfigInvalid.code, largest=_LARGEST, most_values=_MOST_VALUES
+    )
     if document.findings:
         first = document.findings[0]
         raise ConfigInvalid(first.located, hint=first.hint, findings=document.findings)
