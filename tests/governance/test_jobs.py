@@ -1575,7 +1575,7 @@ def test_jobs_that_the_close_of_a_host_ends_can_be_resumed_as_after_a_kill(tmp_p
     def reopened(**config: Any) -> Any:
         return Tavern.open(config, home=tmp_path / "kept", plugins=[Plugin([pay, twice, forever], name="t")])
 
-    with reopened(jobs={"concurrency": 3}) as first:
+    with reopened(jobs={"concurrency": 2}) as first:
         calls: list[tuple[str, dict[str, Any]]] = [
             ("pay", {"amount": 1}), ("twice", {"seconds": 3600}), ("forever", {}), ("pay", {"amount": 2}),
         ]  # fmt: skip
