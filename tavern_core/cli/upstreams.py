@@ -151,13 +151,14 @@ def add(session: Session, kind: str, words: tuple[str, ...], name: str) -> None:
 
     For example: tavern upstreams add mcp -- uvx mcp-server-time
     """
-    from tavern_core.upstreams.config_entry_writer import entry_of_words
+    from tavern_core.upstreams.config_entry_writer import check_names, entry_of_words
 
-    new = entry_of_words(kind, words, name)
+    new, file = entry_of_words(kind, words, name), _file(session)
+    check_names(file, [new])
     host = session.host("none", further={f"upstreams.{new.name}": new.entry})
     if (flaw := host.upstreams.flaws().get(new.name)) is not None:
         raise ConfigInvalid(flaw.message, hint=flaw.hint)
-    _write(session, _file(session), [new])
+    _write(session, file, [new])
 
 
 @upstreams.command("import")

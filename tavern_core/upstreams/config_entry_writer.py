@@ -180,13 +180,18 @@ def write_entries(file: Path, entries: Sequence[NewEntry]) -> None:
     Raises:
         ConfigInvalid: an upstream of this name is there already, or the file cannot be edited (CONFIG_INVALID).
     """
+    check_names(file, entries)
+    set_members(file, "upstreams", {new.name: new.entry for new in entries})
+
+
+def check_names(file: Path, entries: Sequence[NewEntry]) -> None:
+    """Return when no entry has the name of an upstream in tavern.yaml. Raises ConfigInvalid: one has (CONFIG_INVALID)."""
     known = written_entries(file)
     for new in entries:
         if new.name in known:
             raise ConfigInvalid(
                 f"{file} has an upstream {new.name!r} already", hint="give the new one another name with --name"
             )
-    set_members(file, "upstreams", {new.name: new.entry for new in entries})
 
 
 def written_entries(file: Path) -> dict[str, Any]:

@@ -186,7 +186,7 @@ class Session:
 
     async def _until_unused(self, end: asyncio.Event) -> None:
         """Wait until the connection is closed, or no call has used it for a while."""
-        self._used = self._used or time.monotonic()
+        self._used = time.monotonic()  # the last use of an earlier connection says nothing about this one
         while not end.is_set():
             left = self._idle_s if self._tasks else self._used + self._idle_s - time.monotonic()
             if left <= 0:

@@ -351,6 +351,25 @@ def test_every_problem_of_every_source_is_reported_at_once(place: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("of_the_user", "file"),
+    [(True, "project/tavern.yaml"), (False, "flag")],
+    ids=["two files", "a file and a flag"],
+)
+def test_layers_that_contradict_each_other_are_an_error_with_its_place(
+    place: Path, of_the_user: bool, file: str
+) -> None:
+    started = {"upstreams": {"x": {"kind": "mcp", "command": ["a"]}}}
+    if of_the_user:
+        user(place, "upstreams: {x: {kind: mcp, command: [a]}}\n")
+    project(place, "limits: {depth: 3}\nupstreams:\n  x: {kind: mcp, url: 'https://a.example/mcp'}\n")
+    with pytest.raises(ConfigInvalid, match="reached by one thing, not by url and command") as caught:
+        read(place, overrides={} if of_the_user else started)
+    (found,) = caught.value.findings
+    assert found.where.file.endswith(file) and found.where.pointer == "upstreams.x" and found.hint == "keep one of them"
+    assert found.where.line == (3 if of_the_user else 0)
+
+
+@pytest.mark.parametrize(
     ("text", "line", "said"),
     [
         ("[tool.tavern]\nlimits = 5\n", 2, "must be a mapping"),

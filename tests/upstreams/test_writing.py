@@ -306,3 +306,21 @@ def test_a_file_that_cannot_be_imported_changes_nothing_and_holds_up_no_one(case
     done = tavern("upstreams", "import", "servers.json", cwd=tmp_path, home=tmp_path / "home")
     assert done.returncode != 0 and message in done.stderr and "hint: " in done.stderr
     assert (tmp_path / "tavern.yaml").read_text() == "upstreams: {ours: {kind: mcp, command: [x]}}\n"
+
+
+TAKEN: dict[str, list[str]] = {
+    "a command": ["mcp", "mcp-server-time"],
+    "an address": ["mcp", "https://time/mcp"],
+    "another kind": ["n8n", "https://time"],
+    "a kind that there is not": ["nosuch", "https://time"],
+}
+
+
+@pytest.mark.parametrize("case", TAKEN)
+def test_a_name_that_is_taken_is_said_whatever_is_added(case: str, tmp_path: Path) -> None:
+    before = "upstreams: {time: {kind: mcp, command: [mcp-server-time]}}\n"
+    (tmp_path / "tavern.yaml").write_text(before)
+    done = tavern("upstreams", "add", *TAKEN[case], cwd=tmp_path, home=tmp_path / "home")
+    assert done.returncode == 2, done.stderr
+    assert "has an upstream 'time' already" in done.stderr and "--name" in done.stderr
+    assert (tmp_path / "tavern.yaml").read_text() == before

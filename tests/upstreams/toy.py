@@ -71,6 +71,7 @@ class System:
 class ToyConnection:
     system: System
     owner: asyncio.Task[Any] | None
+    is_closed: bool = False
 
     async def list_tools(self, etag: str = "") -> Listing | None:
         self.system.listed += 1
@@ -81,6 +82,8 @@ class ToyConnection:
         )
 
     async def invoke(self, tool: UpstreamTool, arguments: Mapping[str, Any], call: UpstreamCall) -> Any:
+        if self.is_closed:
+            raise lost()
         answer = self.system.answer(tool, arguments, call)
         return await answer if asyncio.iscoroutine(answer) else answer
 
@@ -90,6 +93,7 @@ class ToyConnection:
 
     async def close(self) -> None:
         assert asyncio.current_task() is self.owner  # it was opened there
+        self.is_closed = True
         for _ in range(self.system.turns_to_close):
             await asyncio.sleep(0)
         self.system.closed += 1

@@ -128,8 +128,13 @@ def load(
     is_file = project is not None and not isinstance(config, Mapping)
     base = project.base if project is not None and is_file else cwd
     merged, folders, origins = _merge(layers, base)
+    try:
+        valid = _validated(merged)
+    except ValidationError as error:
+        _raise_all(_contradictions(error, merged, layers))
+        raise
     return LoadedConfig(
-        _with_folders(_validated(merged), folders),
+        _with_folders(valid, folders),
         origins,
         base,
         home_folder,
@@ -247,6 +252,16 @@ def _problems(layer: Layer) -> list[Finding]:
         found = explain(error, layer.data, model_for(layer.data), shown=_shown)
         return [_finding(layer, refusal) for refusal in found]
     return []
+
+
+def _contradictions(error: ValidationError, merged: Mapping[str, Any], layers: Sequence[Layer]) -> list[Finding]:
+    """Where layers that are right alone contradict each other: each problem at its place in the strongest layer that has it."""
+    found = []
+    for refusal in explain(error, merged, model_for(merged), shown=_shown):
+        path = tuple(map(str, refusal.path))
+        saying = (one for one in reversed(layers) if any(written[: len(path)] == path for written, _ in leaves(one.data)))
+        found.append(_finding(next(saying, layers[-1]), refusal))
+    return found
 
 
 def _validated(data: Mapping[str, Any]) -> HostConfig:
