@@ -206,10 +206,13 @@ def _settings(host: Tavern) -> Iterator[Examination]:
 
 
 def _upstreams(host: Tavern) -> Iterator[Examination]:
-    """Entries that no adapter can use as they are written."""
+    """Entries that no adapter can use as they are written, and those that speak of tools that there are not."""
     for name, flaw in host.upstreams.flaws().items():
         found = flaw.findings[0].located if flaw.findings else flaw.message
         yield Examination(f"upstream {name}", "error", found, flaw.hint)
+    for name in host.upstreams:
+        for what, hint in host.upstreams.unknown_overrides(name).items():
+            yield Examination(f"upstream {name}", "warning", what, hint)
 
 
 def _workflows(host: Tavern) -> Iterator[Examination]:

@@ -23,7 +23,6 @@ from tavern_core.errors import TavernError, UpstreamError
 from tavern_core.kernel.catalogue.tools import ToolsDiff
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.model.event import TOOLS_CHANGED
-from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.safe_printing import seen
 from tavern_core.schema.secret_encodings import secret_redactor
 from tavern_core.upstreams.connections import Connections
@@ -254,7 +253,7 @@ class Listings:
         self._catalogue.store(entry.name, listed, kept)
         self._quarantine.first_seen(entry)
         tools = kept.tools
-        self._warn_of_unknown(entry, tools)
+        self._warn_of_unknown(entry, kept)
         diff = _diff(before, tools)
         if diff or not is_same_version:
             self._lifecycle.tools_changed(entry.plugin, entry.candidate())
@@ -263,14 +262,9 @@ class Listings:
             self._base.recorder.note(TOOLS_CHANGED, {"upstream": entry.name, **ids}, plugin=entry.plugin)
         return diff
 
-    def _warn_of_unknown(self, entry: Entry, tools: Mapping[str, UpstreamTool]) -> None:
-        for name in unknown_overrides(entry.config, tools):
-            self._base.diagnostics.add(
-                "CONFIG_INVALID",
-                f"upstreams.{entry.name}.tools names {name!r:.80}, which is not a tool of it",
-                plugin=entry.plugin,
-                hint=did_you_mean(name, tools) or "take it out of tavern.yaml",
-            )
+    def _warn_of_unknown(self, entry: Entry, kept: Definitions) -> None:
+        for what, hint in unknown_overrides(entry.name, entry.config, kept).items():
+            self._base.diagnostics.add("CONFIG_INVALID", what, plugin=entry.plugin, hint=hint)
 
 
 _NEVER: Final = Listed("", 0.0, None, "", ())

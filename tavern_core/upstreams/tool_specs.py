@@ -18,14 +18,14 @@ from tavern_core.errors import UpstreamError
 from tavern_core.kernel.plugins.tool_spec_validation import VERSION
 from tavern_core.model.capability import DESTRUCTIVE, is_dangerous
 from tavern_core.model.naming_rules import is_local_name
-from tavern_core.model.nearest import fold
+from tavern_core.model.nearest import did_you_mean, fold
 from tavern_core.model.rate_and_concurrency_limits import NO_LIMITS, ToolLimits
 from tavern_core.model.safe_printing import printed, said, seen, with_type
 from tavern_core.model.tool import Example, ToolSpec
 from tavern_core.model.upstream import ToolOverride, UpstreamConfig
 from tavern_core.model.wildcard import matches
 from tavern_core.tam.neutralise import VISIBLE, neutralise, neutralise_json
-from tavern_core.upstreams.listing_cache import tool_json
+from tavern_core.upstreams.listing_cache import Definitions, tool_json
 
 MAX_TOOLS: Final = 10_000
 MAX_NAME: Final = 256
@@ -347,7 +347,12 @@ def _first(said: Any, otherwise: Any) -> Any:
     return otherwise if said is None else said
 
 
-def unknown_overrides(config: UpstreamConfig, known: Iterable[str]) -> list[str]:
-    """Tools that the entry speaks of and that the upstream does not have."""
-    there = set(known)
-    return sorted(name for name in config.tools if name not in there)
+def unknown_overrides(name: str, config: UpstreamConfig, definitions: Definitions) -> dict[str, str]:
+    """What is wrong where the entry speaks of a tool that the upstream does not have → what to do about it."""
+    known = {*definitions.tools, *definitions.left_out}
+    unknown = sorted(tool for tool in config.tools if tool not in known and is_allowed(tool, config))
+    return {
+        f"upstreams.{name}.tools names {tool!r:.80}, which is not a tool of it": did_you_mean(tool, known)
+        or "take it out of tavern.yaml"
+        for tool in unknown
+    }

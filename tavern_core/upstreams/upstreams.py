@@ -20,7 +20,7 @@ from tavern_core.upstreams.listing_cache import Catalogue
 from tavern_core.upstreams.listing_refresh import Listings
 from tavern_core.upstreams.review import Quarantine
 from tavern_core.upstreams.status import UpstreamStatus
-from tavern_core.upstreams.tool_specs import local_name
+from tavern_core.upstreams.tool_specs import local_name, unknown_overrides
 from tavern_core.upstreams.upstream_plugin_candidates import Entry, entry_of
 
 T = TypeVar("T")
@@ -89,6 +89,15 @@ class Upstreams(Mapping[str, UpstreamStatus]):
         """Upstream → what is wrong with its entry, as far as that is known before anything is connected to or activated."""
         found = {name: self._connections.flaw(entry) for name, entry in self._entries.items()}
         return {name: flaw for name, flaw in found.items() if flaw is not None}
+
+    def unknown_overrides(self, name: str) -> dict[str, str]:
+        """What is wrong where the entry speaks of tools that the stored list does not have → what to do about it.
+
+        Raises:
+            UpstreamNotFound: there is no such upstream (UPSTREAM_NOT_FOUND).
+        """
+        entry = self._entry(name)
+        return unknown_overrides(name, entry.config, entry.definitions) if entry.is_listed else {}
 
     # Acting -----------------------------------------------------------------------------------------------------------
 

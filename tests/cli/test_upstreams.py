@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from tests.cli.conftest import Run
+from tests.upstreams.mcp_hosts import program
 
 pytestmark = pytest.mark.slow
 
@@ -148,6 +149,30 @@ def test_an_entry_that_no_adapter_can_use_is_reported_before_anything_is_granted
     assert checked.code == 4
     assert "did you mean 'mcp'?" in checked.err
     assert tavern("plugins", "check", "well").code == 0
+
+
+SPOKEN_OF = {
+    "eco": ("{requiresApproval: true}", "[]", "did you mean 'echo'?"),
+    "unlike-any": ("{timeoutMs: 5}", "[]", "take it out of tavern.yaml"),
+    "echo": ("{requiresApproval: true}", "[]", None),
+    "off": ("{timeoutMs: 5}", "['of*']", None),
+}
+
+
+@pytest.mark.parametrize("name", SPOKEN_OF)
+def test_the_doctor_names_a_setting_of_a_tool_that_the_upstream_does_not_have(
+    tavern: Run, project: Path, name: str
+) -> None:
+    said, deny, fix = SPOKEN_OF[name]
+    entry = {"kind": "mcp", "command": program("mini_mcp.py", "2026"), "trusted": True}
+    written = f"upstreams:\n  mini: {json.dumps(entry)[:-1]}, tools: {{{name}: {said}}}, deny: {deny}}}\n"
+    (project / "tavern.yaml").write_text(written)
+    assert tavern("plugins", "grant", "mini", "process:host").code == 0
+    assert tavern("upstreams", "connect", "mini").code == 0
+    looked = [one for one in tavern("doctor", "--json").json["host"] if one["what"] == "upstream mini"]
+    found = [(one["verdict"], one["found"], one["fix"]) for one in looked]
+    text = f"upstreams.mini.tools names {name!r}, which is not a tool of it"
+    assert found == ([] if fix is None else [("warning", text, fix)])
 
 
 def test_a_token_that_is_not_there_is_not_found(tavern: Run, project: Path) -> None:
