@@ -15,7 +15,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns:
         The exit code: 0 ok · 1 failed · 2 usage · 3 denied · 4 plugin or manifest invalid · 5 nothing found ·
-        124 timeout · 130 interrupted.
+        124 timeout · 130 interrupted · 143 terminated.
     """
     if argv is not None:
         return _run(list(argv))

@@ -18,6 +18,7 @@ from tavern_core.cli.lazy_groups import Group, Lazy
 from tavern_core.cli.output import visible, write
 from tavern_core.cli.session import Session, global_options
 from tavern_core.cli.stdout import abandon_unwritable, flush, is_open, occupy
+from tavern_core.cli.termination import Termination
 from tavern_core.errors import TavernError
 from tavern_core.model.naming_rules import RESERVED_COMMANDS
 
@@ -146,7 +147,11 @@ def run(argv: list[str]) -> int:
         if is_open(stream) and (reconfigure := getattr(stream, "reconfigure", None)):
             # JSON is always UTF-8; characters that a terminal cannot show are escaped.
             reconfigure(encoding=None if stream.isatty() else "utf-8", errors="backslashreplace")
-    session = Session()
+    with Termination() as termination:
+        return termination.code(_run_and_close(argv, Session()))
+
+
+def _run_and_close(argv: list[str], session: Session) -> int:
     try:
         try:
             code = _run(argv, session)

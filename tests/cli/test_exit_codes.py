@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import re
 import signal
@@ -14,7 +15,7 @@ import pytest
 
 from tavern_core.errors import ERROR_CODES
 from tests.cli.conftest import Run
-from tests.forked_programs import run_forked
+from tests.forked_programs import ForkedProgram, run_forked
 from tests.programs import Program
 
 COUNT = ("tools", "call", "text:count", "text=one two")
@@ -155,6 +156,27 @@ def test_a_command_without_its_words_shows_its_help_and_no_error(tavern: Run, co
     assert (answer.code, answer.out) == (2, "")
     assert answer.err.startswith("Usage: tavern")
     assert "error[" not in answer.err and "-->" not in answer.err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize("options", [[], ["--key", "k"]])
+def test_a_signal_cancels_the_running_tool_and_its_end_is_in_the_log(
+    project: Path, home: Path, tavern: Run, sent: signal.Signals, code: int, options: list[str]
+) -> None:
+    command = ["-m", "tavern_core", "--home", str(home), "tools", "call", "text:forever", *options]
+    with ForkedProgram(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=project) as running:
+        while "ready" not in (line := running.stderr.readline()):
+            assert line, "it ended before the tool ran"
+        os.kill(running.pid, sent)
+        out, err = running.communicate(timeout=30)
+    assert (running.returncode, out, err.splitlines()[0]) == (code, "", "interrupted")
+    assert tavern("logs", "verify").code == 0
+    types = ("TOOL_CALLED", "TOOL_RESULT")
+    events = json.loads(tavern("logs", "--all", "--json").out)
+    called = [event for event in events if event["type"] in types]
+    assert [event["type"] for event in called] == [*types]
+    assert "CANCELLED" in json.dumps(called[1])
 
 
 @pytest.mark.slow
