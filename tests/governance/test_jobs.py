@@ -318,6 +318,36 @@ def test_a_job_that_needs_approval_waits_for_an_approver() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["t:asks", "workflow:ask", "workflow:ask as a call", "t:pay"])
+@pytest.mark.parametrize(
+    ("by", "answers", "approves"),
+    [(ANN, True, PolicyDenied), (BOB, JobNotFound, JobNotFound), (BOSS, JobNotFound, True), (None, True, True)],
+    ids=["its caller", "another caller", "an approver", "the host"],
+)
+def test_an_approver_approves_and_answers_no_questions_of_others(
+    tmp_path: Path, name: str, by: CallContext | None, answers: Any, approves: Any
+) -> None:
+    (tmp_path / "ask.json").write_text(json.dumps(ASK), encoding="utf-8")
+    expected, value = (approves, True) if name == "t:pay" else (answers, "red")
+    arguments = {"amount": 1} if name == "t:pay" else {}
+    with opened(tmp_path / "home2", workflows={"roots": [str(tmp_path)]}):
+        is_job = not name.endswith("as a call")
+        job = str(host.invoke_sync(name.split()[0], arguments, job=is_job, context=ANN).job)
+        assert waited(job).status == "input_required"
+        if expected is True:
+            assert host.jobs.answer(job, value, context=by)
+            assert waited(job).status == "completed"
+        else:
+            with pytest.raises(expected):
+                host.jobs.answer(job, value, "no such question" if by is BOSS else "", context=by)
+            assert host.jobs[job].status == "input_required"
+            if by is not None:
+                tool = host.invoke_sync("jobs:answer", {"jobId": job, "value": value}, context=by)
+                assert not tool.ok
+            assert host.jobs[job].status == "input_required"
+
+
 def test_a_job_whose_approval_is_refused_fails() -> None:
     job = begun("pay", {"amount": 5}, context=ANN)
     (question,) = waited(job).questions

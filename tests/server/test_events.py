@@ -155,9 +155,10 @@ def test_a_job_and_its_progress_are_its_callers(desk: Served) -> None:
         assert desk.send("GET", f"/api/jobs/{job}", own).json()["jobId"] == job
         while (waiting := mine.until("JOB_CHANGED")[-1]["payload"])["status"] != "input_required":
             assert waiting["job"] == job
-        stranger = desk.token("agent:z")
+        stranger, nine = desk.token("agent:z"), {"value": {"count": 9}}
         assert desk.send("GET", f"/api/jobs/{job}", stranger).status_code == 404
-        assert desk.send("POST", f"/api/jobs/{job}/answer", stranger, {"value": {"count": 9}}).status_code == 404
+        for other in (stranger, desk.token("user:a", roles=["approver"]), desk.token("user:o", roles=["operator"])):
+            assert desk.send("POST", f"/api/jobs/{job}/answer", other, nine).status_code == 404
         assert desk.send("GET", "/api/jobs", stranger).json() == []
         assert desk.send("POST", f"/api/jobs/{job}/answer", own, {"value": {"count": 2}}).json()["answered"] is True
         while mine.until("JOB_CHANGED")[-1]["payload"]["status"] != "completed":

@@ -247,7 +247,7 @@ class Jobs(Mapping[str, Job]):
         Args:
             value: True or False if it waits for approval, else the answer to its question.
             question: which one, if it has several.
-            context: who answers; an approval needs an approver.
+            context: who answers: an approval, an approver who is not the caller of the job; a question, that caller. None: the host.
 
         Raises:
             JobNotFound: it does not exist, or is another caller's (JOB_NOT_FOUND).
@@ -260,6 +260,8 @@ class Jobs(Mapping[str, Job]):
         asked = {str(each["id"]): each for each in job.questions}
         if not asked:
             return False
+        if is_approver and (kept is None or kept.facts.get("approval") not in asked):
+            self._found(id, context)  # a question is for the caller of the job
         if not question and len(asked) > 1:
             raise UsageError(f"{id} asks {len(asked)} questions", hint=f"name one of {', '.join(asked)}")
         name = question or next(iter(asked))
