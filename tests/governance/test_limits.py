@@ -897,7 +897,7 @@ def test_a_try_does_not_see_what_an_earlier_one_did_to_its_arguments(tmp_path: P
         (
             {"*": {"rate": "8/s"}, "role:batch": {"concurrency": 1}},
             ", 8/s (limits.callers.*)",
-            ", 1 at a time (limits.callers.role:batch)",
+            ", 1 at a time, 100 may wait (limits.callers.role:batch)",
         ),
     ],
 )
@@ -908,7 +908,7 @@ def test_limits_of_a_tool_file_and_of_the_configuration_are_steps_of_its_plan(
     def busy() -> int:
         return 1
 
-    limits = {"tools": {"busy": {"rate": "9/s", "concurrency": 3, "retries": 2}}, "callers": callers}
+    limits = {"tools": {"busy": {"rate": "9/s", "concurrency": 3, "queue": 7, "retries": 2}}, "callers": callers}
     with host_of(tmp_path, [busy], limits) as host:
         steps = [step.name for step in host.tool_plan("t:busy")]
         words = {step.name: step.does for step in host.tool_plan("t:busy")}
@@ -916,7 +916,7 @@ def test_limits_of_a_tool_file_and_of_the_configuration_are_steps_of_its_plan(
     assert steps[at - 6 : at] == ["result_cache", "breaker", "rate", "concurrency", "retry", "deadlines"]
     assert words["deadlines"] == "ends an attempt after 0.4 s and what says nothing for 0.5 s"
     assert words["rate"] == f"9/s (limits.tools.busy){rate}"
-    assert words["concurrency"] == f"3 at a time (limits.tools.busy){places}"
+    assert words["concurrency"] == f"3 at a time, 7 may wait (limits.tools.busy){places}"
 
 
 @pytest.mark.slow

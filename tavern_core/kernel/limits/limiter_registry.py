@@ -110,10 +110,15 @@ class Governor:
         rates += [f"{limits.rate} ({place})" for place, limits in callers if limits.rate is not None]
         if rates:
             found.append(("rate", ", ".join(rates)))
-        places = [f"{place.slots.size} at a time ({place.place})" for place in self.places]
-        places += [f"{one.concurrency} at a time ({place})" for place, one in callers if one.concurrency is not None]
+        places = [(place.slots.size, place.slots.queue, place.place) for place in self.places]
+        places += [
+            (one.concurrency, QUEUE if one.queue is None else one.queue, place)
+            for place, one in callers
+            if one.concurrency is not None
+        ]
         if places:
-            found.append(("concurrency", ", ".join(places)))
+            words = [f"{size} at a time, {queue} may wait ({place})" for size, queue, place in places]
+            found.append(("concurrency", ", ".join(words)))
         if self.retries:
             attempts = "attempt" if self.retries == 1 else "attempts"
             found.append(("retry", f"up to {self.retries} further {attempts}, where doing it again does no harm"))
