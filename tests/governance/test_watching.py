@@ -127,6 +127,42 @@ def test_a_call_that_may_become_a_job_counts_once(tmp_path: Path, inline_ms: int
     assert 'tool_invocations_total{ok="true",toolName="m:looks"} 1.0' in text
 
 
+@pytest.mark.parametrize(
+    ("is_job", "answer", "expected"),
+    [
+        (True, None, {}),
+        (True, True, {"true": 1}),
+        (True, False, {"false": 1}),
+        (False, None, {}),
+        (False, True, {"true": 1}),
+        (False, False, {"false": 1}),
+    ],
+)
+def test_a_call_that_waits_for_approval_counts_once_it_is_decided(
+    tmp_path: Path, is_job: bool, answer: bool | None, expected: dict[str, int]
+) -> None:
+    @tool(requires_approval=True)
+    def pays() -> int:
+        return 1
+
+    with Tavern.open({"metrics": {"enabled": True}}, home=tmp_path, plugins=[Plugin([pays], name="t")]) as host:
+        ann, boss = CallContext(principal="user:ann"), CallContext(principal="user:boss", roles={"approver"})
+        result = host.invoke_sync("t:pays", job=is_job, context=ann)
+        if is_job:
+            host.wait(host.jobs.wait(str(result.job), 30))
+        (asked,) = host.approvals.list()
+        if answer is not None:
+            (host.approvals.approve if answer else host.approvals.reject)(asked.id, by=boss)
+            if is_job:
+                host.wait(host.jobs.wait(str(result.job), 30))
+            else:
+                host.invoke_sync("t:pays", context=ann)
+        families = {family.name: family for family in text_string_to_metric_families(host.metrics.text())}
+    samples = families["tool_invocations"].samples
+    counts = {s.labels["ok"]: s.value for s in samples if s.name == "tool_invocations_total"}
+    assert counts == expected
+
+
 def test_limits_breakers_and_kept_answers_are_gauges(tmp_path: Path) -> None:
     @tool(limits={"breaker": {"failures": 1}, "concurrency": 1}, name="breaks")
     def breaks() -> int:

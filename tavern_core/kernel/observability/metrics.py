@@ -91,7 +91,7 @@ class Metrics:
     def called(self, result: ToolResult) -> None:
         """Count a call that has ended: it is noted, and added up later, for many calls at once.
 
-        A call that became a job counts when the job ends.
+        A call that became a job counts when the job ends, and one that waits for a person when it is made again.
         """
         trace, error, ended = result._trace, result.error, self._ended
         if result.status == "job":
@@ -99,7 +99,8 @@ class Metrics:
         if self._counted and trace in self._counted:
             self._counted.discard(trace)
             return
-        ended.append((trace, result.ok))
+        if result.status != "input_required":
+            ended.append((trace, result.ok))
         if trace is not None and trace[0] not in self._tools and self._is_found(trace[0], error):
             self._tools.add(trace[0])
         if error is not None and error.kind in DENIALS:
