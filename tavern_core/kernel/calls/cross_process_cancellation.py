@@ -26,6 +26,8 @@ from tavern_core.model.call import HOST_PRINCIPAL, CallContext, owner_name, owne
 KIND: Final = "call"
 _LOG: Final = logging.getLogger("tavern.calls")
 _LOOK_S: Final = 0.25
+_LOOK_OFTEN_S: Final = 0.05
+"""While calls are written down, and asking the store takes a thousandth of that."""
 _KEPT_S: Final = 600.0
 """How long a call stays written down whose process has died."""
 _RENEW_S: Final = 120.0
@@ -110,7 +112,7 @@ class Cancellation:
         return [call for plugin in list(self._plugins.values()) for call in list(plugin.usage.calls.values())]
 
     def _watch(self) -> None:
-        while not self._closing.wait(_LOOK_S):
+        while not self._closing.wait(_LOOK_OFTEN_S if self._known and self._records.is_quick else _LOOK_S):
             try:
                 self._look()
             except StateDamaged:

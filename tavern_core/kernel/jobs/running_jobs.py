@@ -367,7 +367,7 @@ class RunningJobs:
                 pass  # asked again in a moment
             wake.clear()
             with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(wake.wait(), _WATCH_S)
+                await asyncio.wait_for(wake.wait(), self._pause)
 
     def _moved(self, running: RunningJob, progress: Progress) -> None:
         now = time.monotonic()
@@ -441,10 +441,15 @@ class RunningJobs:
         loop = self._portal.loop() if task is None else task.get_loop()
         loop.call_soon_threadsafe(stop)
 
+    @property
+    def _pause(self) -> float:
+        """How long the store is left alone; where many jobs wait, each looks less often."""
+        return _WATCH_S * (1 + len(self._running) // 200)
+
     async def _watch(self) -> None:
         """While jobs run here: check for requests of other processes to end one, and for their answers."""
         while self._running:
-            await asyncio.sleep(_WATCH_S)
+            await asyncio.sleep(self._pause)
             with suppress(TavernError):  # tried again in a moment
                 for id_ in await self.aside(asked_to_end, self._records.records):
                     if (running := self._running.get(id_)) is not None and not running.is_cancelled:
