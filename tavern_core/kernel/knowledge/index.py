@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any, Final
 from tavern_core.errors import Finding, Location, StateDamaged, ToolFailed, UsageError
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.catalogue.tokenizer import is_spaceless, query_words, words_of
+from tavern_core.kernel.files.file_lock import not_free
 from tavern_core.kernel.knowledge.chunking import CODE, Document, read_document
 from tavern_core.kernel.knowledge.folders import MARKDOWN, list_documents, read_file
-from tavern_core.kernel.stores.sqlite_file import connect, is_damaged, put_aside, refuse_copy
+from tavern_core.kernel.stores.sqlite_file import connect, is_busy, is_damaged, put_aside, refuse_copy
 
 if TYPE_CHECKING:
     import sqlite3
@@ -132,6 +133,8 @@ class Index:
                     db = self._opened = self._opened or self._open()
                     findings = self._follow(db)
                 except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+                    if is_busy(error):
+                        raise not_free(self._file, _WAIT_MS / 1000) from error
                     if attempt == 2 or not is_damaged(error):
                         raise StateDamaged(
                             f"the index of knowledge cannot be stored: {error}",
