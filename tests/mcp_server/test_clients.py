@@ -318,6 +318,42 @@ def test_a_client_without_tasks_sees_how_far_its_job_is(tmp_path: Path, era: str
         assert asyncio.run(main()) == "grown"
 
 
+async def _reporting_at_its_end(ctx: ToolContext) -> str:
+    await asyncio.sleep(0)
+    ctx.progress(2, 2, "all")
+    ctx.log("over")
+    return "made"
+
+
+def _reporting_in_a_thread(ctx: ToolContext) -> str:
+    ctx.progress(2, 2, "all")
+    ctx.log("over")
+    return "made"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("function", [_reporting_at_its_end, _reporting_in_a_thread], ids=["async", "in a thread"])
+def test_what_a_tool_reports_just_before_it_returns_reaches_its_client(
+    tmp_path: Path, era: str, function: Callable[..., Any]
+) -> None:
+    found: list[Any] = []
+
+    async def looks(*reported: Any) -> None:
+        found.append(reported)
+
+    with open_shop(tmp_path) as (url, tavern, _):
+        tavern.tools.register(tool(name="make")(function))
+        token = tavern.tokens.create("agent:watching")[1]
+
+        async def main() -> str:
+            async with client(url, token, era) as session:
+                return text(await session.call_tool("app__make", {}, progress_callback=looks))
+
+        assert asyncio.run(main()) == "made"
+    assert found == [(2, 2, "all")]
+
+
 @pytest.mark.parametrize("key", [17, {"order": 17}, ["17"], True])
 def test_a_key_that_is_no_text_is_refused_before_the_call(shop: Any, key: Any) -> None:
     url, tavern, plugin = shop

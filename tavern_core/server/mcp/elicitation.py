@@ -108,16 +108,17 @@ class Notices:
 
     async def sent(self) -> None:
         """Return when everything is sent: nothing may follow the result of the call."""
+        self._begin()  # what was put last may not have been begun yet
         while self._sender is not None and not self._sender.done():
             await asyncio.wait([self._sender])
 
     def _put(self, send: Callable[[], Awaitable[None]]) -> None:
-        def begin() -> None:
-            self._waiting.append(send)
-            if self._sender is None or self._sender.done():
-                self._sender = asyncio.ensure_future(self._send())
+        self._waiting.append(send)
+        self._loop.call_soon_threadsafe(self._begin)
 
-        self._loop.call_soon_threadsafe(begin)
+    def _begin(self) -> None:
+        if self._waiting and (self._sender is None or self._sender.done()):
+            self._sender = asyncio.ensure_future(self._send())
 
     async def _send(self) -> None:
         while self._waiting:
