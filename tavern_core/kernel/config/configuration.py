@@ -259,7 +259,9 @@ def _contradictions(error: ValidationError, merged: Mapping[str, Any], layers: S
     found = []
     for refusal in explain(error, merged, model_for(merged), shown=_shown):
         path = tuple(map(str, refusal.path))
-        saying = (one for one in reversed(layers) if any(written[: len(path)] == path for written, _ in leaves(one.data)))
+        saying = (
+            one for one in reversed(layers) if any(written[: len(path)] == path for written, _ in leaves(one.data))
+        )
         found.append(_finding(next(saying, layers[-1]), refusal))
     return found
 
