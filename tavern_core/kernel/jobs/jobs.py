@@ -269,12 +269,7 @@ class Jobs(Mapping[str, Job]):
             raise UsageError(f"{id} does not ask {name!r:.80}", hint=did_you_mean(name, asked) or ", ".join(asked))
         # What the host wrote down, not what a question looks like: a tool names its questions as it likes.
         if kept is not None and kept.facts.get("approval") == name:
-            if not isinstance(value, bool):
-                raise UsageError(f"{id} waits for approval", hint="answer true or false")
-            decide = self._approvals.approve if value else self._approvals.reject
-            decide(name, by=context)
-            self._running.wake(id)
-            return True
+            return self._decide(id, name, value, context)
         if kept is not None and not id.startswith("run-"):
             if (running := self._running.get(id)) is None or running.task is None:
                 if why := misfit(Question.from_json(asked[name]), value):
@@ -283,6 +278,15 @@ class Jobs(Mapping[str, Job]):
             give_answer(self._changes, running, name, value)
             return True
         return self._engines.runs is not None and self._engines.runs.answer(id, name, value)
+
+    def _decide(self, id_: str, approval: str, value: Any, context: CallContext | None) -> bool:
+        """Approve or reject the call of a job. Raises as `answer`."""
+        if not isinstance(value, bool):
+            raise UsageError(f"{id_} waits for approval", hint="answer true or false")
+        decide = self._approvals.approve if value else self._approvals.reject
+        decide(approval, by=context)
+        self._running.wake(id_)
+        return True
 
     async def resume(self, id: str, *, context: CallContext | None = None) -> Job:  # noqa: A002 - the job's
         """Start a job again whose process ended, as its own caller: one that had not begun, or whose tool may do the same twice or

@@ -321,23 +321,29 @@ class RunningJobs:
             approval = result.error.details.get("approval") if result.error is not None else None
             if result.status != "input_required" or not isinstance(approval, str):
                 return result
-            why = result.error.message if result.error is not None else ""
-            question = {"id": approval, "type": "approval", "prompt": why}
-            waiting = partial(replace, status="input_required", questions=(question,), call_id=result.call_id)
-            running.is_waiting = True
-            await self._mark(running, waiting, approval=approval)
-            try:
-                async with beside():
-                    if await self._decided(running, approval) == "rejected":
-                        raise _Refused
-                    if self._slots.is_full:
-                        await self._mark(running, partial(replace, status="queued", questions=()), approval=None)
-            except _Refused:  # its call ends before its tool, so it waits for no slot
-                pass
-            except ApprovalRejected as denied:
+            if (denied := await self._approved(running, approval, result)) is not None:
                 return result.replace(value=None, status="error", error=ToolError.of(denied))
-            await self._mark(running, partial(replace, status="running", questions=()), approval=None)
-            running.is_waiting = False
+
+    async def _approved(self, running: RunningJob, approval: str, result: ToolResult) -> ApprovalRejected | None:
+        """Wait without a slot until the request is decided, and then for a slot; why the call cannot be made again, if so."""
+        why = result.error.message if result.error is not None else ""
+        question = {"id": approval, "type": "approval", "prompt": why}
+        waiting = partial(replace, status="input_required", questions=(question,), call_id=result.call_id)
+        running.is_waiting = True
+        await self._mark(running, waiting, approval=approval)
+        try:
+            async with self._without_slot(running):
+                if await self._decided(running, approval) == "rejected":
+                    raise _Refused
+                if self._slots.is_full:
+                    await self._mark(running, partial(replace, status="queued", questions=()), approval=None)
+        except _Refused:  # its call ends before its tool, so it waits for no slot
+            pass
+        except ApprovalRejected as denied:
+            return denied
+        await self._mark(running, partial(replace, status="running", questions=()), approval=None)
+        running.is_waiting = False
+        return None
 
     async def _call(self, running: RunningJob) -> ToolResult:
         calls, request = self.engines.calls, running.request
