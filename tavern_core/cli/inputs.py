@@ -28,13 +28,12 @@ POSITIVE: Final = _Positive(min=0, min_open=True, max=1_000_000_000)
 """The type of every option that takes a number with decimals: finite and greater than 0."""
 
 
-class _NotEmpty(click.ParamType):
-    name = "text"
-
+class _NotEmpty(click.types.StringParamType):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        if not value.strip():
+        text = str(super().convert(value, param, ctx))
+        if not text.strip():
             self.fail("the value is empty; leave the option out or give it a value", param, ctx)
-        return str(value)
+        return text
 
 
 NOT_EMPTY: Final = _NotEmpty()
