@@ -128,13 +128,8 @@ def load(
     is_file = project is not None and not isinstance(config, Mapping)
     base = project.base if project is not None and is_file else cwd
     merged, folders, origins = _merge(layers, base)
-    try:
-        valid = _validated(merged)
-    except ValidationError as error:
-        _raise_all(_contradictions(error, merged, layers))
-        raise
     return LoadedConfig(
-        _with_folders(valid, folders),
+        _with_folders(_of_layers(merged, layers), folders),
         origins,
         base,
         home_folder,
@@ -254,16 +249,20 @@ def _problems(layer: Layer) -> list[Finding]:
     return []
 
 
-def _contradictions(error: ValidationError, merged: Mapping[str, Any], layers: Sequence[Layer]) -> list[Finding]:
-    """Where layers that are right alone contradict each other: each problem at its place in the strongest layer that has it."""
-    found = []
-    for refusal in explain(error, merged, model_for(merged), shown=_shown):
-        path = tuple(map(str, refusal.path))
-        saying = (
-            one for one in reversed(layers) if any(written[: len(path)] == path for written, _ in leaves(one.data))
-        )
-        found.append(_finding(next(saying, layers[-1]), refusal))
-    return found
+def _of_layers(merged: Mapping[str, Any], layers: Sequence[Layer]) -> HostConfig:
+    """Raises ConfigInvalid: layers that are right alone contradict each other; names the strongest that has the place (CONFIG_INVALID)."""
+    try:
+        return _validated(merged)
+    except ValidationError as error:
+        found = []
+        for refusal in explain(error, merged, model_for(merged), shown=_shown):
+            path = tuple(map(str, refusal.path))
+            saying = (
+                one for one in reversed(layers) if any(written[: len(path)] == path for written, _ in leaves(one.data))
+            )
+            found.append(_finding(next(saying, layers[-1]), refusal))
+        _raise_all(found)
+        raise
 
 
 def _validated(data: Mapping[str, Any]) -> HostConfig:
