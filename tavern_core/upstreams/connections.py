@@ -250,6 +250,7 @@ class Connections:
         errors: list[BaseException] = []
 
         async def run() -> None:
+            begun[0].remove_done_callback(ended)  # it costs a turn of the loop
             try:
                 answers.append(await work)
             except GeneratorExit:
