@@ -58,7 +58,7 @@ class Tools:
         self._tools = tools
         self._listing = listing
         self._runners: dict[str, tuple[Callable[[str, Mapping[str, Any]], Any], bool]] = {}
-        """Tool → what calls it, and whether that is async: to make it anew takes a fifth of a call."""
+        """Tool → what calls it, and whether that is async."""
 
     async def list_tools(self, etag: str = "") -> Listing | None:
         return self._listing
