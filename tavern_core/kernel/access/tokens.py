@@ -132,8 +132,7 @@ class Tokens:
         now, id_, secret = time.time(), secrets.token_hex(6), secrets.token_urlsafe(32)
         expires = 0.0 if days is None else now + days * 86_400
         granted, held = _names(permissions, "permissions"), _names(roles, "roles")
-        if profile is not None:
-            _names([profile], "profile")
+        _names([] if profile is None else [profile], "profile")
         made = Token(id_, principal, granted, profile, held, user_id, approver, audience, name[:_LONGEST], now, expires)
         made.context()  # refuses what is not a capability
         refuse_useless(granted)

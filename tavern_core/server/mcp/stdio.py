@@ -211,7 +211,6 @@ async def serve(tavern: Tavern, holder: Token, output: TextIO | None) -> None:
     # Daemon threads: neither a client that sends nothing nor one that reads nothing keeps the process from ending.
     threads = ThreadPool(2, "tavern-mcp-stdio")
     lines = _Lines(output or sys.stdout, service.pages, threads)
-    limits = tavern.config.limits
     task, terminated = asyncio.current_task(), asyncio.Event()
     assert task is not None
 
@@ -220,7 +219,7 @@ async def serve(tavern: Tavern, holder: Token, output: TextIO | None) -> None:
         task.cancel()
 
     with _on_sigterm(end), _own_stdin() as stdin:
-        requests = _Requests(stdin, lines, threads, tavern.config.mcp.body_bytes, limits.drain_ms / 1000)
+        requests = _Requests(stdin, lines, threads, tavern.config.mcp.body_bytes, tavern.config.limits.drain_ms / 1000)
         try:
             async with stdio_server(cast(Any, requests), cast(Any, lines)) as (reading, writing):
                 await server.run(reading, writing, server.create_initialization_options())
