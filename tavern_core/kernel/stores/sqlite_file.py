@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from tavern_core.errors import StateDamaged, UsageError
 from tavern_core.kernel.execution.portal import COPIED_HINT, copied
-from tavern_core.kernel.files.atomic_file import PRIVATE_FILE, make_private_folder
+from tavern_core.kernel.files.atomic_file import PRIVATE_FILE
 from tavern_core.kernel.files.file_lock import locked, not_free
 
 if TYPE_CHECKING:
@@ -215,12 +215,18 @@ def _flaws(db: sqlite3.Connection) -> list[str]:
 
 def _make_current(
     db: sqlite3.Connection, path: Path, schema: str, version: int, *, is_cache: bool, on_repair: OnRepair | None
-) -> bool:
-    """Create the tables where they are missing; True: a newer version wrote the file. Raises sqlite3.DatabaseError: it is damaged."""
+) -> None:
+    """Create the tables where they are missing.
+
+    Raises:
+        StateDamaged: a newer version wrote the file (STATE_DAMAGED).
+        sqlite3.DatabaseError: it is damaged.
+    """
     db.execute("PRAGMA synchronous = NORMAL")
     (found,) = db.execute("PRAGMA user_version").fetchone()
     if found > version and not is_cache:
-        return True
+        text, hint = f"{path} was written by a newer version", "update this host, or use another TAVERN_HOME"
+        raise StateDamaged(text, hint=hint, path=str(path))
     is_usable = found in (0, version) or not is_cache
     if on_repair is not None and found == version:
         is_usable = _is_whole(db, path, on_repair)
@@ -236,7 +242,6 @@ def _make_current(
             for statement in schema.split(";"):
                 db.execute(statement)
             db.execute(f"PRAGMA user_version = {version}")
-    return False
 
 
 def _columns(db: sqlite3.Connection) -> set[tuple[str, str]]:
@@ -282,25 +287,34 @@ def connect(
         StateDamaged: a newer version wrote it (STATE_DAMAGED).
         sqlite3.DatabaseError, OSError: it cannot be opened.
     """
+
+    def prepare(db: sqlite3.Connection) -> None:
+        if (log := _keep_damaged_log(db, path)) is not None:
+            on_damage(path.with_name(path.name + "-wal"), log)
+        _make_current(db, path, schema, version, is_cache=is_cache, on_repair=on_repair)
+
+    return _prepared(path, None if autocommit else "DEFERRED", prepare, on_damage)
+
+
+def _prepared(
+    path: Path,
+    isolation: Literal["DEFERRED"] | None,
+    prepare: Callable[[sqlite3.Connection], None],
+    on_damage: OnDamage,
+) -> tuple[sqlite3.Connection, int]:
+    """See `connect`."""
     import sqlite3
 
-    make_private_folder(path.parent)
     for is_second in (False, True):
         db, inode = None, 0
         try:
             # `put_aside` renames three files: without the lock, this could open some that belong to different databases. And of
             # two processes that change the journal at once, SQLite would refuse one without waiting.
             with locked(path):
-                db = sqlite3.connect(
-                    path, timeout=LOCK_S, check_same_thread=False, isolation_level=None if autocommit else "DEFERRED"
-                )
+                db = sqlite3.connect(path, timeout=LOCK_S, check_same_thread=False, isolation_level=isolation)
                 inode = inode_of(path)
                 db.execute("PRAGMA journal_mode = WAL")
-            if (log := _keep_damaged_log(db, path)) is not None:
-                on_damage(path.with_name(path.name + "-wal"), log)
-            if _make_current(db, path, schema, version, is_cache=is_cache, on_repair=on_repair):
-                text, hint = f"{path} was written by a newer version", "update this host, or use another TAVERN_HOME"
-                raise StateDamaged(text, hint=hint, path=str(path))
+            prepare(db)
             with contextlib.suppress(OSError):
                 path.chmod(PRIVATE_FILE)
             return db, inode
