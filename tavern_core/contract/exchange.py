@@ -8,8 +8,10 @@ What an adapter needs to know of a failure is whether the upstream may have begu
 
 from __future__ import annotations
 
+import json
 import re
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC
@@ -62,6 +64,20 @@ def header_of_key(key: str) -> str:
     return key if key.isascii() and key.isprintable() and key == key.strip() else quote(key)
 
 
+def refuse_equal_keys(text: str) -> None:
+    """Raise ValueError where an object of a JSON text has a key twice: parsers pass over it, and one of the values would be lost."""
+    _UNIQUE.decode(text)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> None:
+    if len(pairs) > 1 and len({key for key, _ in pairs}) < len(pairs):
+        names = Counter(key for key, _ in pairs)
+        raise ValueError(f"an object has the key {next(key for key in names if names[key] > 1)[:100]!r} twice")
+
+
+_UNIQUE: Final = json.JSONDecoder(object_pairs_hook=_unique)
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """What came back."""
@@ -97,7 +113,7 @@ class Answer:
         """The body as JSON; None where it is empty.
 
         Raises:
-            UpstreamError: it is none (UPSTREAM_ERROR).
+            UpstreamError: it is none, or an object in it has a key twice (UPSTREAM_ERROR).
             OutputTooLarge: it has more than `MOST_JSON` bytes (OUTPUT_TOO_LARGE).
         """
         if not self.body.strip():
@@ -106,7 +122,9 @@ class Answer:
             text = f"{who} answered more than {MOST_JSON:,} bytes of JSON"
             raise OutputTooLarge(text, hint="ask for less", outcome=outcome, limit=MOST_JSON)
         try:
-            return from_json(self.body, allow_inf_nan=False)
+            found = from_json(self.body, allow_inf_nan=False)
+            refuse_equal_keys(self.body.decode())
+            return found
         except ValueError as error:
             raise UpstreamError(
                 f"{who} answered {self.status} with something that is not JSON: {error}",

@@ -49,6 +49,10 @@ ANSWERS: dict[str, tuple[str, str, str]] = {
     "deep": ("UPSTREAM_ERROR", "is not MCP", "unknown"),
     "nan": ("UPSTREAM_ERROR", "is not MCP", "unknown"),
     "half-character": ("OUTPUT_SCHEMA_INVALID", "lone surrogate", "done"),
+    "key-twice": ("OUTPUT_SCHEMA_INVALID", "/x/0: ObjectWithOneKeyTwice", "done"),
+    "key-twice-in-result": ("UPSTREAM_ERROR", "is not MCP", "unknown"),
+    "key-twice-in-message": ("UPSTREAM_ERROR", "is not MCP", "unknown"),
+    "key-twice-in-error": ("UPSTREAM_ERROR", "is not MCP", "unknown"),
     "no-content": ("UPSTREAM_ERROR", "is not a list", "unknown"),
     "no-result": ("UPSTREAM_ERROR", "is not MCP", "unknown"),
     "long-error": ("UPSTREAM_ERROR", "xxx", "unknown"),
@@ -114,10 +118,17 @@ def test_only_the_answer_with_the_right_number_counts(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_part_that_is_damaged_costs_itself(tmp_path: Path) -> None:
-    with evil("no-base64", tmp_path) as opened:
+@pytest.mark.parametrize(
+    ("mode", "text"),
+    [
+        ("no-base64", "[bad-image: its data is not base64]"),
+        ("key-twice-in-part", "[a part of kind unknown, which cannot be shown]"),
+    ],
+)
+def test_a_part_that_is_damaged_costs_itself(mode: str, text: str, tmp_path: Path) -> None:
+    with evil(mode, tmp_path) as opened:
         opened.upstreams.refresh_sync("evil")
-        assert opened.invoke_sync("evil:bad", {}).content[0]["text"] == "[bad-image: its data is not base64]"
+        assert opened.invoke_sync("evil:bad", {}).content[0]["text"] == text
 
 
 @pytest.mark.slow
@@ -129,6 +140,8 @@ def test_one_bad_tool_never_costs_the_list(tmp_path: Path) -> None:
         assert len(status.left_out) >= 15
         assert "several tools of this name" in status.left_out["twice"]
         assert "$ref" in status.left_out["remote"]
+        for name in ("key-twice", "key-twice-deep", "key-twice-in-mark"):
+            assert "the key 'type' twice" in status.left_out[name]
         assert all(name.isprintable() and why.isprintable() for name, why in status.left_out.items())
         assert opened.invoke_sync("evil:good", {}).value == "well"
 

@@ -205,6 +205,13 @@ async def garbage(request: web.Request) -> web.StreamResponse:
     return web.Response(body=b"<html>bad gateway</html>", content_type="application/json")
 
 
+def in_words(text: str, status: int, kind: str = "text/plain") -> Handler:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        return web.Response(text=text, status=status, content_type=kind)
+
+    return answer
+
+
 async def elsewhere(request: web.Request) -> web.StreamResponse:
     return web.Response(status=302, headers={"Location": "http://169.254.169.254/latest"})
 
@@ -227,6 +234,7 @@ async def deep(request: web.Request) -> web.StreamResponse:
         (half, "UPSTREAM_ERROR", "unknown", "broken off"),
         (garbage, "UPSTREAM_ERROR", "unknown", None),
         (deep, "UPSTREAM_ERROR", "unknown", None),
+        (in_words('{"total": {"a": 1, "a": 2}}', 200, "application/json"), "UPSTREAM_ERROR", "unknown", None),
         (elsewhere, "UPSTREAM_ERROR", "unknown", None),
         (answers("x" * 5_000_000), "OUTPUT_TOO_LARGE", "unknown", None),
     ],
@@ -242,13 +250,6 @@ async def test_each_failure_says_what_it_is_and_whether_anything_may_have_happen
         assert result.error is not None and result.error.fix
         if handler is elsewhere:
             assert n8n.url in result.error.message and "http://169.254.169.254" in result.error.message
-
-
-def in_words(text: str, status: int, kind: str = "text/plain") -> Handler:
-    async def answer(request: web.Request) -> web.StreamResponse:
-        return web.Response(text=text, status=status, content_type=kind)
-
-    return answer
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from mcp.shared.inbound import X_MCP_HEADER_KEY, find_invalid_x_mcp_header
 from pydantic_core import to_json
 
 from tavern_core.builtin.adapters.mcp.failures import text_of
+from tavern_core.builtin.adapters.mcp.message_parser import refuse_no_json
 from tavern_core.contract.adapters import UpstreamTool
 from tavern_core.errors import UpstreamError, sayable
 from tavern_core.frozen_dataclass import dataclass
@@ -117,7 +118,7 @@ class _Reader:
         if len(name) > _LONGEST_NAME or not name.isprintable():
             return f"a name is 1 to {_LONGEST_NAME} printable characters"
         try:
-            size = len(to_json(item))
+            size = len(to_json(item, fallback=refuse_no_json))
         except ValueError as error:
             return f"its definition is not JSON: {error}"
         if size > MOST_TOOL_BYTES:

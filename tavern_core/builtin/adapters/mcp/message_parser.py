@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from collections import Counter
 from json import scanner
 from typing import Any, Final
 
@@ -23,6 +24,7 @@ from mcp_types import (
 from pydantic import ValidationError
 from pydantic_core import from_json
 
+from tavern_core.contract.exchange import refuse_equal_keys
 from tavern_core.errors import OutputTooLarge
 
 FEW_VALUES: Final = 20_000
@@ -67,22 +69,51 @@ def _read(data: bytes) -> Any:
     return _quickly(data) if count <= FEW_VALUES else _slowly(data)
 
 
+class ObjectWithOneKeyTwice:
+    """In place of an object in which one key occurs twice: it fits no schema, so it costs only the part that it is in."""
+
+    def __init__(self, key: str) -> None:
+        self._key = key
+
+    def __repr__(self) -> str:
+        return f"an object that has the key {self._key[:100]!r} twice"
+
+
+def refuse_no_json(value: object) -> None:
+    """For `to_json`: say what was in the way."""
+    raise ValueError(f"it holds {value!r}")
+
+
 def _quickly(data: bytes) -> Any:
+    text = data.decode()
     try:
-        return from_json(data, allow_inf_nan=False)
+        value = from_json(data, allow_inf_nan=False)
+        refuse_equal_keys(text)
     except ValueError:  # also what is deeper than 200 levels: one deep schema must not cost a list
-        return json.loads(data, parse_constant=_refuse)
+        value = _MARKING.decode(text)
+    return value
 
 
 def _slowly(data: bytes) -> Any:
     """Parse in steps between which other threads have their turn."""
-    decoder = json.JSONDecoder(parse_constant=_refuse)
+    decoder = json.JSONDecoder(object_pairs_hook=_marked, parse_constant=_refuse)
     decoder.scan_once = scanner.py_make_scanner(decoder)  # type: ignore[attr-defined]  # the one in C is the default
     return decoder.decode(data.decode("utf-8"))
 
 
+def _marked(pairs: list[tuple[str, Any]]) -> Any:
+    found = dict(pairs)
+    if len(found) == len(pairs):
+        return found
+    names = Counter(key for key, _ in pairs)
+    return ObjectWithOneKeyTwice(next(key for key, count in names.items() if count > 1))
+
+
 def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is not allowed")
+
+
+_MARKING: Final = json.JSONDecoder(object_pairs_hook=_marked, parse_constant=_refuse)
 
 
 def answered_by(data: bytes) -> int | None:
