@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import re
+import select
 import signal
 import sys
 import threading
@@ -48,6 +49,7 @@ class _Lines:
         self._stream = getattr(stream.buffer, "raw", stream.buffer)
         self._pages = pages
         self._threads = threads
+        self._turn = threading.Lock()
         self.unanswered: set[int | str] = set()
         """Ids of the requests that have no answer yet."""
         self._answered = anyio.Event()
@@ -70,8 +72,12 @@ class _Lines:
 
     def _write(self, line: bytes) -> None:
         left = memoryview(line)
-        while left:
-            left = left[self._stream.write(left) or 0 :]
+        with self._turn:  # an error about a line of the client may come while an answer waits for its reader
+            while left:
+                if written := self._stream.write(left):
+                    left = left[written:]
+                else:  # it does not block, and the client has not read yet
+                    select.select([], [self._stream], [])
 
 
 class _Requests:
@@ -228,6 +234,7 @@ async def serve(tavern: Tavern, holder: Token, output: TextIO | None) -> None:
                 raise SystemExit(128 + signal.SIGTERM) from None  # the program closes the host
             if task.cancelling():  # the library may report that no one took the last message
                 raise asyncio.CancelledError from error
-            raise
+            if isinstance(error, asyncio.CancelledError) or error.split(BrokenPipeError)[1] is not None:
+                raise  # else the client reads no more: it went away
         finally:
             threads.close()
