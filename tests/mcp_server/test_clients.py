@@ -504,6 +504,8 @@ def test_tasks_belong_to_their_caller(shop: Any) -> None:
     [
         ("workflow__ask", "decline", "cancelled"),
         ("workflow__ask", "cancel", "input_required"),
+        ("workflow__ask", "accept", "input_required"),
+        ("shop__deliver", "accept", "input_required"),
         ("shop__deliver", "decline", "completed"),
         ("shop__deliver", "cancel", "completed"),
     ],
@@ -519,14 +521,18 @@ def test_what_becomes_of_a_task_whose_question_is_not_answered(
     with open_shop(tmp_path, {"workflows": {"roots": [str(tmp_path)]}}) as (url, tavern, _):
         token = tavern.tokens.create("agent:a")[1]
 
+        def said(method: str, **params: Any) -> Any:
+            return answer(post(url, token, method, params, capabilities=knows))
+
         def result(method: str, **params: Any) -> Any:
-            return answer(post(url, token, method, params, capabilities=knows))["result"]
+            return said(method, **params)["result"]
 
         arguments = {"item": "tea"} if tool_name == "shop__deliver" else {}
         task = result("tools/call", name=tool_name, arguments=arguments)["taskId"]
         asyncio.run(tavern.jobs.wait(task, 10))
         (question,) = result("tasks/get", taskId=task)["inputRequests"]
-        result("tasks/update", taskId=task, inputResponses={question: {"action": action}})
+        updated = said("tasks/update", taskId=task, inputResponses={question: {"action": action}})
+        assert ("error" in updated) == (action == "accept")  # which needs a value
         asyncio.run(tavern.jobs.wait(task, 10))
         found = result("tasks/get", taskId=task)
         assert (found["status"], question in found.get("inputRequests", {})) == (status, status == "input_required")

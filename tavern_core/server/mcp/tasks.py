@@ -162,9 +162,10 @@ class Tasks:
             if name not in asked:  # what it does not ask, or not any more
                 continue
             is_answer, answer = answer_in(asked[name], response)
-            if not is_answer:
+            lacks_value = is_answer and not self._answer(job, name, answer, holder)
+            if not is_answer or (lacks_value and response["action"] == "accept"):  # it accepted without a value
                 raise MCPError(INVALID_PARAMS, f"{name!r:.80} does not fit what was asked", {"taskId": job.id})
-            if not self._answer(job, name, answer, holder) and response["action"] == "decline":
+            if lacks_value and response["action"] == "decline":
                 self._tavern.jobs.cancel(job.id, context=holder.context())
                 break
         return {"resultType": "complete"}
@@ -186,7 +187,7 @@ class Tasks:
         """Hand an answer to a job. An approval counts only from the person whom the token names.
 
         Returns:
-            False: the person declined, and the job cannot go on without a value: a workflow.
+            False: there is no value, and the job cannot go on without one: a workflow.
         """
         context: CallContext | None = holder.context()
         if any(asked["id"] == name and asked.get("type") == _APPROVAL for asked in job.questions):
