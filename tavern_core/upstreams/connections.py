@@ -426,7 +426,8 @@ class Connections:
     async def _activate(self, entry: Entry) -> None:
         for record in list(self._lifecycle.records.values()):
             declared = record.candidate.facts.declared.get("adapters", ())
-            if not record.active and record.usable and entry.config.kind in declared:
+            may_start = record.usable or self._lifecycle.is_changing(record.name)  # calls wait while it is reloaded
+            if not record.active and may_start and entry.config.kind in declared:
                 try:
                     await self._lifecycle.activate(record.name)
                 except PluginError as error:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
-from tavern_core import Tavern, ToolResult
+from tavern_core import Event, Tavern, ToolResult
+from tavern_core.model.event import PLUGIN_STATE
 
 MANIFEST = """\
 name: near
@@ -99,3 +101,25 @@ def test_calls_run_no_code_of_a_disabled_plugin(is_in_process: bool, tmp_path: P
     before, after = asyncio.run(changed(tmp_path, is_in_process, lambda host: host.plugins.disable("near")))
     assert before.value == "old" and after.error is not None
     assert "plugin near, which is disabled" in after.error.message and after.error.fix == "tavern plugins enable near"
+
+
+@pytest.mark.parametrize("is_in_process", [True, False])
+def test_a_call_that_comes_while_the_plugin_is_reloaded_waits_for_the_new_code(
+    is_in_process: bool, tmp_path: Path
+) -> None:
+    results: list[ToolResult] = []
+    callers: list[threading.Thread] = []
+
+    async def reloaded(host: Tavern) -> None:
+        def stopped(event: Event) -> None:
+            if not callers and event.plugin == "near" and event.data["state"] == "stopped":
+                callers.append(threading.Thread(target=lambda: results.append(host.invoke_sync("up:age"))))
+                callers[0].start()
+                callers[0].join(0.1)  # it waits for the reload, which waits for this function
+
+        host.events.subscribe(stopped, PLUGIN_STATE)
+        await host.plugins.reload("near")
+        await asyncio.to_thread(callers[0].join)
+
+    asyncio.run(changed(tmp_path, is_in_process, reloaded))
+    assert [result.value for result in results] == ["renewed"], results
