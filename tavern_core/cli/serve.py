@@ -15,7 +15,6 @@ import click
 
 from tavern_core.cli.call import caller
 from tavern_core.cli.session import Command, Session, pass_session
-from tavern_core.cli.termination import without_termination
 from tavern_core.errors import PolicyDenied
 from tavern_core.frozen_dataclass import dataclass
 
@@ -86,8 +85,7 @@ def mcp(session: Session, given: Address | None, permissions: str | None, profil
         return
     tavern = session.host(asking=False)
     holder = _holder(tavern, permissions, profile, principal)
-    with without_termination():
-        asyncio.run(server.serve_stdio(tavern, holder, session.stdout.stream))
+    asyncio.run(server.serve_stdio(tavern, holder, session.stdout.stream))
 
 
 def _holder(tavern: Any, permissions: str | None, profile: str | None, principal: str) -> Token:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from types import FrameType
 from typing import Final
 
@@ -41,17 +39,3 @@ class Termination:
     def code(self, code: int) -> int:
         """The exit code of the command."""
         return TERMINATED if self.has_come and code == INTERRUPTED else code
-
-
-@contextmanager
-def without_termination() -> Iterator[None]:
-    """For a server that takes SIGTERM itself."""
-    before = signal.getsignal(signal.SIGTERM)
-    is_ours = isinstance(getattr(before, "__self__", None), Termination)
-    if is_ours:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    try:
-        yield
-    finally:
-        if is_ours:
-            signal.signal(signal.SIGTERM, before)

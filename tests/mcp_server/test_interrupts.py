@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +17,7 @@ import pytest
 
 from tavern_core import Tavern
 from tests.forked_programs import ForkedProgram
-from tests.programs import tavern
+from tests.programs import Program, tavern
 
 pytestmark = pytest.mark.slow
 
@@ -32,6 +33,7 @@ permissions: {capabilities: [{name: "network:host"}]}
 """
 SCRIPT = """\
 import socket
+import sys
 
 line = socket.create_connection(("127.0.0.1", PORT))
 line.sendall(b"running")
@@ -108,3 +110,26 @@ def test_a_call_that_runs_is_cancelled_and_its_program_ends(tmp_path: Path, sent
         (ended,) = host.logs.records("TOOL_RESULT")
         assert ended.data["error"]["kind"] == "CANCELLED"
         assert host.logs.verify().ok
+
+
+STARTING = """\
+import os
+import signal
+import sys
+from importlib.abc import MetaPathFinder
+
+class Terminating(MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == "tavern_core.server.mcp.stdio":
+            os.kill(os.getpid(), signal.SIGTERM)
+
+sys.meta_path.insert(0, Terminating())
+from tavern_core.__main__ import main
+
+sys.exit(main(["--home", "home", "mcp"]))
+"""
+
+
+def test_sigterm_while_the_server_is_being_imported_closes_the_host(tmp_path: Path) -> None:
+    with Program([sys.executable, "-c", STARTING], stdin=PIPE, stdout=PIPE, cwd=tmp_path) as server:
+        assert server.wait(30) == 143
