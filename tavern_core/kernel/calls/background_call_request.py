@@ -26,12 +26,17 @@ has_asked: Final[ContextVar[str]] = ContextVar("tavern_has_asked", default="")
 without_slot: Final[ContextVar[Callable[[], AbstractAsyncContextManager[None]] | None]] = ContextVar(
     "tavern_without_slot", default=None
 )
-"""Gives the slot of the job that this code belongs to back while a person is asked; the runner of a job sets it."""
+"""Gives the slot of the job that this code belongs to back while it waits for a person or a job; the runner of a job sets it."""
 
 
 def while_run_waits(run_id: str) -> AbstractAsyncContextManager[None]:
     """Around the time in which a run waits for a person: where it is a job, other jobs may run meanwhile."""
-    beside = without_slot.get() if job_id.get() == run_id else None
+    return while_job_waits() if job_id.get() == run_id else nullcontext()
+
+
+def while_job_waits() -> AbstractAsyncContextManager[None]:
+    """Around the time in which code waits for a person or a job: where it is of a job, other jobs may run meanwhile."""
+    beside = without_slot.get()
     return nullcontext() if beside is None else beside()
 
 

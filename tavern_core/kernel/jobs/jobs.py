@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, Final
 
 from tavern_core.errors import InputInvalid, JobNotFound, StateDamaged, UsageError
-from tavern_core.kernel.calls.background_call_request import Request
+from tavern_core.kernel.calls.background_call_request import Request, while_job_waits
 from tavern_core.kernel.calls.elicitation import misfit
 from tavern_core.kernel.calls.pending_approval_store import StoredApprovals
 from tavern_core.kernel.calls.taint_tracking import running_call_has_read, sources_of
@@ -150,18 +150,22 @@ class Jobs(Mapping[str, Job]):
     async def wait(self, id: str, seconds: float | None = None, *, context: CallContext | None = None) -> Job:  # noqa: A002 - the job's
         """Wait until a job is finished or has a question, for at most `seconds`; the job at that time.
 
-        Raises as `find`; UsageError: `seconds` is not a number (USAGE).
+        A job that waits for another one has no slot meanwhile, and waits for one before it goes on. Raises as `find`; UsageError: `seconds` is not a number (USAGE).
         """
         if not (seconds is None or (isinstance(seconds, int | float) and seconds == seconds)):
             raise UsageError(f"seconds={seconds!r:.80} is not a number", hint="jobs.wait(id, 10)")
+        job, is_asking = await self._running.aside(self.look, id, context=context)
+        if job.is_over or is_asking or (seconds is not None and seconds <= 0):
+            return job
         end = None if seconds is None else time.monotonic() + min(seconds, _LONGEST_WAIT_S)
         pause = 0.01
-        while True:
-            job, is_asking = await self._running.aside(self.look, id, context=context)
-            if job.is_over or is_asking or (end is not None and time.monotonic() >= end):
-                return job
-            await asyncio.sleep(pause if end is None else max(min(pause, end - time.monotonic()), 0))
-            pause = min(pause * 1.5, self._new.poll_ms / 1000)
+        async with while_job_waits():
+            while True:
+                await asyncio.sleep(pause if end is None else max(min(pause, end - time.monotonic()), 0))
+                job, is_asking = await self._running.aside(self.look, id, context=context)
+                if job.is_over or is_asking or (end is not None and time.monotonic() >= end):
+                    return job
+                pause = min(pause * 1.5, self._new.poll_ms / 1000)
 
     def look(self, id: str, *, context: CallContext | None = None) -> tuple[Job, bool]:  # noqa: A002 - the job's
         """A job, and whether it has a question without an answer: its process takes up an answer, or a cancellation, a moment later.

@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import replace
 from typing import Any, Final
 
@@ -46,8 +46,10 @@ class RunningJob:
     is_cancelled = has_begun = False
     has_slot = False
     """Whether it counts among the jobs that run."""
+    has_ended = False
+    """Its call is over; what its tool has left behind takes no slot."""
     people = 0
-    """How many answers of persons it waits for; meanwhile it has no slot."""
+    """How many answers of persons, and other jobs, it waits for; meanwhile it has no slot."""
     is_waiting = False
     """For an approval: its tool does not run."""
     has_asked = False
@@ -217,5 +219,6 @@ def give_answer(changes: JobChanges, running: RunningJob, name: str, value: Any)
         if running.asked.pop(name, None) is None:  # it was answered already
             return
         running.given.append((name, value))
-    running.task.get_loop().call_soon_threadsafe(lambda: None if future.done() else future.set_result(value))
+    with suppress(RuntimeError):  # the loop of a thread that has ended
+        future.get_loop().call_soon_threadsafe(lambda: None if future.done() else future.set_result(value))
     show_questions(changes, running)

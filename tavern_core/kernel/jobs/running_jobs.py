@@ -207,7 +207,9 @@ class RunningJobs:
         except Exception as error:  # noqa: BLE001 - a job ends, whatever happens
             result = _failed(error)
         finally:
+            running.has_ended = True
             if running.has_slot:
+                running.has_slot = False
                 self._leave(running)
             # The same call with the same key may be another run, which waits for a person: who has this job follows that one.
             is_of_other = result.status == "job" and result.job is not None
@@ -260,28 +262,37 @@ class RunningJobs:
 
     @asynccontextmanager
     async def _without_slot(self, running: RunningJob) -> AsyncIterator[None]:
-        """While a person is asked, the job has no slot; it waits for one before it goes on."""
+        """While a person is asked, or another job waited for, the job has no slot; it waits for one before it goes on."""
+        if running.task is None or asyncio.get_running_loop() is not running.task.get_loop():  # a thread of its tool
+            yield
+            return
         running.people += 1
         self._give_back(running)
         try:
-            yield
-        except BaseException:  # it is cancelled, or out of time: what it does now takes no more than a moment
-            running.people -= 1
-            if not (running.people or running.has_slot or running.entering.locked()):
+            try:
+                yield
+            finally:
+                running.people -= 1
+            async with running.entering:
+                while self._needs_slot(running):
+                    try:
+                        await self._enter(running)
+                    except Full:
+                        await asyncio.sleep(_WATCH_S)
+        except BaseException:  # it is cancelled, or out of time: it does not wait for a place, and counts at once
+            if self._needs_slot(running) and not running.entering.locked():
                 self._slots.enter_anyway()
                 running.has_slot = True
             raise
-        running.people -= 1
-        async with running.entering:
-            while not (running.people or running.has_slot):
-                try:
-                    await self._enter(running)
-                except Full:
-                    await asyncio.sleep(_WATCH_S)
         self._give_back(running)
 
+    def _needs_slot(self, running: RunningJob) -> bool:
+        """Whether it goes on without one. What a job that is over has left behind needs none: no one would give it back."""
+        return not (running.people or running.has_slot or running.has_ended)
+
     def _give_back(self, running: RunningJob) -> None:
-        if running.people and running.has_slot and all(one.done() for one in running.left):
+        is_needless = running.has_ended or (running.people and all(one.done() for one in running.left))
+        if running.has_slot and is_needless:
             running.has_slot = False
             self._slots.leave()
 
