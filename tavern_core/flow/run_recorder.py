@@ -176,7 +176,9 @@ class RunRecorder:
         run = self._run
         took = result.latency_ms if result is not None else (time.time() - run.started) * 1000 if run.started else 0.0
         questions = tuple(
-            question.to_json() for question in [*list(run.questions.values()), *list(run.unanswered.values())]
+            question.to_json()
+            for name, question in [*list(run.questions.items()), *list(run.unanswered.items())]
+            if name not in run.answers
         )
         self._errors += [self._store.masked(error.to_json()) for error in list(run.errors)[len(self._errors) :]]
         caller = self._about.caller

@@ -125,6 +125,8 @@ class Run:
         """Whether a caller knows that it goes on once its questions are answered."""
         self._scope: Scheduler | None = None
         self.questions: dict[str, Question] = {}
+        self._entering: set[str] = set()
+        """Questions with an answer whose nodes wait for a place of their job."""
         self.unanswered: dict[str, Question] = {}
         """Questions without an answer when the node or the run ended."""
         self.answers = dict(beginning.answers)
@@ -309,7 +311,7 @@ class Run:
 
     def _look(self) -> None:
         self._looks = False
-        is_asking = bool(self.questions) and self.questions.keys() <= self._waiting.keys()
+        is_asking = bool(self.questions) and self.questions.keys() <= self._waiting.keys() | self._entering
         if is_asking and not self._is_over and self._scope is not None and self._scope.is_stalled():
             self.is_left = self.cancel()
 
@@ -380,12 +382,16 @@ class Run:
         try:
             async with while_run_waits(self.id):
                 value = await future
+                self._entering.add(name)
+                self.on_question()  # stores the answer
+                self.look()
         except asyncio.CancelledError:
             self.unanswered[name] = question
             raise
         finally:
             self.questions.pop(name, None)
             self._waiting.pop(name, None)
+            self._entering.discard(name)
         self.states[path] = before or "running"
         self.note("answered", path, {"question": name})
         self.on_question()
