@@ -318,7 +318,6 @@ def test_a_job_that_needs_approval_waits_for_an_approver() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["t:asks", "workflow:ask", "workflow:ask as a call", "t:pay"])
 @pytest.mark.parametrize(
     ("by", "answers", "approves"),
@@ -348,6 +347,7 @@ def test_an_approver_approves_and_answers_no_questions_of_others(
             assert host.jobs[job].status == "input_required"
 
 
+@pytest.mark.slow
 def test_a_job_whose_approval_is_refused_fails() -> None:
     job = begun("pay", {"amount": 5}, context=ANN)
     (question,) = waited(job).questions
@@ -534,6 +534,115 @@ def test_a_job_that_waits_for_a_person_takes_no_slot_and_needs_one_to_go_on(
         for job in busy:
             host.jobs.cancel(job)
         assert [waited(begun("always", {"n": 1})).status for _ in range(3)] == ["completed"] * 3
+
+
+def test_a_job_that_waits_for_another_one_takes_no_slot(tmp_path: Path) -> None:
+    @tool
+    async def waits() -> str:
+        return (await host.jobs.wait((await host.jobs.start("t:always", {"n": 1})).id)).status
+
+    @tool
+    def waits_in_a_thread() -> str:
+        return waited(host.wait(host.jobs.start("t:always", {"n": 1})).id).status
+
+    with opened(tmp_path / "other", jobs={"concurrency": 1}):
+        host.tools.register(waits)
+        host.tools.register(waits_in_a_thread)
+        for name in ("app:waits", "app:waits_in_a_thread"):
+            job = str(host.invoke_sync(name, job=True).job)
+            assert waited(job).status == "completed"
+            assert host.jobs.result(job).value == "completed"
+
+
+def test_a_question_that_a_job_leaves_behind_takes_no_slot_when_it_ends(tmp_path: Path) -> None:
+    left: list[asyncio.Task[Any]] = []
+
+    @tool
+    async def leaves(ctx: ToolContext) -> None:
+        left.append(asyncio.create_task(ctx.ask("which?", {"type": "string"})))
+        while not host.jobs.list(status="input_required"):
+            await asyncio.sleep(0.001)
+
+    @tool
+    async def stops_what_is_left() -> None:
+        for task in left:
+            task.cancel()
+        await asyncio.wait(left)
+
+    with opened(tmp_path / "other", jobs={"concurrency": 1}):
+        host.tools.register(leaves)
+        host.tools.register(stops_what_is_left)
+        job = str(host.invoke_sync("app:leaves", job=True).job)
+        until(lambda: host.jobs[job].is_over)
+        last = str(host.invoke_sync("app:stops_what_is_left", job=True).job)
+        assert [waited(one).status for one in (last, begun("always", {"n": 1}))] == ["completed"] * 2
+
+
+def test_a_tool_that_asks_from_its_own_loop_gets_its_answer() -> None:
+    @tool
+    def asks_in_a_thread(ctx: ToolContext) -> str:
+        return str(asyncio.run(ctx.ask("which?", {"type": "string"})))  # type: ignore[arg-type]
+
+    host.tools.register(asks_in_a_thread)
+    job = str(host.invoke_sync("app:asks_in_a_thread", job=True).job)
+    assert waited(job).status == "input_required"
+    assert host.jobs.answer(job, "red")
+    assert waited(job).status == "completed"
+    assert host.jobs.result(job).value == "red"
+
+
+ANSWERED = """
+import asyncio, json, sys, time
+from tavern_core import Plugin, Tavern, ToolContext, tool
+
+@tool
+async def asks(ctx: ToolContext) -> str:
+    return await ctx.ask("which?", {"type": "string"})
+
+@tool
+async def forever() -> None:
+    await asyncio.sleep(3600)
+
+def until(job, status):
+    while host.jobs[job].status != status:
+        time.sleep(0.001)
+
+_, home, config, name, ending = sys.argv
+with Tavern.open(json.loads(config), home=home, plugins=[Plugin([asks, forever], name="t")]) as host:
+    job = host.invoke_sync(name, {}, job=True, idempotency_key="k").job
+    until(job, "input_required")
+    until(host.invoke_sync("t:forever", {}, job=True).job, "running")
+    host.jobs.answer(job, "red")
+    until(job, "queued" if name == "t:asks" else "running")
+    while name != "t:asks" and "red" not in host.workflows.kept_run(job).answers.values():
+        time.sleep(0.001)
+    print(job, flush=True)
+    if ending == "kill":
+        time.sleep(3600)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ending", ["kill", "close"])
+@pytest.mark.parametrize("name", ["t:asks", "workflow:ask"])
+def test_a_job_that_waits_for_a_slot_with_its_answer_is_resumed_with_it(
+    tmp_path: Path, name: str, ending: str
+) -> None:
+    (tmp_path / "flows").mkdir()
+    (tmp_path / "flows" / "ask.json").write_text(json.dumps(ASK_AND_PARSE), encoding="utf-8")
+    config: dict[str, Any] = {"workflows": {"roots": [str(tmp_path / "flows")]}, "jobs": {"concurrency": 1}}
+    answer = '"red"' if name == "t:asks" else '"[1]"'
+    with start(ANSWERED.replace('"red"', answer), tmp_path / "kept", json.dumps(config), name, ending) as other:
+        assert other.stdout is not None
+        job = other.stdout.readline().strip()
+        if ending == "kill":
+            other.kill()
+        other.wait()
+    with opened(tmp_path / "kept", **config):
+        assert not host.jobs[job].questions
+        host.wait(host.jobs.resume(job))
+        until(lambda: host.jobs[job].is_over)
+        assert host.jobs.result(job).value == ("red" if name == "t:asks" else [1])
 
 
 def until(holds: Callable[[], bool]) -> None:
@@ -1642,7 +1751,6 @@ def test_a_job_that_has_seen_its_connection_lost_is_not_resumed(name: str, key: 
         host.wait(host.jobs.resume(job))
 
 
-@pytest.mark.slow
 def asked_and_left(
     folder: Path, ending: str, flow: Any = ASK, is_job: bool = True, **config: Any
 ) -> tuple[str, dict[str, Any]]:

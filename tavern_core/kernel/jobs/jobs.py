@@ -150,7 +150,9 @@ class Jobs(Mapping[str, Job]):
     async def wait(self, id: str, seconds: float | None = None, *, context: CallContext | None = None) -> Job:  # noqa: A002 - the job's
         """Wait until a job is finished or has a question, for at most `seconds`; the job at that time.
 
-        A job that waits for another one has no slot meanwhile, and waits for one before it goes on. Raises as `find`; UsageError: `seconds` is not a number (USAGE).
+        A job that waits for another one has no slot meanwhile, and waits for one before it goes on.
+
+        Raises as `find`; UsageError: `seconds` is not a number (USAGE).
         """
         if not (seconds is None or (isinstance(seconds, int | float) and seconds == seconds)):
             raise UsageError(f"seconds={seconds!r:.80} is not a number", hint="jobs.wait(id, 10)")
@@ -344,7 +346,8 @@ class Jobs(Mapping[str, Job]):
         )
         await self._running.aside(self._running.enter)
         running = RunningJob(id, kept.record.owner, request, request.arguments, request.context, job.trace)
-        running.has_asked = is_waiting and not kept.facts.get("approval")
+        has_asked = kept.facts.get("asked") and job.error is not None and job.error.outcome == "none"
+        running.has_asked = bool(has_asked) or (is_waiting and not kept.facts.get("approval"))
         running.point, running.followed = (str(kept.facts.get(name) or "") for name in ("point", "followed"))
         running.known = [(str(name), value) for name, value in kept.facts.get("answers") or ()]
         changed = await self._running.aside(self._taken_up, running, kept)
@@ -367,7 +370,9 @@ class Jobs(Mapping[str, Job]):
         running.known += [(name, value) for name in asked for value in self._records.answer_left(id_, name)]
         answers = self._changes.disk.arguments({"given": [*running.known]}) or {}
         try:
-            changed = self._changes.change(id_, again, is_as_found, process=process, answers=answers.get("given", ()))
+            changed = self._changes.change(
+                id_, again, is_as_found, process=process, answers=answers.get("given", ()), asked=running.has_asked
+            )
         except StateDamaged:  # it may be stored as ours nevertheless, and no process runs it
             before = partial(replace, status=found.record.state, questions=found.job.questions)
             undo = partial(self._changes.change, id_, before, is_ours, **found.facts)

@@ -18,7 +18,7 @@ from tavern_core.kernel.calls.running_call import Frame
 from tavern_core.kernel.execution.sync_async_drivers import Mode
 from tavern_core.kernel.jobs.job_records import JobChanges
 from tavern_core.model.call import CallContext
-from tavern_core.model.job import Job
+from tavern_core.model.job import Job, JobStatus
 from tavern_core.model.question import Question, QuestionKind
 from tavern_core.model.result import ToolResult
 
@@ -53,7 +53,9 @@ class RunningJob:
     is_waiting = False
     """For an approval: its tool does not run."""
     has_asked = False
-    """It waited for an answer when the process ended that ran it before."""
+    """It waited for an answer, or for a slot after that, when the process ended that ran it before."""
+    is_entering = False
+    """Its tool has its answers, and waits for a slot before it goes on."""
     point = ""
     """What finds its work at another system again; see `background.ResumePoint`."""
     followed = ""
@@ -127,8 +129,10 @@ class JobConversation:
         running: RunningJob,
         mode: Mode,
         without_slot: Callable[[], AbstractAsyncContextManager[None]],
+        is_full: Callable[[], bool],
     ) -> None:
         self._changes, self._running, self._mode, self._without_slot = changes, running, mode, without_slot
+        self._is_full = is_full
 
     def can_ask(self, kind: QuestionKind) -> bool:
         return True
@@ -148,7 +152,11 @@ class JobConversation:
         await self._show()
         try:
             async with self._without_slot():
-                return {**known, **{key: await future for key, (_, future) in waits.items()}}
+                answers = {**known, **{key: await future for key, (_, future) in waits.items()}}
+                if self._is_full() and not asked:
+                    self._running.is_entering = True
+                    await self._show()
+            return answers
         except asyncio.CancelledError:
             if self._running.is_left:  # nothing was changed before the question, so the key of the call is free again
                 raise unanswered(questions) from None
@@ -157,6 +165,8 @@ class JobConversation:
             for name, future in waits.values():
                 if asked.get(name, (None, None))[1] is future:  # it ends unanswered
                     del asked[name]
+            if not self._running.is_left:  # else it is stored as it is, for the process that resumes it
+                self._running.is_entering = False
             await self._go_on()
 
     async def _go_on(self) -> None:
@@ -193,12 +203,13 @@ def show_questions(changes: JobChanges, running: RunningJob) -> None:
 
     def now(job: Job) -> Job:
         questions = tuple({"id": name, **question.to_json()} for name, (question, _) in tuple(running.asked.items()))
-        return replace(job, status="input_required" if questions else "running", questions=questions)
+        status: JobStatus = "input_required" if questions else "queued" if running.is_entering else "running"
+        return replace(job, status=status, questions=questions)
 
     with running.storing:
         answers = changes.disk.arguments({"given": [*running.given]}) or {}
         try:
-            changes.change(running.id, now, answers=answers.get("given", ()))
+            changes.change(running.id, now, answers=answers.get("given", ()), asked=running.is_entering)
             running.is_shown = True
         except TavernError:
             running.is_shown = False  # stored as soon as the store can be used

@@ -191,7 +191,8 @@ class RunningJobs:
                 return
             has_had_slot = True
             # The store decides who runs it: another process may have taken this one for dead, and have it now.
-            begin = await self._mark(running, lambda job: replace(job, status="running"), when=self._is_ours)
+            facts = {"asked": False} if running.has_asked else {}
+            begin = await self._mark(running, lambda job: replace(job, status="running"), when=self._is_ours, **facts)
             running.is_elsewhere = begin is None
             if running.is_elsewhere:
                 return
@@ -314,7 +315,7 @@ class RunningJobs:
         on_left_behind.set(running.left.append)
         beside = partial(self._without_slot, running)
         without_slot.set(beside)
-        conversation.set(JobConversation(self.changes, running, self.mode, beside))
+        conversation.set(JobConversation(self.changes, running, self.mode, beside, lambda: self._slots.is_full))
         if (outer := running.outer) is not None:  # its caller does not wait for it, and still counts as one around it
             current.set((outer[0] + 1, None, running.context, "", outer[4] and Starter(outer[4])))
         while True:
