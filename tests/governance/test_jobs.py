@@ -625,9 +625,7 @@ with Tavern.open(json.loads(config), home=home, plugins=[Plugin([asks, forever],
 @pytest.mark.slow
 @pytest.mark.parametrize("ending", ["kill", "close"])
 @pytest.mark.parametrize("name", ["t:asks", "workflow:ask"])
-def test_a_job_that_waits_for_a_slot_with_its_answer_is_resumed_with_it(
-    tmp_path: Path, name: str, ending: str
-) -> None:
+def test_a_job_that_waits_for_a_slot_with_its_answer_is_resumed_with_it(tmp_path: Path, name: str, ending: str) -> None:
     (tmp_path / "flows").mkdir()
     (tmp_path / "flows" / "ask.json").write_text(json.dumps(ASK_AND_PARSE), encoding="utf-8")
     config: dict[str, Any] = {"workflows": {"roots": [str(tmp_path / "flows")]}, "jobs": {"concurrency": 1}}
