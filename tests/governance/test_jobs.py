@@ -560,7 +560,7 @@ def test_a_question_that_a_job_leaves_behind_takes_no_slot_when_it_ends(tmp_path
     @tool
     async def leaves(ctx: ToolContext) -> None:
         left.append(asyncio.create_task(ctx.ask("which?", {"type": "string"})))
-        while not host.jobs.list(status="input_required"):
+        while not host.jobs.list(status="input_required"):  # noqa: ASYNC110 - the store has no event
             await asyncio.sleep(0.001)
 
     @tool
