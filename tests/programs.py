@@ -12,6 +12,26 @@ from typing import AnyStr
 
 from tavern_core.__main__ import main
 
+WAITING_PLUGIN = """\
+name: slow
+version: "1.0"
+tools:
+  - id: wait
+    description: Waits for ever.
+    parameters: {type: object, properties: {}}
+    implementation: {type: script, command: [python3, wait.py]}
+permissions: {capabilities: [{name: "network:host"}]}
+"""
+"""The manifest of a plugin whose one tool runs `WAITING_SCRIPT`."""
+WAITING_SCRIPT = """\
+import socket
+
+line = socket.create_connection(("127.0.0.1", PORT))
+line.sendall(b"running")
+line.recv(1)  # nobody ever answers
+"""
+"""Says `running` to a listener on the port that replaces PORT, and waits until it ends."""
+
 
 class Program(subprocess.Popen[AnyStr]):
     """Like `Popen`, but a failing test kills it: `Popen` would wait for its end, and the tests would hang."""

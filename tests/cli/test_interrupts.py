@@ -15,27 +15,10 @@ import pytest
 
 from tavern_core.__main__ import main
 from tests.forked_programs import ForkedProgram
-from tests.programs import Program
+from tests.programs import WAITING_PLUGIN, WAITING_SCRIPT, Program
 
 pytestmark = pytest.mark.slow
 
-MANIFEST = """\
-name: slow
-version: "1.0"
-tools:
-  - id: wait
-    description: Waits for ever.
-    parameters: {type: object, properties: {}}
-    implementation: {type: script, command: [python3, wait.py]}
-permissions: {capabilities: [{name: "network:host"}]}
-"""
-SCRIPT = """\
-import socket
-
-line = socket.create_connection(("127.0.0.1", PORT))
-line.sendall(b"running")
-line.recv(1)  # nobody ever answers
-"""
 BLOCK = "<|[REQUEST_TOOL]|>\ncommand:「始」slow:wait「末」\n<|[END_TOOL]|>\n"
 
 
@@ -62,12 +45,12 @@ def test_ctrl_c_ends_the_script_too(
 ) -> None:
     folder = project / "plugins" / "slow"
     folder.mkdir()
-    (folder / "plugin.yaml").write_text(MANIFEST, "utf-8")
+    (folder / "plugin.yaml").write_text(WAITING_PLUGIN, "utf-8")
     assert main(["--home", str(home), "-q", "plugins", "grant", "slow", "network:host"]) == 0
     command = ["-m", "tavern_core", "-q", "--home", str(home), *argv]
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(60)
-        (folder / "wait.py").write_text(SCRIPT.replace("PORT", str(server.getsockname()[1])), "utf-8")
+        (folder / "wait.py").write_text(WAITING_SCRIPT.replace("PORT", str(server.getsockname()[1])), "utf-8")
         with ForkedProgram(command, stdin=PIPE, stdout=PIPE, stderr=PIPE, start_new_session=True) as running:
             running.stdin.write(BLOCK)
             running.stdin.close()

@@ -17,28 +17,10 @@ import pytest
 
 from tavern_core import Tavern
 from tests.forked_programs import ForkedProgram
-from tests.programs import Program, tavern
+from tests.programs import WAITING_PLUGIN, WAITING_SCRIPT, Program, tavern
 
 pytestmark = pytest.mark.slow
 
-MANIFEST = """\
-name: slow
-version: "1.0"
-tools:
-  - id: wait
-    description: Waits for ever.
-    parameters: {type: object, properties: {}}
-    implementation: {type: script, command: [python3, wait.py]}
-permissions: {capabilities: [{name: "network:host"}]}
-"""
-SCRIPT = """\
-import socket
-import sys
-
-line = socket.create_connection(("127.0.0.1", PORT))
-line.sendall(b"running")
-line.recv(1)  # nobody ever answers
-"""
 KNOWN = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
 
 
@@ -90,13 +72,13 @@ def test_a_signal_ends_the_server_whatever_its_client_does(
 def test_a_call_that_runs_is_cancelled_and_its_program_ends(tmp_path: Path, sent: signal.Signals, code: int) -> None:
     folder = tmp_path / "plugins" / "slow"
     folder.mkdir(parents=True)
-    (folder / "plugin.yaml").write_text(MANIFEST, "utf-8")
+    (folder / "plugin.yaml").write_text(WAITING_PLUGIN, "utf-8")
     (tmp_path / "tavern.yaml").write_text("plugins: {roots: [plugins]}\n", "utf-8")
     granted = tavern("plugins", "grant", "slow", "network:host", cwd=tmp_path, home=tmp_path / "home")
     assert granted.returncode == 0, granted.stderr
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(60)
-        (folder / "wait.py").write_text(SCRIPT.replace("PORT", str(listener.getsockname()[1])), "utf-8")
+        (folder / "wait.py").write_text(WAITING_SCRIPT.replace("PORT", str(listener.getsockname()[1])), "utf-8")
         with serving(tmp_path) as server:
             send(server, id=2, method="tools/call", params={"name": "slow__wait", "arguments": {}})
             script, _ = listener.accept()
