@@ -2,7 +2,8 @@
 
     take up (on the caller's thread) → wait for a slot → make the call, again after each approval → store its result
 
-A job that waits for a person gives its slot back, and waits for one again before it goes on. They run on the host's own loop. A job is a whole call on the usual path.
+They run on the host's own loop. A job is a whole call on the usual path. One that waits for a person, or for another job, gives its
+slot back, and waits for one again before it goes on.
 """
 
 from __future__ import annotations
