@@ -48,7 +48,7 @@ class RunningJob:
     """Whether it counts among the jobs that run."""
     has_ended = False
     """Its call is over; what its tool has left behind takes no slot."""
-    people = 0
+    waits = 0
     """How many answers of persons, and other jobs, it waits for; meanwhile it has no slot."""
     is_waiting = False
     """For an approval: its tool does not run."""

@@ -268,13 +268,13 @@ class RunningJobs:
         if running.task is None or asyncio.get_running_loop() is not running.task.get_loop():  # a thread of its tool
             yield
             return
-        running.people += 1
+        running.waits += 1
         self._give_back(running)
         try:
             try:
                 yield
             finally:
-                running.people -= 1
+                running.waits -= 1
             async with running.entering:
                 while self._needs_slot(running):
                     try:
@@ -290,10 +290,10 @@ class RunningJobs:
 
     def _needs_slot(self, running: RunningJob) -> bool:
         """Whether it goes on without one. What a job that is over has left behind needs none: no one would give it back."""
-        return not (running.people or running.has_slot or running.has_ended)
+        return not (running.waits or running.has_slot or running.has_ended)
 
     def _give_back(self, running: RunningJob) -> None:
-        is_needless = running.has_ended or (running.people and all(one.done() for one in running.left))
+        is_needless = running.has_ended or (running.waits and all(one.done() for one in running.left))
         if running.has_slot and is_needless:
             running.has_slot = False
             self._slots.leave()

@@ -37,7 +37,7 @@ class Slots:
 
     @property
     def is_full(self) -> bool:
-        """Whether who wants a place now waits for it."""
+        """Whether a call that wants a place now would wait for it."""
         return self.taken >= self.size or self.waiting > 0
 
     def enter_at_once(self) -> bool:
