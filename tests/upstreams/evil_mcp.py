@@ -223,6 +223,18 @@ def main() -> None:
         elif method == "tools/list":
             listed = json.dumps({"jsonrpc": "2.0", "id": number, "result": page(params)})
             write(listed.replace('"first": 1', '"type": "object", "type": "object"').encode() + b"\n")
+        elif method == "resources/list":
+            write(
+                b'{"jsonrpc":"2.0","id":%d,"result":{"resources":[{"uri":"x:good","name":"g"},{"uri":"x:a","m":{"k":1,"k":2}}]}}\n'
+                % number
+            )
+        elif method == "resources/templates/list":
+            say({"id": number, "result": {"resourceTemplates": [{"uriTemplate": "x:{a}", "name": "\ud800"}]}})
+        elif method == "resources/read":
+            write(
+                b'{"jsonrpc":"2.0","id":%d,"result":{"contents":[{"uri":"x:a","text":"t","m":{"k":1,"k":2}}]}}\n'
+                % number
+            )
         elif method == "tools/call" and params["name"] == "bad":
             answer(number)
         elif method == "tools/call":

@@ -132,6 +132,14 @@ def test_a_part_that_is_damaged_costs_itself(mode: str, text: str, tmp_path: Pat
 
 
 @pytest.mark.slow
+def test_a_resource_that_is_no_json_costs_itself(tmp_path: Path) -> None:
+    with evil("good", tmp_path) as opened:
+        assert [each["uri"] for each in opened.wait(opened.upstreams.resources("evil"))] == ["x:good"]
+        with pytest.raises(TavernError, match="the key 'k' twice"):
+            opened.wait(opened.upstreams.read_resource("evil", "x:a"))
+
+
+@pytest.mark.slow
 def test_one_bad_tool_never_costs_the_list(tmp_path: Path) -> None:
     with evil("bad-tools", tmp_path) as opened:
         opened.upstreams.refresh_sync("evil")

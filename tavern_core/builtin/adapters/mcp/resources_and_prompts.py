@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from pydantic_core import to_json
 
 from tavern_core.builtin.adapters.mcp.listing import MOST_BYTES, MOST_ITEMS, pages
+from tavern_core.builtin.adapters.mcp.message_parser import refuse_no_json
 from tavern_core.errors import OutputTooLarge, UpstreamError
 
 
@@ -48,7 +50,10 @@ async def _listed(connection: _Asks, method: str, key: str, named: str) -> list[
         async for _, items in pages(page, key):
             for item in items:
                 if isinstance(item, dict) and isinstance(item.get(named), str):
-                    size += len(to_json(item))
+                    try:
+                        size += len(to_json(item, fallback=refuse_no_json))
+                    except ValueError:  # half a character, or a key that is there twice: it costs itself
+                        continue
                     if len(found) >= MOST_ITEMS or size > MOST_BYTES:
                         return found
                     found.append(item)
@@ -69,4 +74,9 @@ def _complete(result: dict[str, Any], key: str) -> dict[str, Any]:
         raise UpstreamError(f"the server's answer holds no {key}")
     if len(parts) > MOST_ITEMS:
         raise OutputTooLarge(f"the answer holds {len(parts):,} {key}", limit=MOST_ITEMS)
-    return {name: value for name, value in result.items() if name in (key, "description")}
+    found = {name: value for name, value in result.items() if name in (key, "description")}
+    try:
+        json.dumps(found, default=refuse_no_json)  # `to_json` would also refuse half a character
+    except ValueError as error:
+        raise UpstreamError(f"the server's answer is not JSON: {error}") from None
+    return found
