@@ -172,11 +172,14 @@ class Socket:
 
 
 @contextmanager
-def served(folder: Path, settings: dict[str, Any] | None = None, *plugins: Any, **config: Any) -> Iterator[Served]:
+def served(
+    folder: Path, settings: dict[str, Any] | None = None, *plugins: Any, keep_alive: bool = True, **config: Any
+) -> Iterator[Served]:
     """Serve a desk.
 
     Args:
         settings: `server` of its configuration.
+        keep_alive: whether requests of the client share connections.
     """
     desk = Desk()
     whole = {"server": settings or {}, **config}
@@ -190,7 +193,8 @@ def served(folder: Path, settings: dict[str, Any] | None = None, *plugins: Any, 
             thread = threading.Thread(target=lambda: asyncio.run(running.serve(sockets=[listener])))
             thread.start()
             try:
-                with httpx2.Client(timeout=30) as http:
+                idle = httpx2.Limits(max_keepalive_connections=None if keep_alive else 0)
+                with httpx2.Client(timeout=30, limits=idle) as http:
                     yield Served(port, tavern, desk, application, http)
             finally:
                 running.should_exit = True

@@ -41,13 +41,15 @@ UPGRADE = (
 
 @pytest.fixture(scope="module")
 def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    settings = {
-        "bodyBytes": 20_000,
-        "clientMs": 300,
-        "hosts": ["tavern.Example.com"],
-        "origins": ["https://app.example.com"],
-    }
+    settings = {"bodyBytes": 20_000, "hosts": ["tavern.Example.com"], "origins": ["https://app.example.com"]}
     with served(tmp_path_factory.mktemp("desk"), settings) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A server that waits 0.3 s for a client. Requests do not share connections: one could be closed as the next is sent."""
+    with served(tmp_path_factory.mktemp("impatient"), {"clientMs": 300}, keep_alive=False) as found:
         yield found
 
 
@@ -179,8 +181,8 @@ def test_a_head_that_is_no_request_ends_the_connection(desk: Served, token: str,
     ["", "G", "GET /healthz HTTP/1.1\r\nHost: localhost\r\n", "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\nGET"],
     ids=["nothing", "a letter", "half a head", "a request and a part of the next"],
 )
-def test_a_connection_that_stays_half_open_is_closed(desk: Served, begun: str) -> None:
-    with desk.raw() as connection:
+def test_a_connection_that_stays_half_open_is_closed(impatient: Served, begun: str) -> None:
+    with impatient.raw() as connection:
         connection.sendall(begun.encode())
         received = b""
         try:
@@ -192,10 +194,11 @@ def test_a_connection_that_stays_half_open_is_closed(desk: Served, begun: str) -
 
 
 @pytest.mark.slow
-def test_a_body_that_does_not_come_is_not_waited_for(desk: Served, token: str) -> None:
+def test_a_body_that_does_not_come_is_not_waited_for(impatient: Served) -> None:
+    token = impatient.token("agent:known")
     lines = (f"POST {INVOKE} HTTP/1.1", "Host: localhost", f"Authorization: Bearer {token}",
              "Content-Type: application/json", "Content-Length: 100", "")  # fmt: skip
-    with desk.raw(*lines, body=b"{") as connection:
+    with impatient.raw(*lines, body=b"{") as connection:
         received = b""
         while piece := connection.recv(10_000):
             received += piece
@@ -203,11 +206,12 @@ def test_a_body_that_does_not_come_is_not_waited_for(desk: Served, token: str) -
 
 
 @pytest.mark.slow
-def test_an_idle_stream_is_not_a_request_that_is_late(desk: Served, token: str) -> None:
-    with desk.socket(token) as seen:
-        with desk.raw() as connection:
+def test_an_idle_stream_is_not_a_request_that_is_late(impatient: Served) -> None:
+    token = impatient.token("agent:known")
+    with impatient.socket(token) as seen:
+        with impatient.raw() as connection:
             assert connection.recv(1) == b""  # one that never said anything was closed meanwhile
-        assert is_well(desk, token)
+        assert is_well(impatient, token)
         assert seen.next()["type"] == "TOOL_CALLED"
 
 
@@ -263,23 +267,25 @@ def test_frames_that_are_none_end_the_websocket(desk: Served, token: str, sent: 
 
 
 @pytest.mark.slow
-def test_pings_of_a_client_that_reads_nothing_do_not_fill_the_memory(desk: Served, token: str) -> None:
-    with desk.raw(*UPGRADE, "Host: localhost", f"Authorization: Bearer {token}", "") as connection:
+def test_pings_of_a_client_that_reads_nothing_do_not_fill_the_memory(impatient: Served) -> None:
+    token = impatient.token("agent:known")
+    with impatient.raw(*UPGRADE, "Host: localhost", f"Authorization: Bearer {token}", "") as connection:
         assert connection.recv(12) == b"HTTP/1.1 101"
         ping, sent = frame(0x89, b"x" * 125) * 1_000, 0
         with pytest.raises(ConnectionError):  # the server has stopped reading, and then closed
             while sent < 200_000_000:
                 sent += connection.send(ping)
-    assert is_well(desk, token)
+    assert is_well(impatient, token)
 
 
 @pytest.mark.slow
-def test_an_answer_that_nobody_reads_is_not_kept(desk: Served, token: str) -> None:
+def test_an_answer_that_nobody_reads_is_not_kept(impatient: Served) -> None:
+    token = impatient.token("agent:known")
     many = f"GET /api/nodes HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n\r\n".encode() * 200
-    with desk.raw() as connection, pytest.raises(ConnectionError):  # the server has closed
+    with impatient.raw() as connection, pytest.raises(ConnectionError):  # the server has closed
         while True:
             connection.sendall(many)
-    assert is_well(desk, token)
+    assert is_well(impatient, token)
 
 
 @pytest.mark.slow
