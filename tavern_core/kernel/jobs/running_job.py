@@ -149,8 +149,8 @@ class JobConversation:
             name = next(n for i in range(1, 1_000_000) if (n := key if i == 1 else f"{key}-{i}") not in asked)
             future: asyncio.Future[Any] = loop.create_future()
             asked[name], waits[key] = (question, future), (name, future)
-        await self._show()
         try:
+            await self._show()
             async with self._without_slot():
                 answers = {**known, **{key: await future for key, (_, future) in waits.items()}}
                 if self._is_full() and not asked:

@@ -265,27 +265,39 @@ class RunningJobs:
     @asynccontextmanager
     async def _without_slot(self, running: RunningJob) -> AsyncIterator[None]:
         """While a person is asked, or another job waited for, the job has no slot; it waits for one before it goes on."""
-        if running.task is None or asyncio.get_running_loop() is not running.task.get_loop():  # a thread of its tool
+        assert running.task is not None
+        loop, has_ended = running.task.get_loop(), False
+        is_here = asyncio.get_running_loop() is loop  # else a thread of its tool has a loop of its own
+        if is_here:
+            self._begin_to_wait(running)
+        else:
+            loop.call_soon_threadsafe(self._begin_to_wait, running)
+        try:
             yield
-            return
+            has_ended = True
+        finally:
+            ending = self._end_to_wait(running, has_ended)
+            await (ending if is_here else asyncio.wrap_future(self._portal.begin(ending)))
+
+    def _begin_to_wait(self, running: RunningJob) -> None:
         running.waits += 1
         self._give_back(running)
+
+    async def _end_to_wait(self, running: RunningJob, has_ended: bool) -> None:
+        """Wait for a slot. A job that is cancelled, or out of time, does not wait for one, and counts at once."""
+        running.waits -= 1
         try:
-            try:
-                yield
-            finally:
-                running.waits -= 1
-            async with running.entering:
-                while self._needs_slot(running):
-                    try:
-                        await self._enter(running)
-                    except Full:
-                        await asyncio.sleep(_WATCH_S)
-        except BaseException:  # it is cancelled, or out of time: it does not wait for a place, and counts at once
+            if has_ended:
+                async with running.entering:
+                    while self._needs_slot(running):
+                        try:
+                            await self._enter(running)
+                        except Full:
+                            await asyncio.sleep(_WATCH_S)
+        finally:
             if self._needs_slot(running) and not running.entering.locked():
                 self._slots.enter_anyway()
                 running.has_slot = True
-            raise
         self._give_back(running)
 
     def _needs_slot(self, running: RunningJob) -> bool:
@@ -297,6 +309,18 @@ class RunningJobs:
         if running.has_slot and is_needless:
             running.has_slot = False
             self._slots.leave()
+
+    def _leave_behind(self, running: RunningJob, work: Future[Any]) -> None:
+        """Its tool goes on without what it could not stop, which keeps the slot until it has ended."""
+        running.left.append(work)
+        assert running.task is not None
+        loop = running.task.get_loop()
+
+        def ended(_: object) -> None:
+            with suppress(RuntimeError):  # the host has been closed
+                loop.call_soon_threadsafe(self._give_back, running)
+
+        work.add_done_callback(ended)
 
     def _leave(self, running: RunningJob) -> None:
         """Give its slot back, as soon as the last thread of it has ended that could not be stopped."""
@@ -313,7 +337,7 @@ class RunningJobs:
         has_asked.set(((running.has_asked or running.point) and running.request.key) or "")
         resume_point.set(JobPoint(partial(self._keep_point, running), running))
         on_progress.set(lambda progress: self._moved(running, progress))
-        on_left_behind.set(running.left.append)
+        on_left_behind.set(partial(self._leave_behind, running))
         beside = partial(self._without_slot, running)
         without_slot.set(beside)
         conversation.set(JobConversation(self.changes, running, self.mode, beside, lambda: self._slots.is_full))
@@ -373,6 +397,7 @@ class RunningJobs:
         """The state of the request once it is decided. Raises ApprovalRejected: it is not there any more."""
         wake = running.wake = asyncio.Event()
         while True:
+            wake.clear()  # what is decided from here on is seen at once
             try:
                 if (state := (await self.aside(self._approvals.get, approval)).state) != "pending":
                     return state
@@ -384,7 +409,6 @@ class RunningJobs:
                     raise denied from None
             except StateDamaged:
                 pass  # asked again in a moment
-            wake.clear()
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(wake.wait(), self._pause)
 
