@@ -545,13 +545,41 @@ def test_a_job_that_waits_for_another_one_takes_no_slot(tmp_path: Path) -> None:
     def waits_in_a_thread() -> str:
         return waited(host.wait(host.jobs.start("t:always", {"n": 1})).id).status
 
+    @tool
+    def waits_on_a_loop() -> str:
+        return asyncio.run(waits())
+
     with opened(tmp_path / "other", jobs={"concurrency": 1}):
-        host.tools.register(waits)
-        host.tools.register(waits_in_a_thread)
-        for name in ("app:waits", "app:waits_in_a_thread"):
-            job = str(host.invoke_sync(name, job=True).job)
+        for name, each in (
+            ("waits", waits),
+            ("waits_in_a_thread", waits_in_a_thread),
+            ("waits_on_a_loop", waits_on_a_loop),
+        ):
+            host.tools.register(each)
+            job = str(host.invoke_sync(f"app:{name}", job=True).job)
             assert waited(job).status == "completed"
             assert host.jobs.result(job).value == "completed"
+
+
+def test_a_job_that_waits_for_another_one_takes_no_slot_once_its_last_thread_has_ended(tmp_path: Path) -> None:
+    ends = threading.Event()
+
+    @tool(timeout_ms=50)
+    def stuck() -> None:
+        assert ends.wait(60)
+
+    @tool
+    async def waits() -> str:
+        assert (await host.invoke("app:stuck")).error.details["stopped"] is False  # type: ignore[union-attr]
+        asyncio.get_running_loop().call_later(0.1, ends.set)
+        return (await host.jobs.wait((await host.jobs.start("t:always", {"n": 1})).id, 20)).status
+
+    with opened(tmp_path / "other", jobs={"concurrency": 1}):
+        host.tools.register(stuck)
+        host.tools.register(waits)
+        job = str(host.invoke_sync("app:waits", job=True).job)
+        assert waited(job).status == "completed"
+        assert host.jobs.result(job).value == "completed"
 
 
 def test_a_question_that_a_job_leaves_behind_takes_no_slot_when_it_ends(tmp_path: Path) -> None:

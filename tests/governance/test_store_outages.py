@@ -193,6 +193,22 @@ def test_a_tool_that_asked_goes_on_when_the_store_says_so(home: Home, server: Se
     assert home.seen == ["running"]
 
 
+def test_a_question_that_is_given_up_while_it_is_stored_is_closed(home: Home, server: Server) -> None:
+    @tool(job=True)
+    async def hasty(ctx: ToolContext) -> None:
+        server.pause()
+        asyncio.get_running_loop().call_later(0.3, server.go_on)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(ctx.ask("How many?", {"type": "object", "properties": {}}), 0.1)
+        home.seen += [job.status for job in home.tavern.jobs.list(tool="app:hasty")]
+
+    home.tavern.tools.register(hasty)
+    job = str(home.tavern.invoke_sync("app:hasty").job)
+    while not home.tavern.jobs[job].is_over:
+        pass
+    assert home.seen == ["running"]
+
+
 def test_a_server_that_is_gone_is_one_clear_error_until_it_is_back(home: Home, server: Server) -> None:
     assert keyed(home).ok
     server.kill()
