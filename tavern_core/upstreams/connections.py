@@ -321,8 +321,7 @@ class Connections:
         if sessions:
             await self.on_loop(_closed(sessions))
         for connection in local:
-            with suppress(Exception, SystemExit):
-                await connection.close()
+            await _without_error(connection)
 
     async def adapter(self, entry: Entry) -> Adapter:
         """The adapter of an upstream's kind, its plugin activated.
@@ -462,16 +461,20 @@ class Connections:
                 raise _failed(entry, error) from error
             held = self._in_process.setdefault(entry.name, {}).setdefault(credential, (adapter, opened))
             if held[1] is not opened:  # another first call was faster
-                await opened.close()
+                await _without_error(opened)
         return held[1]
 
     async def _opened(self, entry: Entry, credential: str, adapter: Adapter) -> Connection:
+        closed = ConnectionLost(f"{entry.name} is not connected to: the host is being closed", outcome="none")
         if self._are_closed:
-            raise ConnectionLost(f"{entry.name} is not connected to: the host is being closed", outcome="none")
+            raise closed
         with self.errors_masked(entry), _settings_read():
             connection = await adapter.connect(self._facility(entry, credential, adapter))
         if lacking := [name for name in _METHODS if not callable(getattr(connection, name, None))]:
             raise _failed(entry, f"what it opened has no method {lacking[0]}")
+        if self._are_closed:  # meanwhile
+            await _without_error(connection)
+            raise closed
         return connection
 
 
@@ -499,6 +502,12 @@ def _settings_read() -> Iterator[None]:
 def _failed(entry: Entry, why: BaseException | str) -> UpstreamError:
     text = with_type(why) if isinstance(why, BaseException) else why
     return UpstreamError(f"{entry.name} cannot be used: its adapter failed: {text}", outcome="none")
+
+
+async def _without_error(connection: Connection) -> None:
+    """Close a connection that is of no more use, whatever its adapter raises."""
+    with suppress(Exception, SystemExit):
+        await connection.close()
 
 
 async def _closed(sessions: list[Session]) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -67,18 +68,25 @@ STARTED_AGAIN: dict[str, Change] = {
 }
 
 
-async def changed(tmp_path: Path, is_in_process: bool, change: Change) -> tuple[ToolResult, ToolResult]:
-    """The answers of the tool before and after its code and the state of its plugin changed."""
+def opened(tmp_path: Path, code: str) -> Tavern:
+    """A host with an upstream whose adapter is this code."""
     folder = tmp_path / "plugins" / "near"
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / "plugin.yaml").write_text(MANIFEST)
-    code = CODE.replace("IN_PROCESS", str(is_in_process))
     (folder / "__init__.py").write_text(code)
     config = {
         "plugins": {"roots": [str(tmp_path / "plugins")], "entryPoints": False},
+        "limits": {"drainMs": 0},
         "upstreams": {"up": {"kind": "near", "url": "http://127.0.0.1:9"}},
     }
-    async with Tavern.open(config, home=tmp_path / "home") as host:
+    return Tavern.open(config, home=tmp_path / "home")
+
+
+async def changed(tmp_path: Path, is_in_process: bool, change: Change) -> tuple[ToolResult, ToolResult]:
+    """The answers of the tool before and after its code and the state of its plugin changed."""
+    folder = tmp_path / "plugins" / "near"
+    code = CODE.replace("IN_PROCESS", str(is_in_process))
+    async with opened(tmp_path, code) as host:
         await host.plugins.grant("up", all_requested=True)
         before = await host.invoke("up:age")
         (folder / "__init__.py").write_text(code.replace('"old"', '"renewed"').replace("old ", "renewed "))
@@ -123,3 +131,26 @@ def test_a_call_that_comes_while_the_plugin_is_reloaded_waits_for_the_new_code(
 
     asyncio.run(changed(tmp_path, is_in_process, reloaded))
     assert [result.value for result in results] == ["renewed"], results
+
+
+def test_a_connection_that_is_opened_while_the_host_closes_is_closed(tmp_path: Path) -> None:
+    asyncio.run(changed(tmp_path, True, lambda host: asyncio.sleep(0)))  # its rights and its tools are known
+    closed = tmp_path / "plugins" / "near" / "closed.txt"
+    closed.unlink()
+
+    async def main() -> ToolResult:
+        loop: Any = asyncio.get_running_loop()
+        loop.begins, loop.goes_on = asyncio.Event(), asyncio.Event()
+        waits = "import asyncio; loop = asyncio.get_running_loop(); loop.begins.set(); await loop.goes_on.wait()"
+        code = CODE.replace("IN_PROCESS", "True")
+        async with opened(
+            tmp_path, code.replace("        return Conn", f"        {waits}\n        return Conn")
+        ) as host:
+            call = asyncio.create_task(host.invoke("up:age"))
+            await asyncio.wait_for(loop.begins.wait(), 30)
+        loop.goes_on.set()
+        return await call
+
+    result = asyncio.run(main())
+    assert result.error is not None and "the host is being closed" in result.error.message, result
+    assert closed.read_text() == "old "
