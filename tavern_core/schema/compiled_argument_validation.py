@@ -164,13 +164,16 @@ class _Source:
     def fetch(self, level: int, held: str, rule: Members, keys: list[str], items: list[str]) -> None:
         """Assign the members to variables, ABSENT for missing members; other members are refused."""
         if len(keys) < 4:
-            for key, item in zip(keys, items, strict=True):
-                self.line(level, f"{item} = {held}.get({key}, ABSENT)")
-            there = [
-                f"({item} is not ABSENT)"
-                for (name, item) in zip(rule.named, items, strict=True)
-                if name not in rule.required
-            ]
+            members = list(zip(rule.named, keys, items, strict=True))
+            needed = [f"{item} = {held}[{key}]" for name, key, item in members if name in rule.required]
+            if needed:  # a look-up that may fail costs half of one with a default
+                self.line(level, f"try: {'; '.join(needed)}")
+                self.line(level, "except KeyError: return None")
+            there = []
+            for name, key, item in members:
+                if name not in rule.required:
+                    self.line(level, f"{item} = {held}.get({key}, ABSENT)")
+                    there.append(f"({item} is not ABSENT)")
             self.refuse(level, f"len({held}) != {' + '.join([self.constant(len(rule.required)), *there])}")
             return
         # All at once costs half as much. Missing members are ABSENT.

@@ -150,6 +150,7 @@ class Pipeline:
         if phase is not None and phase.steps is not None:
             call = begin_traced(call, phase.steps)
         token: Token[Frame | None] | None = None
+        running: dict[int, RunningCall] | None = None
         try:
             if context is not None and not isinstance(context, CallContext):
                 call.context = None
@@ -159,7 +160,8 @@ class Pipeline:
                 raise no_texts(written)
             ready = self.ready  # by a local name: what is called as `self.ready(...)` is looked up as a method first
             plan = call.plan = ready(written) or await self.catalogue.find(written, context)
-            plan.usage.calls[call.number] = call
+            running = plan.usage.calls
+            running[call.number] = call
             if (plan.inline_s is not None if phase is None else phase.is_job) and not job_id.get():
                 return await self._detached(plan, call, mode)
 
@@ -211,9 +213,14 @@ class Pipeline:
                 await self.plans.give_back(call.used_up, mode)
         finally:
             if token is not None:
-                _leave(token)
-            if call.plan is not None:
-                _forget(call.plan, call)
+                try:
+                    leave(token)
+                except ValueError:  # it ends in another context than the one in which it began
+                    pass
+            if running is not None:  # from now on it cannot be cancelled, nor its progress be read
+                running.pop(call.number, None)
+                if plan.wants_control and call.call is not None:
+                    RUNNING.pop(call.call.id, None)
         if result.error is None and plan.ends_quietly and call.reads is None and not self.conclusion.secrets.values:
             return result
         return await self._concluded(call, result, mode)
@@ -388,20 +395,6 @@ def _only_follows(plan: Plan, call: RunningCall) -> bool:
     """Whether the call is a resumed job's own whose work was approved and begun: its adapter only waits for the end of that."""
     point = resume_point.get()
     return point is not None and point.is_of(call.arguments) and point.followed == definition_of(plan.spec)
-
-
-def _leave(token: Token[Frame | None]) -> None:
-    try:
-        leave(token)
-    except ValueError:  # it ends in another context than the one in which it began
-        pass
-
-
-def _forget(plan: Plan, call: RunningCall) -> None:
-    """The call can no longer be cancelled, nor its progress be read."""
-    plan.usage.calls.pop(call.number, None)
-    if plan.wants_control and call.call is not None:
-        RUNNING.pop(call.call.id, None)
 
 
 def _did_nothing(call: RunningCall, result: ToolResult) -> bool:
