@@ -50,6 +50,11 @@ _NOT_IMPORTED: Final[Mapping[str, str]] = {
     "headersHelper": "write the headers into `headers`, secrets by reference",
     "oauth": "write what the login needs into `settings`: `clientId`, `clientSecret`, `scope`, `redirectPort`",
     "auth": "write what the login needs into `settings`: `clientId`, `clientSecret`, `scope`, `redirectPort`",
+    "includeTools": "write its names into `allow`",
+    "enabledTools": "write its names into `allow`",
+    "excludeTools": "write its names into `deny`",
+    "disabledTools": "write its names into `deny`",
+    "timeout": "write it into `timeoutMs`, in milliseconds",
 }
 """Key of a server of another host → what takes its place here."""
 _STRING: Final = r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\Z)'
@@ -226,6 +231,8 @@ def _entry_of(name: str, server: Any, taken: Mapping[str, Any]) -> NewEntry:
         notes.append("its transport is SSE there, which is out of use: it is reached over streamable HTTP here")
     notes += (f"its `{key}` is not imported: {instead}" for key, instead in _NOT_IMPORTED.items() if server.get(key))
     notes += _open_secrets(entry)
+    if not _is_name(name):
+        notes.append(f"it is called {name!r:.80} there, of which no name can be made here")
     if entry.get("trusted"):
         notes.append("it runs outside of the sandbox, with your rights")
     if server.get("disabled") is True:

@@ -81,6 +81,8 @@ def page(params: dict[str, Any]) -> dict[str, Any]:
             last = 13
             tools = [tool(f"t{number}-{n}") for n in range(1000)]
             return {"tools": tools} | ({"nextCursor": str(number + 1)} if number < last else {})
+        case "ignores-cursors":
+            return {"tools": [tool("good"), tool("bad")], "nextCursor": "1"}
         case "endless-cursors":
             return {"tools": [tool(f"t{number}")], "nextCursor": str(number + 1)}
         case "same-cursor":

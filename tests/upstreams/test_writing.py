@@ -95,6 +95,7 @@ SERVERS: dict[str, tuple[Any, Any, str]] = {
         {"a": {"command": ["x", "${workspaceFolder}/y.py", "${input:key}"]}},
         "its command line has a placeholder",
     ),
+    "tools left out": ({"a": {"command": "x", "excludeTools": ["b"]}}, {"a": {"command": ["x"]}}, "`excludeTools` is not"),
     "variables in a file": ({"a": {"command": "x", "envFile": ".env"}}, {"a": {"command": ["x"]}}, "`envFile` is not"),
     "values that are no text": (
         {"a": {"command": "x", "env": {"ON": True, "PORT": 5, "NONE": None}}},

@@ -9,11 +9,12 @@ from typing import Any, Final
 
 from tavern_core.builtin.adapters.mcp.failures import text_of, tool_failure
 from tavern_core.contract.adapters import UpstreamCall
-from tavern_core.errors import OutputTooLarge, UpstreamError
+from tavern_core.errors import OutputTooLarge, UpstreamError, UsageError
 from tavern_core.model.result import ToolResult
 
 MOST_PARTS: Final = 1_000
 _LINK_KEYS: Final = ("name", "title", "description", "mimeType")
+_BYTES: Final = "application/octet-stream"
 
 
 async def result_of(result: Mapping[str, Any], tool: str, call: UpstreamCall) -> ToolResult:
@@ -76,7 +77,7 @@ async def _resource(resource: Mapping[str, Any], tool: str, call: UpstreamCall) 
 
 async def _kept(data: str, kind: object, name: str, call: UpstreamCall) -> dict[str, Any]:
     """Keep base64 as an artifact; in a thread, because it may be large and is written to the disk."""
-    return await asyncio.to_thread(_kept_now, data, text_of(kind) or "application/octet-stream", name[:200], call)
+    return await asyncio.to_thread(_kept_now, data, text_of(kind) or _BYTES, name[:200], call)
 
 
 def _kept_now(data: str, media_type: str, name: str, call: UpstreamCall) -> dict[str, Any]:
@@ -84,4 +85,7 @@ def _kept_now(data: str, media_type: str, name: str, call: UpstreamCall) -> dict
         raw = binascii.a2b_base64("".join(data.split()).encode("ascii"), strict_mode=True)  # else it skips other signs
     except ValueError:
         return {"type": "text", "text": f"[{name}: its data is not base64]"}
-    return call.context.keep(raw, media_type, name)
+    try:
+        return call.context.keep(raw, media_type, name)
+    except UsageError:  # it is no media type: its bytes are of use all the same
+        return call.context.keep(raw, _BYTES, name)

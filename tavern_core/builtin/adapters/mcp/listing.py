@@ -105,6 +105,8 @@ class _Reader:
         elif name in self._twice:
             pass
         elif name in self._tools:
+            if self._same(item, name):
+                return True  # a server that ignores cursors lists each tool again
             del self._tools[name]
             self._twice.add(name)
             self._leave_out(name, "the server lists several tools of this name, and none of them can be meant")
@@ -113,6 +115,9 @@ class _Reader:
         else:
             self._tools[name] = tool_of(item, name)
         return True
+
+    def _same(self, item: dict[str, Any], name: str) -> bool:
+        return self._unusable(item, name) is None and tool_of(item, name) == self._tools[name]
 
     def _unusable(self, item: dict[str, Any], name: str) -> str | None:
         if len(name) > _LONGEST_NAME or not name.isprintable():

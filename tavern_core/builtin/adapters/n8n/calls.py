@@ -29,7 +29,7 @@ _OWN_REFUSAL: Final = re.compile(r": Authorization (?:is required|data is wrong|
 """What n8n says before a workflow begins."""
 _OF_PATHS: Final = "%!$&'()*+,;=:@"
 """Signs of a path that is written as part of an address."""
-_PARAMETER: Final = re.compile(r":([A-Za-z_][A-Za-z0-9_]*)\Z")
+_PARAMETER: Final = re.compile(r":([^\W\d]\w*)\Z")
 
 
 async def call_webhook(
