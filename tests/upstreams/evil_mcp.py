@@ -161,6 +161,8 @@ def answer(number: Any) -> None:
             say({"id": number, "result": ["words"]})
         case "no-base64":
             say({"id": number, "result": {"content": [{"type": "image", "data": "ä", "mimeType": 5}]}})
+        case "no-media-type":
+            say({"id": number, "result": {"content": [{"type": "image", "data": "aGk=", "mimeType": "../x"}]}})
         case "long-error":
             say({"id": number, "error": {"code": -32000 - 77, "message": "x" * 2_000_000, "data": ["y"] * 10_000}})
         case "odd-error":
