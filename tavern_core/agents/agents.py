@@ -73,9 +73,8 @@ class Agents:
         self._process = secrets.token_hex(8)
         self._has_entered = False
         self._tasks: set[asyncio.Task[AgentOutcome]] = set()
-        known = parts.base.known_secrets
         self._runs = AgentRuns(
-            parts.home / "agents.sqlite", masking(lambda: known.values), self._process, parts.records.is_present,
+            parts.home / "agents.sqlite", masking(parts.base.known_secrets), self._process, parts.records.is_present,
             parts.base.diagnostics.of_damage("earlier runs of agents are lost"),
         )  # fmt: skip
         parts.engines.inner.setdefault(READ_RESULT, reading_tool(parts.artifacts))

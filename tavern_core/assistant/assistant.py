@@ -47,7 +47,7 @@ class Assistant:
         self._flow = flow
         self._tool = tool
         self._language = language
-        self._trial = Trial(flow.dry_run, flow.nodes.find, flow.workflows)
+        self._trial = Trial(flow)
 
     async def propose(
         self,

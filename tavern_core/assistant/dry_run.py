@@ -6,18 +6,19 @@ Nodes that could change or read something outside do not run, nor do those that 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from tavern_core.contract.llm import LLM, LLMAnswer, Message, ScriptedLLM
+from tavern_core.contract.llm import LLMAnswer, Message, ScriptedLLM
 from tavern_core.errors import TavernError
+from tavern_core.flow.composition import Flow
 from tavern_core.flow.workflows import Workflows
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.graph.order import reachable
 from tavern_core.graph.patch_problems import PatchProblem
 from tavern_core.graph.plan import GROUPS, REFERENCE_KEY
 from tavern_core.model.call import CallContext
-from tavern_core.model.node import ABSENT, NodeSpec, Slot
+from tavern_core.model.node import ABSENT, Slot
 from tavern_core.model.run import NodeError
 from tavern_core.model.workflow import Workflow
 
@@ -61,15 +62,11 @@ class Trial:
     """Dry runs of one host.
 
     Args:
-        dry_run: makes the workflows for a trial (`Flow.dry_run`).
-        spec: finds an active node type.
-        workflows: the host's workflows, for groups.
+        flow: its nodes, its workflows for groups, and the workflows of a trial (`Flow.dry_run`).
     """
 
-    def __init__(
-        self, dry_run: Callable[[LLM], Workflows], spec: Callable[[str], NodeSpec | None], workflows: Workflows
-    ) -> None:
-        self._dry_run, self._spec, self._workflows = dry_run, spec, workflows
+    def __init__(self, flow: Flow) -> None:
+        self._flow = flow
         self._made: Workflows | None = None
 
     async def run(self, workflow: Workflow, context: CallContext | None) -> DryRun:
@@ -79,7 +76,7 @@ class Trial:
         targets = tuple(node.id for node in workflow.nodes if node.id not in out and not self._is_drawn(node.type))
         if not targets:
             return DryRun("skipped", inputs, {}, tuple(sorted(out)))
-        self._made = self._made or self._dry_run(ScriptedLLM(_answer))
+        self._made = self._made or self._flow.dry_run(ScriptedLLM(_answer))
         options: dict[str, Any] = {"to": targets} if out else {}
         try:
             result = await self._made.run(
@@ -107,18 +104,18 @@ class Trial:
             return False
         if type_ in GROUPS:
             return depth > 20 or self._inside(reference, depth)
-        spec = self._spec(type_)
+        spec = self._flow.nodes.find(type_)
         return type_ in _WAITING or spec is None or bool(spec.capabilities)
 
     def _inside(self, reference: str, depth: int) -> bool:
         try:
-            inner = self._workflows.workflow_files.get(reference)
+            inner = self._flow.workflows.workflow_files.get(reference)
         except TavernError:
             return True
         return any(self._has_effects(node.type, self._reference(node), depth + 1) for node in inner.nodes)
 
     def _is_drawn(self, type_: str) -> bool:
-        spec = self._spec(type_)
+        spec = self._flow.nodes.find(type_)
         return spec is not None and spec.is_ui_node
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -107,7 +107,7 @@ def _governance(specs: ToolSpecs, plugin_workflows: PluginWorkflows) -> Governan
         EventEmitter(base, tables.hooks, tables.calls),
         base.recorder,
         plugin_workflows.activate,
-        masking(lambda: base.known_secrets.values),
+        masking(base.known_secrets),
         base.config.limits.output_bytes,
     )
 
@@ -140,21 +140,16 @@ def _running(
     base, lifecycle = specs.base, specs.lifecycle
     host = CallContext(principal=HOST_PRINCIPAL, config=base.config.config)
 
-    def secrets() -> Collection[str]:
-        return base.known_secrets.values
-
     def is_host(context: CallContext) -> bool:
         return context is host or specs.is_host(context)
 
-    mask, holds_secret = masking(secrets), judging(secrets)
+    holds_secret = judging(base.known_secrets)
     caches = Caches(
         SessionCache(),
         DiskCache(base.home / "cache" / "answers.db", holds_secret),
         RunStore(
             base.home / "runs.db",
-            mask,
-            holds_secret,
-            secrets,
+            base.known_secrets,
             base.diagnostics.of_damage("earlier runs of workflows are lost"),
         ),
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
@@ -106,9 +106,9 @@ class Running:
         self._note_large = base.recorder.note_large
         self._prepare = prepare
         self._defaults = {"concurrency": workflows.concurrency, "resources": workflows.resources}
-        self._secrets: Callable[[], Collection[str]] = lambda: base.known_secrets.values
-        self._mask = masking(self._secrets)
-        self._run_host = RunHost(base.tool_threads, facilities, self._mask, self._secrets)
+        self._known_secrets = base.known_secrets
+        self._mask = masking(base.known_secrets)
+        self._run_host = RunHost(base.tool_threads, facilities, self._mask, base.known_secrets)
         self._given = GivenWorkflows()
         self._written: dict[int, tuple[Workflow, Workflow]] = {}
         """Workflows without a file, and their document as it would be in a file."""
@@ -327,7 +327,9 @@ class Running:
             errors = [error.to_json() for error in run.errors[:20]]
             self._note(WORKFLOW_FINISHED, {**facts, "latencyMs": took, "errors": self._mask(errors)})
         result = replace(
-            result, outputs=redacted_outputs(result.outputs, self._secrets()), untrusted=tuple(run.reads or ())
+            result,
+            outputs=redacted_outputs(result.outputs, self._known_secrets.values),
+            untrusted=tuple(run.reads or ()),
         )
         if observers := self._hooks.of("tavern_after_workflow"):
             seen = RunInfo(run.id, info.workflow, info.principal, result.state)

@@ -158,7 +158,7 @@ def compose(loaded: LoadedConfig, options: Options) -> Host:
     imports = ImportWatch(home, config.plugins.probe, limits.import_timeout_ms / 1000, base.diagnostics)
     lifecycle = Lifecycle(records, tables, grants, imports, events)
     reconciler = Reconciler(base, roster, lifecycle, quarantine, imports)
-    reached = ReachedByUse(services, lambda: [record.candidate for record in records.values()])
+    reached = ReachedByUse(services, records)
     consent = Consent(grants, lifecycle, reconciler, reached)
     plugins = Plugins(lifecycle, consent, reconciler, states, quarantine, imports)
 
@@ -166,7 +166,7 @@ def compose(loaded: LoadedConfig, options: Options) -> Host:
     namespaces = Namespaces(specs)
     inventories = Inventories(base, profiles, lifecycle, namespaces)
     tools = Tools(specs, namespaces, inventories, reconciler, events)
-    kept, disk = _records(base), ForDisk(lambda: base.known_secrets.values)
+    kept, disk = _records(base), ForDisk(base.known_secrets)
     limit_table, cancellation = _limit_table(base, kept), Cancellation(kept, records)
     homes = ToolHomes(tables, sandboxes.of)
     compiler = Compiler(specs, namespaces, inventories, homes, reach, limit_table, cancellation)
@@ -177,7 +177,7 @@ def compose(loaded: LoadedConfig, options: Options) -> Host:
     running_jobs, new_jobs, jobs = _jobs(tables, kept, stored, disk, compiler)
     artifacts = Artifacts(home / "artifacts", kept, config.artifacts.ttl_ms / 1000, config.artifacts.max_bytes)
     pipeline = Pipeline.create(compiler, hook_calls, approvals, idempotency, plans, new_jobs, artifacts)
-    metrics = Metrics(config.metrics.enabled, limit_table, jobs, base.recorder, lambda tool: tool in registry.entries())
+    metrics = Metrics(config.metrics.enabled, limit_table, jobs, base.recorder, registry)
     pipeline = _watched(base, pipeline, metrics)
 
     connected = upstreams.build(specs, inventories, reach, sandboxes.of)

@@ -8,11 +8,14 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from tavern_core.errors import Finding, sayable
 from tavern_core.model.plugin_status import Diagnostic
 from tavern_core.schema.secret_scanning import redact_sentence
+
+if TYPE_CHECKING:
+    from tavern_core.kernel.settings.secret_masking import KnownSecrets
 
 log = logging.getLogger("tavern.diagnostics")
 _MOST = 1000
@@ -25,7 +28,7 @@ class Diagnostics:
         known_secrets: the secrets that were resolved so far; no diagnostic shows them.
     """
 
-    def __init__(self, known_secrets: Callable[[], Iterable[str]] = tuple) -> None:
+    def __init__(self, known_secrets: KnownSecrets | None = None) -> None:
         self._known_secrets = known_secrets
         self._lock = threading.Lock()
         self._kept: OrderedDict[tuple[str, str, str], Diagnostic] = OrderedDict()
@@ -111,7 +114,7 @@ class Diagnostics:
 
     def _without_secrets(self, diagnostic: Diagnostic) -> Diagnostic:
         """What it quotes may be anything: an exception of a plugin, a line of a file."""
-        known = tuple(self._known_secrets())
+        known = () if self._known_secrets is None else tuple(self._known_secrets.values)
         message, hint = (
             sayable(redact_sentence(diagnostic.message, known)),
             sayable(redact_sentence(diagnostic.hint, known)),

@@ -62,7 +62,7 @@ class Foundation:
         config = loaded.config
         prepare_home(loaded)
         known = KnownSecrets()
-        diagnostics = Diagnostics(lambda: known.values)
+        diagnostics = Diagnostics(known)
         for finding in loaded.findings:
             diagnostics.add_finding(finding, severity="warning")
         known.add(*(value for value in config.secrets.values() if isinstance(value, str)))

@@ -6,11 +6,12 @@ For the operator who decides about the permission. Nothing is imported or run.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from tavern_core.contract.published_methods import changing_methods, published
 from tavern_core.kernel.files.plugin_file_reader import FolderFiles
 from tavern_core.kernel.plugins.candidate import Candidate
+from tavern_core.kernel.plugins.record import Records
 from tavern_core.kernel.plugins.services import Services
 
 
@@ -18,12 +19,12 @@ class ReachedByUse:
     """Knows which methods of a service are marked `@read_only`.
 
     Args:
-        candidates: every plugin.
+        records: every plugin.
     """
 
-    def __init__(self, services: Services, candidates: Callable[[], Iterable[Candidate]]) -> None:
+    def __init__(self, services: Services, records: Records) -> None:
         self._services = services
-        self._candidates = candidates
+        self._records = records
         self._read: dict[str, tuple[object, Mapping[str, tuple[str, ...]]]] = {}
         """Plugin → the stamps of its files, and service → its methods that are marked in the source."""
 
@@ -31,9 +32,8 @@ class ReachedByUse:
         """The methods of service `name` that read permission allows, sorted; None if unknown."""
         if (service := self._services.get(name)) is not None:
             return tuple(sorted({*published(service)} - changing_methods(service)))
-        bringing = [
-            c for c in self._candidates() if name in c.facts.declared.get("services", ()) and name not in c.overrides
-        ]
+        candidates = [record.candidate for record in self._records.values()]
+        bringing = [c for c in candidates if name in c.facts.declared.get("services", ()) and name not in c.overrides]
         return self._by_source(bringing[0]).get(name) if len(bringing) == 1 else None
 
     def _by_source(self, candidate: Candidate) -> Mapping[str, tuple[str, ...]]:

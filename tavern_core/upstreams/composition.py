@@ -77,7 +77,7 @@ class UpstreamParts:
         kinds = ENDPOINT_KINDS.union(entry.config.kind for entry in self.entries.values())
         tables.contributions.add_all(OWNER, {"executors": dict.fromkeys(kinds, connected)}, source="builtin")
         if self.entries:
-            tables.engines.listed, tables.engines.relisted = connected().find, connected().refresh_used
+            tables.engines.upstreams = connected()
         return connected
 
     def _connected(

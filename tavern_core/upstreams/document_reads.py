@@ -98,8 +98,8 @@ class DocumentReads:
         """Raises PolicyDenied: lists, profile or permissions do not let the caller read this (POLICY_DENIED)."""
         what, inventory = f"{entry.plugin}:{name}", None
         if caller.profile is not None:
-            if (find := self.specs.lifecycle.tables.engines.listed) is not None:
-                await find(entry.plugin)  # the profile may name tools of an upstream that was never listed
+            if (upstreams := self.specs.lifecycle.tables.engines.upstreams) is not None:
+                await upstreams.find(entry.plugin)  # the profile may name tools of an upstream that was never listed
             try:
                 inventory = await self.inventories.resolved(caller.profile)
             except TavernError as error:

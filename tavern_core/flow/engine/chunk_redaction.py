@@ -5,9 +5,10 @@ A possible prefix of a secret is emitted with the next chunk, or when the node e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from tavern_core.kernel.settings.secret_masking import KnownSecrets
 from tavern_core.schema.secret_encodings import StreamRedactor, secret_redactor
 
 LONGEST_CHUNK: Final = 4_000
@@ -18,11 +19,11 @@ class ReportedChunks:
     """The streams of one run.
 
     Args:
-        secrets: the currently known secret texts.
+        known: the secret texts of the host.
     """
 
-    def __init__(self, secrets: Callable[[], Collection[str]]) -> None:
-        self._secrets = secrets
+    def __init__(self, known: KnownSecrets) -> None:
+        self._known = known
         self._streams: dict[str, dict[str, StreamRedactor]] = {}
         self._numbers: dict[str, int] = {}
 
@@ -32,7 +33,7 @@ class ReportedChunks:
 
     def reported(self, path: str, number: int, chunks: Mapping[str, Any]) -> dict[str, str | None]:
         """The text of chunks of the node at `path` that may be emitted; None for other data."""
-        known = self._secrets()
+        known = self._known.values
         if not known and path not in self._streams:
             return {key: value[:LONGEST_CHUNK] if isinstance(value, str) else None for key, value in chunks.items()}
         self._numbers[path] = max(number, self._numbers.get(path, 0))
@@ -41,7 +42,7 @@ class ReportedChunks:
         for key, value in chunks.items():
             if isinstance(value, str):
                 if key not in streams:
-                    streams[key] = StreamRedactor(secret_redactor(frozenset(known)))
+                    streams[key] = StreamRedactor(secret_redactor(known))
                 said[key] = streams[key].feed(value)[:LONGEST_CHUNK]
             else:
                 said[key] = None

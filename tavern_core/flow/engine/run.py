@@ -10,7 +10,7 @@ import asyncio
 import secrets
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import field
@@ -36,6 +36,7 @@ from tavern_core.kernel.calls.background_call_request import while_run_waits
 from tavern_core.kernel.calls.running_call import Frame
 from tavern_core.kernel.execution.sync_async_drivers import caught
 from tavern_core.kernel.execution.threads import Owner, ThreadPool
+from tavern_core.kernel.settings.secret_masking import KnownSecrets
 from tavern_core.model.call import CallContext
 from tavern_core.model.run import FINAL_STATES, NodeError, NodeState, RunEvent, RunResult, RunState
 from tavern_core.schema.schema_check import check_schema
@@ -57,13 +58,13 @@ class RunHost:
         threads: where sync nodes run.
         facilities: what nodes may ask of the host.
         mask: redacts secrets in errors.
-        secrets: the currently known secret texts.
+        known: the secret texts of the host.
     """
 
     threads: ThreadPool
     facilities: NodeFacilities
     mask: Callable[[Any], Any] = _same
-    secrets: Callable[[], Collection[str]] = tuple
+    known: KnownSecrets = field(default_factory=KnownSecrets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +136,8 @@ class Run:
         self.write: Callable[[str], None] | None = None
         """Records the outputs of the node at a path."""
         self.times_taken_up = 0
-        self.mask, self.secrets = host.mask, host.secrets
-        self._chunks = ReportedChunks(host.secrets)
+        self.mask, self.known = host.mask, host.known
+        self._chunks = ReportedChunks(host.known)
         self._waiting: dict[str, asyncio.Future[Any]] = {}
         self._threads = host.threads
         self._task: asyncio.Task[Any] | None = None
@@ -369,7 +370,7 @@ class Run:
         name = f"{path}#{number}"
         if wrong := check_schema(schema, output=True):  # an error of the node, before the question is asked
             raise SchemaInvalid(f"ctx.ask: {wrong[0].message}", hint=wrong[0].hint, findings=tuple(wrong))
-        prompt = secret_redactor(frozenset(self.secrets()))(str(prompt)[:LONGEST_CHUNK])
+        prompt = secret_redactor(self.known.values)(str(prompt)[:LONGEST_CHUNK])
         question = Question(name, path, schema, prompt)
         if name in self.answers and not question.misfit(self.answers[name]):
             return self.answers[name]

@@ -29,6 +29,8 @@ from tavern_core.flow.engine.node_value_encoding import encoded, is_large, writt
 from tavern_core.flow.engine.run_event_log import Row
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.nodes.json_values import NotPlain, from_plain, to_plain
+from tavern_core.kernel.settings.result_redaction import judging, masking
+from tavern_core.kernel.settings.secret_masking import KnownSecrets
 from tavern_core.kernel.stores.sqlite_file import OnDamage, SqliteFile
 from tavern_core.model.naming_rules import is_run_id
 from tavern_core.model.nearest import did_you_mean
@@ -127,24 +129,22 @@ class RunStore:
 
     Args:
         path: of the SQLite file; the journals are next to it.
-        mask: removes the secrets from plain JSON.
-        holds_secret: whether it would remove any.
-        stamp: a new object when there are new secrets.
+        known: the secrets of the host; none of them is stored.
         on_damage: called for a corrupt file: its old name and its new one.
     """
 
-    def __init__(
-        self, path: Path, mask: Mask = lambda plain: plain, holds_secret: Callable[[Any], bool] = lambda plain: False,
-        stamp: Callable[[], object] = lambda: None, on_damage: OnDamage = lambda path, aside: None,
-    ) -> None:  # fmt: skip
+    def __init__(self, path: Path, known: KnownSecrets, on_damage: OnDamage = lambda path, aside: None) -> None:
         self._path = path
         self._folder = path.with_suffix("")
-        self._mask = mask
-        self.holds_secret = holds_secret
-        self.stamp = stamp
+        self._known = known
+        self._mask, self.holds_secret = masking(known), judging(known)
         self._documents: dict[int, tuple[Mapping[str, Any], object, str]] = {}
         self._file = SqliteFile(path, _SCHEMA, on_damage=on_damage)
         self._begun = 0
+
+    def stamp(self) -> object:
+        """A new object when there are new secrets."""
+        return self._known.values
 
     # Writing -------------------------------------------------------------------------------------------------------------
 

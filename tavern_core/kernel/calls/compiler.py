@@ -95,7 +95,7 @@ class Compiler:
         try:
             entry = self._specs.registry.resolve(written)
         except ToolNotFound as error:
-            if self._engines.listed is not None and await self._engines.listed(_plugin_of(written)):
+            if self._engines.upstreams is not None and await self._engines.upstreams.find(_plugin_of(written)):
                 return await self._find(written, context)
             return await self._made_for(written, context) or await self._elsewhere(written, error)
         await self._stand_guard(entry)

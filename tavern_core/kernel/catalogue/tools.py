@@ -282,8 +282,8 @@ class Tools:
         self._specs.base.portal.check()
         before = {s.id: s for s in self.snapshot()}
         await self._reconciler.look_again()
-        if (relisted := self._specs.lifecycle.tables.engines.relisted) is not None:
-            await relisted()
+        if (upstreams := self._specs.lifecycle.tables.engines.upstreams) is not None:
+            await upstreams.refresh_used()
         self._specs.changed()
         after = {s.id: s for s in self.snapshot()}
         diff = ToolsDiff(

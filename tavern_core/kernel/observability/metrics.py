@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from itertools import accumulate
 from typing import Any, Final
@@ -21,6 +21,7 @@ from tavern_core.errors import StateDamaged, UsageError
 from tavern_core.kernel.jobs.jobs import Jobs
 from tavern_core.kernel.limits.limiter_registry import LimitTable
 from tavern_core.kernel.log.recorder import DENIALS, Recorder
+from tavern_core.kernel.registry import Registry
 from tavern_core.model.job import JOB_STATUSES
 from tavern_core.model.result import CallTrace, ToolError, ToolResult
 
@@ -40,20 +41,18 @@ class Metrics:
 
     Args:
         is_on: `metrics.enabled` of tavern.yaml.
-        is_tool: whether there is a tool of this id.
+        registry: knows which tools there are.
 
     Raises:
         UsageError: prometheus-client is not installed (USAGE).
     """
 
-    def __init__(
-        self, is_on: bool, table: LimitTable, jobs: Jobs, recorder: Recorder, is_tool: Callable[[str], bool]
-    ) -> None:
+    def __init__(self, is_on: bool, table: LimitTable, jobs: Jobs, recorder: Recorder, registry: Registry) -> None:
         self.is_on = is_on
         self._table = table
         self._jobs = jobs
         self._recorder = recorder
-        self._is_tool = is_tool
+        self._registry = registry
         self._lock = threading.Lock()
         self._ended: deque[tuple[CallTrace | None, bool]] = deque()
         """Calls that are not added up yet, and whether they went well."""
@@ -119,11 +118,11 @@ class Metrics:
     def cut_off(self, tool: str) -> None:
         """Count a call that was cancelled, and has no result, as a failure."""
         with self._lock:
-            self._counts[tool if tool in self._tools or self._is_tool(tool) else _UNKNOWN, False] += 1
+            self._counts[tool if tool in self._tools or tool in self._registry.entries() else _UNKNOWN, False] += 1
 
     def _is_found(self, tool: str, error: ToolError | None) -> bool:
         """Whether there is a tool of this id; tools of namespaces are in no list, and any number of ids may lead to them."""
-        return self._is_tool(tool) or (
+        return tool in self._registry.entries() or (
             (error is None or error.details.get("stage") != "resolve") and len(self._tools) < _MOST_TOOLS
         )
 

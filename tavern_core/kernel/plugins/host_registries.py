@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -54,6 +54,18 @@ class ImportGuard(Protocol):
         ...
 
 
+class UpstreamLists(Protocol):
+    """Requests the tools of upstreams."""
+
+    async def find(self, plugin: str, /) -> bool:
+        """Request the tools of an upstream for the first time; True: there may be more tools now."""
+        ...
+
+    async def refresh_used(self) -> Any:
+        """Request the tools again of all upstreams that are in use."""
+        ...
+
+
 class Engines:
     """What runs workflows and the tools that belong to no plugin. Set once it is built, looked up when a tool is bound."""
 
@@ -63,11 +75,7 @@ class Engines:
         self.calls: Calls | None = None
         self.inner: dict[str, ToolSpec] = {}
         """What runs like a tool and is none, by the key of its `catalogue.plan.Inner`."""
-        self.listed: Callable[[str], Awaitable[bool]] | None = None
-        """``listed(plugin)`` requests the tools of an upstream for the first time; True: there may be more tools now."""
-
-        self.relisted: Callable[[], Awaitable[Any]] | None = None
-        """``relisted()`` requests the tools again of all upstreams that are in use."""
+        self.upstreams: UpstreamLists | None = None
 
     def enter(self, flow: FlowEngine, runs: RunJobs, calls: Calls, inner: Mapping[str, ToolSpec]) -> None:
         """From now on tools may be bound to them."""

@@ -13,6 +13,7 @@ from functools import lru_cache
 from math import isfinite
 from typing import Any
 
+from tavern_core.kernel.settings.secret_masking import KnownSecrets
 from tavern_core.model import depths
 from tavern_core.model.result import NO_REST, ToolError, ToolResult
 from tavern_core.model.safe_printing import printed
@@ -79,32 +80,32 @@ def _without_secrets(result: ToolResult, error: ToolError, wanted: frozenset[str
     return result.replace(**changes) if changes else result
 
 
-def masking(known: Callable[[], Iterable[str]]) -> Callable[[Any], Any]:
+def masking(known: KnownSecrets) -> Callable[[Any], Any]:
     """A function that gives plain JSON as it may be written to a disk: whole, and without its secrets.
 
     Args:
-        known: the secret texts that the host knows now. It also redacts everything that looks like a secret, and values
+        known: the secret texts of the host. It also redacts everything that looks like a secret, and values
             under a secret-looking name, in all places where they occur.
     """
 
     def mask(value: Any) -> Any:
         if value is None or isinstance(value, int | float):
             return value
-        out = secret_redactor(frozenset([*known(), *named_secrets(value)]))
+        out = secret_redactor(frozenset([*known.values, *named_secrets(value)]))
         return _each_text(value, lambda text: redact_text(out(text)), depths.WRAPPED)
 
     return mask
 
 
-def judging(known: Callable[[], Iterable[str]]) -> Callable[[Any], bool]:
+def judging(known: KnownSecrets) -> Callable[[Any], bool]:
     """A function that says whether anything in plain JSON is secret; it inspects all of it, without a limit and without a copy.
 
     Args:
-        known: the secret texts that the host knows now.
+        known: the secret texts of the host.
     """
 
     def holds_secret(value: Any) -> bool:
-        secrets = frozenset(known())
+        secrets = known.values
         if not secrets and _is_plainly_harmless(value):
             return False
         out = secret_redactor(secrets) if secrets else None
@@ -194,10 +195,10 @@ class ForDisk:
     """Prepares parts of calls for storage: without their secrets.
 
     Args:
-        known: the secret texts that the host knows now.
+        known: the secret texts of the host.
     """
 
-    def __init__(self, known: Callable[[], Iterable[str]]) -> None:
+    def __init__(self, known: KnownSecrets) -> None:
         self._mask, self._holds_secret = masking(known), judging(known)
 
     def result(self, result: ToolResult, *given: Any) -> ToolResult:

@@ -12,7 +12,7 @@ import json
 import re
 import ssl
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import urljoin
 
@@ -72,12 +72,12 @@ class WholeNet:
         self.resolve = resolve or system_addresses
         self._tls = tls
         self._lock = threading.Lock()
-        self.alone = NetOf(self, HOST, lambda capability: None)
+        self.alone = NetOf(self, ServiceUser(HOST, lambda capability: None))
         """For the host itself: public names, ports 80 and 443."""
 
     def for_plugin(self, user: ServiceUser) -> NetOf:
         """The service for one plugin."""
-        return NetOf(self, user.plugin, user.scope, user.is_builtin, user.may_act)
+        return NetOf(self, user)
 
     @property
     def tls(self) -> ssl.SSLContext:
@@ -93,10 +93,7 @@ class NetOf:
     """`contract.core_services.Net` for one plugin."""
 
     whole: WholeNet
-    who: str
-    scope: Callable[[str], Scope]
-    is_builtin: bool = False
-    may_act: Callable[[str], bool] = lambda capability: True
+    user: ServiceUser
 
     async def fetch(
         self,
@@ -167,33 +164,35 @@ class NetOf:
             target = read_url(request.url)
         except BadUrl as error:
             raise PolicyDenied(
-                f"{self.who} may not fetch {_shown(request.url)!r}: it {error}", hint=error.hint
+                f"{self.user.plugin} may not fetch {_shown(request.url)!r}: it {error}", hint=error.hint
             ) from None
         reads = request.method in _READING
-        granted = {c: s for c in (("read:web", "network") if reads else ("network",)) if (s := self.scope(c)) != ()}
+        granted = {
+            c: s for c in (("read:web", "network") if reads else ("network",)) if (s := self.user.scope(c)) != ()
+        }
         name = "read:web" if reads else "network"
-        if not reads and not self.may_act(name):
+        if not reads and not self.user.may_act(name):
             raise PolicyDenied(
-                f"{self.who} may not fetch with {request.method}: its caller has read untrusted content, and what runs only reads",
+                f"{self.user.plugin} may not fetch with {request.method}: its caller has read untrusted content, and what runs only reads",
                 hint="declare the capability network for the tool, so that the call can be approved",
             )
         hint = self._hint(name, target.netloc)
         if not granted:
             raise PolicyDenied(
-                f"{self.who} may not fetch with {request.method}: {name} is not declared and granted, or the caller lacks it",
+                f"{self.user.plugin} may not fetch with {request.method}: {name} is not declared and granted, or the caller lacks it",
                 hint=hint,
                 missing=[name],
             )
         try:
             return target, fitting(target, granted)
         except NotAllowed as flaw:
-            raise PolicyDenied(f"{self.who} may not fetch {_shown(request.url)}: {flaw}", hint=hint) from None
+            raise PolicyDenied(f"{self.user.plugin} may not fetch {_shown(request.url)}: {flaw}", hint=hint) from None
 
     def _hint(self, name: str, entry: str) -> str:
         """What would allow it: configuration for the host's own plugins; a grant for all others."""
-        if self.who == HOST:
+        if self.user.plugin == HOST:
             return "the host itself fetches from public names only; use a plugin that was granted this address"
-        return widening(self.who, name, entry, is_builtin=self.is_builtin)
+        return widening(self.user.plugin, name, entry, is_builtin=self.user.is_builtin)
 
     async def _addresses(self, target: Target, scopes: Mapping[str, Scope]) -> list[Address]:
         """All addresses of a name, each allowed.
@@ -210,7 +209,7 @@ class NetOf:
             address = flaw.address
             entry = target.netloc if address is None else entry_of(address, target.port)
             raise PolicyDenied(
-                f"{self.who} may not fetch {target}: {flaw}",
+                f"{self.user.plugin} may not fetch {target}: {flaw}",
                 hint=f"the scope must name private addresses explicitly: {self._hint('network', entry)}",
                 address=str(address),
             ) from None
