@@ -52,7 +52,7 @@ class Metrics:
         self._table = table
         self._jobs = jobs
         self._recorder = recorder
-        self._registry = registry
+        self._tool_registry = registry
         self._lock = threading.Lock()
         self._ended: deque[tuple[CallTrace | None, bool]] = deque()
         """Calls that are not added up yet, and whether they went well."""
@@ -118,11 +118,11 @@ class Metrics:
     def cut_off(self, tool: str) -> None:
         """Count a call that was cancelled, and has no result, as a failure."""
         with self._lock:
-            self._counts[tool if tool in self._tools or tool in self._registry.entries() else _UNKNOWN, False] += 1
+            self._counts[tool if tool in self._tools or tool in self._tool_registry.entries() else _UNKNOWN, False] += 1
 
     def _is_found(self, tool: str, error: ToolError | None) -> bool:
         """Whether there is a tool of this id; tools of namespaces are in no list, and any number of ids may lead to them."""
-        return tool in self._registry.entries() or (
+        return tool in self._tool_registry.entries() or (
             (error is None or error.details.get("stage") != "resolve") and len(self._tools) < _MOST_TOOLS
         )
 
