@@ -41,7 +41,7 @@ from tavern_core.flow.passed_models import ModelLike
 from tavern_core.flow.run_caller import restored, stored, taken_up_as
 from tavern_core.kernel.access.profiles import Profile, ProfileLike, usable_wire_names
 from tavern_core.kernel.calls.approvals import waiting
-from tavern_core.kernel.calls.elicitation import conversation, misfit
+from tavern_core.kernel.calls.elicitation import conversation, mismatch
 from tavern_core.kernel.calls.taint_tracking import running_call_has_read
 from tavern_core.kernel.catalogue.namespace_resolvers import canonical
 from tavern_core.kernel.settings.result_redaction import masking
@@ -443,7 +443,7 @@ def _check_answers(run: str, given: Mapping[str, Any], waiting_for: Mapping[str,
         if name not in asked:
             hint = f"it asks {', '.join(asked)}" if asked else str(waiting_for["answer"])
             raise UsageError(f"{run} does not ask {name!r:.80}", hint=did_you_mean(name, asked) or hint)
-        if waiting_for["kind"] == "question" and (why := misfit(question := Question.from_json(asked[name]), answer)):
+        if waiting_for["kind"] == "question" and (why := mismatch(question := Question.from_json(asked[name]), answer)):
             raise InputInvalid(f"the answer to {name!r} does not fit: {why}", hint=f"{name} asks: {question.prompt}")
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tavern_core.contract.tool_context import LogLevel
-from tavern_core.kernel.calls.elicitation import Conversation, misfit, unanswered
+from tavern_core.kernel.calls.elicitation import Conversation, mismatch, unanswered
 from tavern_core.model.question import Question, QuestionKind
 
 
@@ -30,7 +30,7 @@ class HumanAnswers:
         known = {
             key: self._given[key]
             for key, asked in questions.items()
-            if key in self._given and not misfit(asked, self._given[key])
+            if key in self._given and not mismatch(asked, self._given[key])
         }
         missing = {key: asked for key, asked in questions.items() if key not in known}
         if not missing:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from tavern_core.graph.order import reachable
 from tavern_core.graph.plan import GROUP_INPUT, GROUP_OUTPUT
-from tavern_core.graph.slot_compatibility import misfit
+from tavern_core.graph.slot_compatibility import mismatch
 from tavern_core.model.node import ABSENT, NodeSpec, Slot
 from tavern_core.model.workflow import Workflow, WorkflowEdge
 
@@ -76,7 +76,7 @@ class DraftGraph:
             for at, source in enumerate(self.types)
             if source not in behind
             for place, output in enumerate(self.outputs(source).values())
-            if misfit(output, slot) is None
+            if mismatch(output, slot) is None
         ]
         return [end for *_, end in sorted(found)]
 
@@ -102,7 +102,7 @@ class DraftGraph:
             for at, target in enumerate(self.types)
             if target not in ahead and target != node
             for slot in self.inputs(target).values()
-            if misfit(output, slot) is None
+            if mismatch(output, slot) is None
             and (slot.multi or ((target, slot.key) not in fed and slot.key not in self._values.get(target, {})))
             and not slot.is_closed
         ]
@@ -123,7 +123,7 @@ class DraftGraph:
         return [
             key
             for key, slot in slots.items()
-            if other is None or misfit(*((slot, other) if is_output else (other, slot))) is None
+            if other is None or mismatch(*((slot, other) if is_output else (other, slot))) is None
         ]
 
     def circle(self, nodes: Iterable[str]) -> list[WorkflowEdge]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from tavern_core.assistant.cycle import Judged, negotiate
-from tavern_core.assistant.form_widgets import OUTPUT_WIDGETS, misfits, properties_of, proposed, widgets_for
+from tavern_core.assistant.form_widgets import OUTPUT_WIDGETS, mismatches, properties_of, proposed, widgets_for
 from tavern_core.assistant.model_answers import Answered
 from tavern_core.assistant.model_requests import ModelRequests
 from tavern_core.assistant.prompt import layout_messages, prompt_tokens
@@ -40,7 +40,7 @@ async def panel(
 ) -> Panel:
     """See `Assistant.panel`."""
     inputs, outputs = dict(subject.input_schema), _outputs(subject.output_schema)
-    if layout is not None and (wrong := misfits(layout, inputs, outputs)):
+    if layout is not None and (wrong := mismatches(layout, inputs, outputs)):
         raise UsageError(
             f"the layout does not fit {subject.id}: {wrong[0].message}",
             hint=wrong[0].fix,
@@ -55,7 +55,7 @@ async def panel(
             changed = apply_patch(current, list(answered.patch))
         except PatchRefused as refused:
             return Judged(None, refused.problems)
-        problems = misfits(changed, inputs, outputs)
+        problems = mismatches(changed, inputs, outputs)
         return Judged(None if problems else changed, problems)
 
     tokens = prompt_tokens(requests.context_tokens)

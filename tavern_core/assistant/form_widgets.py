@@ -5,7 +5,7 @@
      "fields":  {"text": {"group", "order", "widget", "label", "help", "placeholder"}},
      "outputs": {"result": {"order", "widget", "label"}}}
 
-Everything is keyed by name, so that a JSON Patch shifts nothing. `proposed` makes a layout by rule; `misfits` checks one
+Everything is keyed by name, so that a JSON Patch shifts nothing. `proposed` makes a layout by rule; `mismatches` checks one
 against the schema.
 """
 
@@ -75,7 +75,7 @@ def proposed(title: str, description: str, inputs: Mapping[str, Any], outputs: M
     }  # fmt: skip
 
 
-def misfits(layout: Any, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> list[PatchProblem]:
+def mismatches(layout: Any, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> list[PatchProblem]:
     """Everything in a layout that does not fit the schema."""
     if not isinstance(layout, Mapping):
         return [_wrong("", "a layout is an object", "keep title, groups, fields and outputs")]

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from tavern_core.assistant.proposal import Spent
 from tavern_core.contract.llm import LLMAnswer, Message, Price
-from tavern_core.contract.structured_answers import MISFIT
+from tavern_core.contract.structured_answers import MISMATCH
 from tavern_core.errors import CallError, TavernError
 from tavern_core.flow.composition import Flow
 from tavern_core.model.call import CallContext
@@ -35,8 +35,8 @@ class ModelRequests:
             try:
                 return await self._send(messages, {"schema": schema})
             except CallError as error:
-                is_misfit = MISFIT in error.details
-                if not is_misfit and (error.retryable or error.code not in _NO_SCHEMA):
+                is_mismatch = MISMATCH in error.details
+                if not is_mismatch and (error.retryable or error.code not in _NO_SCHEMA):
                     raise
                 self._takes_schema = False
         return await self._send(messages, {})

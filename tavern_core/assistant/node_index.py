@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Final
 
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.graph.slot_compatibility import misfit
+from tavern_core.graph.slot_compatibility import mismatch
 from tavern_core.kernel.catalogue.full_text import FullText
 from tavern_core.kernel.catalogue.tokenizer import query_words, words_of
 from tavern_core.model.node import NodeMatch, NodeSpec, Slot
@@ -229,7 +229,7 @@ def _form(slot: Slot) -> _Form:
 
 def _fits(source: Slot, target: Slot) -> bool:
     """Stricter than an edge: a slot with categories is only matched by one that shares a category."""
-    return bool(source.categories) == bool(target.categories) and misfit(source, target) is None
+    return bool(source.categories) == bool(target.categories) and mismatch(source, target) is None
 
 
 def _types(forms: _Types, fits: Callable[[Slot], bool]) -> tuple[str, ...]:

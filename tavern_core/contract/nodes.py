@@ -137,7 +137,7 @@ class _Skip:
 Skip: FinalType = _Skip()
 
 
-class MisfitInput(Exception):
+class MismatchedInput(Exception):
     """The value of one input does not fit."""
 
     def __init__(self, slot: str, why: str, hint: str = "") -> None:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from tavern_core.errors import InputInvalid, TavernError, UpstreamError
 from tavern_core.schema.validate import Validator, compile_output_validator
 
-MISFIT: Final = "start"
+MISMATCH: Final = "start"
 """The detail of the error of an answer that is not structured as requested: its beginning."""
 
 
@@ -37,19 +37,19 @@ def structured(text: str, validator: Validator, finish: str) -> Any:
     try:
         data = json.loads(text, parse_constant=_no_json)
     except (ValueError, RecursionError) as error:
-        raise _misfit(f"is not JSON: {error}{cut}", text) from error
+        raise _mismatch(f"is not JSON: {error}{cut}", text) from error
     if problems := validator.problems(data):
-        raise _misfit(f"does not fit the schema: {problems[0].path or '/'}: {problems[0].message}{cut}", text)
+        raise _mismatch(f"does not fit the schema: {problems[0].path or '/'}: {problems[0].message}{cut}", text)
     return data
 
 
-def _misfit(why: str, text: str) -> UpstreamError:
+def _mismatch(why: str, text: str) -> UpstreamError:
     return UpstreamError(
         f"the structured answer of the model {why}",
         hint="ask again, or use a model that supports structured answers",
         retryable=True,
         outcome="none",
-        start=text[:200],  # MISFIT
+        start=text[:200],  # MISMATCH
     )
 
 

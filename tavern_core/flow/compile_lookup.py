@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from tavern_core.contract.nodes import MisfitInput, Node, method_without_run
+from tavern_core.contract.nodes import MismatchedInput, Node, method_without_run
 from tavern_core.errors import TavernError
 from tavern_core.flow.node_catalogue import Nodes
 from tavern_core.flow.workflow_files import WorkflowFiles, WorkflowSource
 from tavern_core.graph.problems import FlowProblem
-from tavern_core.graph.slot_compatibility import chosen, value_misfit
+from tavern_core.graph.slot_compatibility import chosen, value_mismatch
 from tavern_core.kernel.nodes.annotation_coercion import adapted
 from tavern_core.kernel.nodes.node_callable import NodeCode
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
@@ -128,7 +128,7 @@ class CompileLibrary:
                         node.id,
                         hint=found.hint,
                     )
-            yield from _misfits(node, spec, config)
+            yield from _mismatches(node, spec, config)
             code = spec.impl
             if isinstance(code, NodeCode) and code.cls is not None:
                 yield from _validated(code.cls, node, spec, config)
@@ -160,21 +160,21 @@ class CompileLibrary:
                 yield FlowProblem("REQUIREMENT", text, hint=f"install {name} {wanted}")
 
 
-def _misfits(node: WorkflowNode, spec: NodeSpec, config: Mapping[str, Any]) -> Iterable[FlowProblem]:
+def _mismatches(node: WorkflowNode, spec: NodeSpec, config: Mapping[str, Any]) -> Iterable[FlowProblem]:
     """Values of the file with the right type that do not fit the schema or annotation of their input."""
     mode = spec.modes.get(spec.mode_of(config))
     slots = spec.inputs if mode is None or mode.inputs is None else mode.inputs
     adapters = spec.impl.adapters if isinstance(spec.impl, NodeCode) else {}
     for key, value in node.input_values.items():
         slot = slots.get(key)
-        if slot is None or value is None or value_misfit(slot, chosen(slot, value)):
+        if slot is None or value is None or value_mismatch(slot, chosen(slot, value)):
             continue
-        why, hint = _misfit(slot, chosen(slot, value), adapters)
+        why, hint = _mismatch(slot, chosen(slot, value), adapters)
         if why:
             yield FlowProblem("BAD_VALUE", f"input {key!r} of {node.id!r}: {why}", node.id, key, hint=hint)
 
 
-def _misfit(slot: Slot, value: Any, adapters: Mapping[str, TypeAdapter[Any]]) -> tuple[str, str]:
+def _mismatch(slot: Slot, value: Any, adapters: Mapping[str, TypeAdapter[Any]]) -> tuple[str, str]:
     """The problem of a value, and its repair; empty if there is none."""
     if slot.schema is not None:
         validator = compile_output_validator(slot.schema, name=slot.key)
@@ -183,9 +183,9 @@ def _misfit(slot: Slot, value: Any, adapters: Mapping[str, TypeAdapter[Any]]) ->
                 place = f"/{at}{found[0].path}" if slot.multi else found[0].path
                 return f"{place}: {found[0].message}" if place else found[0].message, found[0].hint
     try:
-        adapted(adapters, slot.key, value, MisfitInput)
-    except MisfitInput as misfit:
-        return misfit.why, ""
+        adapted(adapters, slot.key, value, MismatchedInput)
+    except MismatchedInput as mismatch:
+        return mismatch.why, ""
     return "", ""
 
 

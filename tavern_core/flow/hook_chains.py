@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from tavern_core.errors import PolicyDenied
-from tavern_core.graph.slot_compatibility import nesting_misfit
+from tavern_core.graph.slot_compatibility import nesting_mismatch
 from tavern_core.kernel.execution.sync_async_drivers import Mode
 from tavern_core.kernel.hooks.hook_chain_calls import HookCalls
 from tavern_core.kernel.hooks.table import Implementation
@@ -98,7 +98,7 @@ class FlowCalls:
 
 
 def _copy(answer: Any, impl: Implementation, what: str) -> Any:
-    if why := nesting_misfit(answer):
+    if why := nesting_mismatch(answer):
         text = f"{what} was refused: what {impl.plugin} answered from {impl.hook.name} {why}"
         raise PolicyDenied(text, hint=f"see {impl.where}", plugin=impl.plugin)
     return copied_parts(answer)

@@ -285,7 +285,7 @@ class Nodes(Mapping[str, NodeSpec]):
 
 def _why_not(answer: Any, spec: NodeSpec) -> str:
     """Why a changed definition is refused; empty if it is accepted."""
-    from tavern_core.kernel.nodes.node_rules import definition_misfit
+    from tavern_core.kernel.nodes.node_rules import definition_mismatch
 
     if not isinstance(answer, NodeSpec):
         return f"it answered {type(answer).__name__}, not a NodeSpec"
@@ -296,7 +296,7 @@ def _why_not(answer: Any, spec: NodeSpec) -> str:
     ):
         return "it tried to change the node's type, owner or code"
     takes = {key for slots in (spec.inputs, *(mode.inputs or {} for mode in spec.modes.values())) for key in slots}
-    if why := definition_misfit(answer, None if spec.dynamic_slots else takes):
+    if why := definition_mismatch(answer, None if spec.dynamic_slots else takes):
         return why
     if gone := sorted(spec.capabilities - frozenset(answer.capabilities)):
         return f"it tried to remove a safeguard of the node: the capability {gone[0]}"

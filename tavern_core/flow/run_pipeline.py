@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
-from tavern_core.contract.nodes import MisfitInput
+from tavern_core.contract.nodes import MismatchedInput
 from tavern_core.errors import InputInvalid, UsageError
 from tavern_core.flow.compiled_workflow_cache import Compiling, GivenWorkflows, Made, as_workflow
 from tavern_core.flow.engine.cache import DiskCache, Earlier, RunCache, SessionCache
@@ -23,7 +23,7 @@ from tavern_core.flow.engine.run import Beginning, Run, RunHost
 from tavern_core.flow.engine.run_event_log import EventLog
 from tavern_core.flow.engine.sqlite_run_store import KeptRun, RunStore
 from tavern_core.flow.engine.subworkflows import given as interface_values
-from tavern_core.flow.engine.subworkflows import input_misfit
+from tavern_core.flow.engine.subworkflows import input_mismatch
 from tavern_core.flow.hook_chains import FlowCalls
 from tavern_core.flow.node_hooks import NodeHooks
 from tavern_core.flow.node_permissions import NodeRights
@@ -34,7 +34,7 @@ from tavern_core.flow.run_recorder import RunRecorder
 from tavern_core.flow.run_request import RunRequest
 from tavern_core.flow.workflow_files import WorkflowFiles
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.graph.slot_compatibility import chosen, nesting_misfit
+from tavern_core.graph.slot_compatibility import chosen, nesting_mismatch
 from tavern_core.kernel.calls.running_call import Frame, current
 from tavern_core.kernel.calls.taint_tracking import has_read, is_watched
 from tavern_core.kernel.nodes.annotation_coercion import plain
@@ -345,7 +345,7 @@ class Running:
         """The inputs after the `tavern_before_workflow` hooks, and whether they changed any."""
         own, implementations = dict(inputs), self._hooks.of("tavern_before_workflow")
         if not implementations or any(
-            map(nesting_misfit, own.values())
+            map(nesting_mismatch, own.values())
         ):  # such a value is refused, with or without hooks
             return own, False
         own, changes = await self._calls.change_inputs(
@@ -401,12 +401,12 @@ def _check_inputs(run: Run, info: RunInfo) -> None:
     """Do the inputs fit the interface? Raises InputInvalid: some are missing or do not fit (INPUT_SCHEMA_INVALID)."""
     try:
         interface_values(run.prepared, run.inputs)
-    except MisfitInput as error:
+    except MismatchedInput as error:
         slots = run.prepared.plan.inputs
         found = {
             key: why
             for key, slot in slots.items()
-            if not slot.is_stream and (why := input_misfit(slot, run.inputs.get(key, slot.default)))
+            if not slot.is_stream and (why := input_mismatch(slot, run.inputs.get(key, slot.default)))
         } or {error.slot: error.why}  # a stream
         defaults = [key for key in found if key not in run.inputs and slots[key].default is not ABSENT]
         said = [f"{'the default of ' * (key in defaults)}input {key!r} {why}" for key, why in found.items()]

@@ -26,7 +26,7 @@ from tavern_core.graph.plan import (
     map_keys,
 )
 from tavern_core.graph.problems import MOST_ALLOWED, FlowProblem, Report, did_you_mean_one_of
-from tavern_core.graph.slot_compatibility import chosen, value_misfit
+from tavern_core.graph.slot_compatibility import chosen, value_mismatch
 from tavern_core.model.node import JSON_TYPES, NodeSpec, PassThrough, Slot
 from tavern_core.model.pydantic_errors import explain
 from tavern_core.model.workflow import EXEC_KEY, NodeExec, Workflow, WorkflowNode
@@ -181,7 +181,7 @@ class NodeReader:
                     _list_of(near, placed.outputs),
                     near,
                 )
-            elif slot is not None and not slot.is_stream and (why := value_misfit(slot, chosen(slot, value))):
+            elif slot is not None and not slot.is_stream and (why := value_mismatch(slot, chosen(slot, value))):
                 self._say("BAD_EXEC", f"{place} {why}", placed.node, key, "correct it")
 
     def _warn_of_ignored(self, placed: Placed) -> None:
@@ -218,7 +218,7 @@ class NodeReader:
                 )  # fmt: skip
                 continue
             value = chosen(slot, value)
-            if why := value_misfit(slot, value):
+            if why := value_mismatch(slot, value):
                 choices = tuple(str(each) for each in slot.choices[:MOST_ALLOWED]) if slot.is_closed else ()
                 text = f"input {key!r} of {node.id!r} {why}"
                 hint = "correct inputValues of the node"

@@ -21,10 +21,10 @@ _WIDER: Final = frozenset({("INTEGER", "FLOAT"), ("INTEGER", "STRING"), ("FLOAT"
 _FLAT: Final = frozenset({str, int, float, bool, bytes, type(None)})
 _MATCHES_ALL: Final = "BehaviorWildcard"
 
-Misfit = Literal["TYPE_MISMATCH", "STREAM_MISMATCH"]
+Mismatch = Literal["TYPE_MISMATCH", "STREAM_MISMATCH"]
 
 
-def misfit(source: Slot, target: Slot) -> tuple[Misfit, str] | None:
+def mismatch(source: Slot, target: Slot) -> tuple[Mismatch, str] | None:
     """Why an edge from `source` to `target` is refused: code and reason; None if it fits."""
     if source.is_stream != target.is_stream:
         one, other = ("a stream", "no stream") if source.is_stream else ("no stream", "a stream")
@@ -59,7 +59,7 @@ def converted(value: Any, source: str, target: str) -> Any:
 
 
 def as_float(value: int) -> int | float:
-    """The number as a float; unchanged if no float is that large, which `value_misfit` reports."""
+    """The number as a float; unchanged if no float is that large, which `value_mismatch` reports."""
     try:
         return float(value)
     except OverflowError:
@@ -69,7 +69,7 @@ def as_float(value: int) -> int | float:
 def chosen(slot: Slot, value: Any) -> Any:
     """The value of an input from JSON: for a combo option ``{value, label}`` the value, for bytes the decoded base64.
 
-    Text that is not base64 stays text; `value_misfit` reports it.
+    Text that is not base64 stays text; `value_mismatch` reports it.
     """
     if COMBO in slot.categories and isinstance(value, Mapping) and "value" in value:
         return value["value"]
@@ -85,7 +85,7 @@ def _bytes(value: Any) -> Any:
     return value
 
 
-def nesting_misfit(value: Any) -> str:
+def nesting_mismatch(value: Any) -> str:
     """Why no slot accepts `value`, whatever its type: it is nested too deeply, or contains itself; empty if it is not."""
     level = [value]
     for _ in range(depths.WRAPPED + 1):
@@ -99,7 +99,7 @@ def nesting_misfit(value: Any) -> str:
     return f"is nested deeper than {depths.WRAPPED} levels, or contains itself"
 
 
-def value_misfit(slot: Slot, value: Any) -> str:
+def value_mismatch(slot: Slot, value: Any) -> str:
     """Why `value` does not fit the input; empty if it fits.
 
     Args:
@@ -108,11 +108,11 @@ def value_misfit(slot: Slot, value: Any) -> str:
     if slot.multi:
         if not isinstance(value, list | tuple):
             return f"takes a list, got {_name(value)}"
-        return next((f"item {at}: {why}" for at, item in enumerate(value) if (why := _item_misfit(slot, item))), "")
-    return _item_misfit(slot, value)
+        return next((f"item {at}: {why}" for at, item in enumerate(value) if (why := _item_mismatch(slot, item))), "")
+    return _item_mismatch(slot, value)
 
 
-def _item_misfit(slot: Slot, value: Any) -> str:
+def _item_mismatch(slot: Slot, value: Any) -> str:
     if value is None:
         return "" if slot.required is not True or slot.type in ANY_TYPES else "takes a value, got null"
     if not _is_a(slot.type, value):

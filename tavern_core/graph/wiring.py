@@ -10,7 +10,7 @@ from typing import Final
 from tavern_core.graph.node_reading import Placed, bypass_of
 from tavern_core.graph.plan import GROUP_OUTPUT, Binding, Source, Step
 from tavern_core.graph.problems import MOST_ALLOWED, FlowProblem, Report, did_you_mean_one_of
-from tavern_core.graph.slot_compatibility import chosen, misfit, value_misfit
+from tavern_core.graph.slot_compatibility import chosen, mismatch, value_mismatch
 from tavern_core.model.node import ABSENT, NodeSpec, Slot
 from tavern_core.model.workflow import Workflow, WorkflowEdge
 
@@ -96,11 +96,13 @@ class Wiring:
                 edge.target,
                 found.key,
             )
-        elif (wrong := misfit(output, found)) is not None:
+        elif (wrong := mismatch(output, found)) is not None:
             code, why = wrong
             self._missed.add((edge.target, found.key))
             text = f"{edge.source}.{output.key} does not fit {edge.target}.{found.key}: {why}"
-            fits = (key for key, slot in target.inputs.items() if not slot.hide_handle and misfit(output, slot) is None)
+            fits = (
+                key for key, slot in target.inputs.items() if not slot.hide_handle and mismatch(output, slot) is None
+            )
             hint, allowed = "put a node that converts between them", tuple(islice(fits, MOST_ALLOWED))
             self._report.add(FlowProblem(code, text, edge.target, found.key, edge.id, hint, allowed=allowed))
         else:
@@ -196,7 +198,7 @@ class Wiring:
             if (
                 slot.default is not ABSENT
                 and slot.default is not None
-                and (why := value_misfit(slot, chosen(slot, slot.default)))
+                and (why := value_mismatch(slot, chosen(slot, slot.default)))
             ):
                 text = f"the default of input {key!r} of the workflow does not fit: it {why}"
                 self._report.add(

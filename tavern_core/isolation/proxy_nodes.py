@@ -11,7 +11,7 @@ from dataclasses import field
 from typing import Any, ClassVar, Final
 
 from tavern_core.contract.nodes import Final as Ends
-from tavern_core.contract.nodes import MisfitInput, Node, NothingCame
+from tavern_core.contract.nodes import MismatchedInput, Node, NothingCame
 from tavern_core.errors import InputInvalid, UpstreamError, sayable
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.isolation.codec import Codec
@@ -85,9 +85,9 @@ class _Far:
         """Run it; returns its answer.
 
         Raises:
-            Exception: the error of its code; MisfitInput for a value that does not fit.
+            Exception: the error of its code; MismatchedInput for a value that does not fit.
         """
-        with self.asked(inputs, None, one) as given, _misfits():
+        with self.asked(inputs, None, one) as given, _mismatches():
             if not self.talks:
                 return self._heard(
                     ANSWERS, judged(await self.supervisor.ask_later("node", given, self.kind, self.type))
@@ -100,7 +100,7 @@ class _Far:
 
     async def chunks(self, inputs: dict[str, Any], one: Mapping[str, Any] | None = None) -> AsyncGenerator[Any, None]:
         """Run it; yields its chunks, and then its `Final`. Raises as `answer`."""
-        with self.asked(inputs, None, one) as given, _misfits():
+        with self.asked(inputs, None, one) as given, _mismatches():
             talk = await self._talk({**given, "yields": True})
             try:
                 async for chunk in talk.chunks():
@@ -210,14 +210,14 @@ def _far_class(far: _Far, methods: frozenset[str]) -> type[Node]:
 
 
 @contextmanager
-def _misfits() -> Iterator[None]:
+def _mismatches() -> Iterator[None]:
     """A mismatch of an input with its annotation is reported like one in the host."""
     try:
         yield
     except InputInvalid as error:
         if "slot" not in error.details:
             raise
-        raise MisfitInput(str(error.details["slot"]), str(error.details.get("why"))) from None
+        raise MismatchedInput(str(error.details["slot"]), str(error.details.get("why"))) from None
 
 
 def _said(value: Any, streams: list[AsyncIterator[Any]]) -> list[Any]:

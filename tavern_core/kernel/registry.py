@@ -41,7 +41,7 @@ class _Known:
     """Folded id or local name → ids."""
     given: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Id → its aliases in the configuration."""
-    misfits: tuple[Finding, ...] = ()
+    mismatches: tuple[Finding, ...] = ()
     """Aliases in the configuration that cannot be used, and why."""
     disputed: frozenset[str] = frozenset()
     """Aliases in the configuration that are names of another tool, too: of neither, unless it is the id of one."""
@@ -180,9 +180,9 @@ class Registry:
         """The aliases of a tool in the configuration."""
         return self._known().given.get(tool_id, ())
 
-    def misfits(self) -> tuple[Finding, ...]:
+    def mismatches(self) -> tuple[Finding, ...]:
         """The aliases in the configuration that cannot be used, and why."""
-        return self._known().misfits
+        return self._known().mismatches
 
     def _change(self) -> None:
         self._is_stale = True
@@ -221,14 +221,14 @@ class Registry:
                 loose.setdefault(f"{folded[1]}{name}", set()).add(entry.id)
                 loose.setdefault(name, set()).add(entry.id)
             hidden |= self._add_aliases(plugin, entries, aliases, loose)
-        given, misfits, disputed = self._add_given(entries, aliases, loose)
+        given, mismatches, disputed = self._add_given(entries, aliases, loose)
         self._hidden = hidden
         self._picture = _Known(
             entries,
             aliases,
             {k: tuple(sorted(v)) if len(v) > 1 else tuple(v) for k, v in loose.items()},
             {meant: tuple(names) for meant, names in given.items()},
-            tuple(misfits),
+            tuple(mismatches),
             frozenset(disputed),
         )
         self._is_stale = False
@@ -256,14 +256,14 @@ class Registry:
         """Add the aliases of the configuration to `aliases` and `loose`; returns tool id → its aliases, what cannot be used, and `disputed`."""
         given: dict[str, list[str]] = {}
         disputed: set[str] = set()
-        misfits: list[Finding] = []
+        mismatches: list[Finding] = []
         for alias, written in self._given.items():
             meant = next((i for i in spellings(written) if i in entries), None) or aliases.get(written)
             why = "" if meant is None else self._taken(alias, meant, loose)
             if meant is None or why:
                 text = why or f"there is no tool {written!r} now; the alias has no effect"
                 hint = did_you_mean(written, entries) if meant is None else "choose another alias"
-                misfits.append(
+                mismatches.append(
                     Finding(
                         "CONFIG_INVALID", text, hint, Location(self._file, pointer=f"tools.aliases.{alias}"), "warning"
                     )
@@ -275,7 +275,7 @@ class Registry:
             aliases[alias] = meant
             given.setdefault(meant, []).append(alias)
             loose.setdefault(fold(alias), set()).add(meant)
-        return given, misfits, disputed
+        return given, mismatches, disputed
 
     def _taken(self, alias: str, target: str, loose: Mapping[str, set[str]]) -> str:
         """Why an alias of the configuration would mean two things; empty when it means `target` alone."""

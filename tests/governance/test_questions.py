@@ -16,7 +16,7 @@ import pytest
 from tavern_core import CallContext, NodeContext, Out, Plugin, Question, Tavern, ToolContext, hookimpl, node, tool
 from tavern_core.errors import InputInvalid, StateDamaged, UsageError
 from tavern_core.flow.engine import sqlite_run_store
-from tavern_core.kernel.calls.elicitation import conversation, misfit
+from tavern_core.kernel.calls.elicitation import conversation, mismatch
 from tests.forked_programs import ForkedProgram, run_forked
 from tests.governance import redis_server
 from tests.state.processes import ENVIRONMENT, start
@@ -301,7 +301,7 @@ def test_a_job_that_is_cancelled_before_it_begins_is_over(tmp_path: Path) -> Non
     ],
 )
 def test_an_answer_fits_its_question_or_is_none(question: Question, answer: Any, fits: bool) -> None:
-    assert (misfit(question, answer) == "") is fits
+    assert (mismatch(question, answer) == "") is fits
 
 
 HI = {"type": "text", "text": "Hi"}

@@ -242,7 +242,7 @@ FITS = [
     ("def f(self); def _p(self)", "def f(self); def more(self)"),
     ("def f(self, a, b)", "def f(self, a, *args, b=1)"),
 ]
-MISFITS = [
+MISMATCHES = [
     ("def f(self)", "", "no method f()"),
     ("def f(self, a)", "def f(self)", "'a' is missing"),
     ("def f(self, a, b)", "def f(self, b, a)", "another place"),
@@ -267,7 +267,7 @@ def test_what_can_be_called_in_every_way_fits(wanted: str, given: str) -> None:
     assert fits(wanted, given) == []
 
 
-@pytest.mark.parametrize(("wanted", "given", "why"), MISFITS)
+@pytest.mark.parametrize(("wanted", "given", "why"), MISMATCHES)
 def test_a_difference_is_named(wanted: str, given: str, why: str) -> None:
     found = fits(wanted, given)
     assert why in " | ".join(found)

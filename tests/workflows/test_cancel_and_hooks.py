@@ -184,7 +184,7 @@ class Misanswers:
         return 7
 
 
-class Misfits:
+class Mismatches:
     @hookimpl
     def tavern_before_node(self, node: Any, inputs: Any) -> Any:
         return {**inputs, "x": "text"}
@@ -214,7 +214,7 @@ HOOKED: dict[str, tuple[Any, str, str]] = {
     "an error": (Fails(), "a", "KeyError"),
     "an exit": (Exits(), "a", "SystemExit"),
     "an answer that is none": (Misanswers(), "a", "answered int"),
-    "inputs that do not fit": (Misfits(), "a", "takes INTEGER"),
+    "inputs that do not fit": (Mismatches(), "a", "takes INTEGER"),
 }
 
 

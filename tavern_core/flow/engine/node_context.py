@@ -9,7 +9,7 @@ from math import isfinite
 from typing import Any, Final
 
 from tavern_core.contract.llm import LLM
-from tavern_core.contract.nodes import MisfitInput, NodeContext, NothingCame
+from tavern_core.contract.nodes import MismatchedInput, NodeContext, NothingCame
 from tavern_core.flow.engine.plan_tables import Work
 from tavern_core.flow.engine.protocols import RunModel, RunPart, ScopePart
 from tavern_core.kernel.views.clean_errors import fresh
@@ -176,16 +176,16 @@ def _waited(work: Coroutine[Any, Any, Any], what: str) -> Awaited:
     return awaited(_outcome(work), f"ctx.{what}")
 
 
-async def _outcome(work: Coroutine[Any, Any, Any]) -> tuple[Any, MisfitInput | NothingCame | None]:
+async def _outcome(work: Coroutine[Any, Any, Any]) -> tuple[Any, MismatchedInput | NothingCame | None]:
     """The result of `work`: the answer, or an error that the engine must recognise when the node raises it."""
     try:
         return await work, None
-    except (MisfitInput, NothingCame) as error:
+    except (MismatchedInput, NothingCame) as error:
         error.__traceback__ = error.__context__ = error.__cause__ = None
         return None, error
 
 
-def _settled(outcome: tuple[Any, MisfitInput | NothingCame | None]) -> Any:
+def _settled(outcome: tuple[Any, MismatchedInput | NothingCame | None]) -> Any:
     answer, error = outcome
     if error is not None:
         raise error

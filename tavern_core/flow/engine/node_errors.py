@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final
 
-from tavern_core.contract.nodes import MisfitInput
+from tavern_core.contract.nodes import MismatchedInput
 from tavern_core.errors import CallError, TavernError, sayable
 from tavern_core.flow.engine.node_value_encoding import weight
 from tavern_core.flow.engine.plan_tables import Work
@@ -49,7 +49,7 @@ def node_error(error: BaseException, path: str, work: Work) -> NodeError:
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]  # of a task group: its cause
     type_ = work.step.type
-    if isinstance(error, MisfitInput):
+    if isinstance(error, MismatchedInput):
         return NodeError(
             path, type_, "INPUT_SCHEMA_INVALID", f"input {error.slot!r}: {error.why}", error.slot, error.hint, attempts
         )

@@ -11,7 +11,7 @@ from tavern_core.contract.nodes import Final, Out, Skip
 from tavern_core.errors import OutputInvalid
 from tavern_core.flow.engine.plan_tables import Gives, Work
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.graph.slot_compatibility import as_float, nesting_misfit, value_misfit
+from tavern_core.graph.slot_compatibility import as_float, nesting_mismatch, value_mismatch
 from tavern_core.kernel.nodes.annotation_coercion import plain, why_not
 from tavern_core.kernel.nodes.json_values import NotPlain, to_plain
 from tavern_core.model.nearest import did_you_mean
@@ -68,7 +68,7 @@ def judged(work: Work, gives: Gives, value: Any) -> Any:
     fit = plain(_bounded(work, slot.key, value))
     if slot.type == "FLOAT" and type(fit) is int:
         fit = as_float(fit)
-    if (fit is None and gives.validator is None) or not (why := _misfit(gives, fit)):
+    if (fit is None and gives.validator is None) or not (why := _mismatch(gives, fit)):
         return fit
     raise OutputInvalid(
         f"{work.step.type}: output {slot.key!r} {why}",
@@ -78,14 +78,14 @@ def judged(work: Work, gives: Gives, value: Any) -> Any:
 
 
 def _bounded(work: Work, key: str, value: Any) -> Any:
-    if why := nesting_misfit(value):
+    if why := nesting_mismatch(value):
         raise OutputInvalid(f"{work.step.type}: output {key!r} {why}", hint="return a flatter value", output=key)
     return value
 
 
-def _misfit(gives: Gives, value: Any) -> str:
+def _mismatch(gives: Gives, value: Any) -> str:
     """Why `value` does not fit the declaration of the node; empty if it fits."""
-    if value is not None and (why := value_misfit(gives.slot, value)):
+    if value is not None and (why := value_mismatch(gives.slot, value)):
         return why.replace("takes", "is declared", 1)
     if gives.validator is not None:
         if gives.validator.is_valid(value):

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Final
 
 from tavern_core.contract.nodes import Final as FinalAnswer
-from tavern_core.contract.nodes import MisfitInput, NothingCame, Skip
+from tavern_core.contract.nodes import MismatchedInput, NothingCame, Skip
 from tavern_core.errors import (
     ApprovalRejected,
     ApprovalRequired,
@@ -42,7 +42,7 @@ from tavern_core.model.node import Slot
 from tavern_core.model.safe_printing import with_type
 
 _NEVER_AGAIN: Final = (
-    MisfitInput,
+    MismatchedInput,
     NothingCame,
     InputInvalid,
     OutputInvalid,
@@ -186,7 +186,7 @@ async def _call(
         if binding.key in inputs:
             inputs[binding.key] = _readable(inputs[binding.key])
     if code.adapters:
-        adapt(code.adapters, inputs, MisfitInput)
+        adapt(code.adapters, inputs, MismatchedInput)
     function = code.function
     if code.cls is not None:
         node = code.cls()
@@ -195,7 +195,7 @@ async def _call(
     for binding in work.step.lazy:
         if binding.key not in inputs:
             default = binding.slot.config.get("default")
-            inputs[binding.key] = adapted(code.adapters, binding.key, default, MisfitInput)
+            inputs[binding.key] = adapted(code.adapters, binding.key, default, MismatchedInput)
     if code.context:
         inputs[code.context] = ctx
     match code.form:

@@ -14,7 +14,7 @@ from tavern_core.contract.nodes import Node
 from tavern_core.flow.engine.cache_keys import fixed_key, joined_key
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.graph.plan import ERROR_PORT, Binding, FlowPlan, Step
-from tavern_core.graph.slot_compatibility import value_misfit
+from tavern_core.graph.slot_compatibility import value_mismatch
 from tavern_core.kernel.nodes.node_callable import NodeCode
 from tavern_core.model.node import ABSENT, JSON_TYPES, Slot
 from tavern_core.schema.validate import Validator, compile_output_validator
@@ -186,7 +186,7 @@ def _work(step: Step, inside: bytes, shared: frozenset[tuple[int, str]], taken: 
         tuple(
             (key, slot, _fitting(slot))
             for key, slot in step.inputs.items()
-            if _can_misfit(slot) and key not in step.values
+            if _can_mismatch(slot) and key not in step.values
         ),
         fixed_key(step, inside),
         (*_feeds(step.bindings, "="), *_feeds(step.streams, "~")),
@@ -253,7 +253,7 @@ def _many(binding: Binding, step: Step, is_shared: bool) -> Many:
     return Many(slot.key, sources, slot.is_required(step.config), lists, is_shared)
 
 
-def _can_misfit(slot: Slot) -> bool:
+def _can_mismatch(slot: Slot) -> bool:
     return not slot.lazy and not slot.is_stream and (slot.type not in ("WILDCARD", "CONVERTIBLE_ANY") or slot.is_closed)
 
 
@@ -264,31 +264,31 @@ def _fitting(slot: Slot) -> type | None:
     return {"STRING": str, "INTEGER": int, "BOOLEAN": bool}.get(slot.type)
 
 
-def misfits(work: Work, inputs: Mapping[str, Any], *, is_changed: bool = False) -> tuple[str, str] | None:
+def mismatches(work: Work, inputs: Mapping[str, Any], *, is_changed: bool = False) -> tuple[str, str] | None:
     """The first input whose value does not fit, and the reason; None if all fit.
 
     Args:
         is_changed: a hook changed them, so values that were checked with the plan must be checked again.
     """
-    if is_changed and (found := _changed_misfit(work, inputs)) is not None:
+    if is_changed and (found := _changed_mismatch(work, inputs)) is not None:
         return found
     for key, slot, fitting in work.checks:
         value = inputs.get(key, ABSENT)
         if type(value) is fitting or value is ABSENT:
             continue
-        if why := value_misfit(slot, value):
+        if why := value_mismatch(slot, value):
             return key, why
     return None
 
 
-def _changed_misfit(work: Work, inputs: Mapping[str, Any]) -> tuple[str, str] | None:
+def _changed_mismatch(work: Work, inputs: Mapping[str, Any]) -> tuple[str, str] | None:
     step = work.step
     for key, value in inputs.items():
         slot = step.inputs.get(key)
         if slot is None:
             if not step.spec.dynamic_slots:
                 return key, f"{step.type} has no such input"
-        elif _can_misfit(slot) and (why := value_misfit(slot, value)):
+        elif _can_mismatch(slot) and (why := value_mismatch(slot, value)):
             return key, why
     for key, slot in step.inputs.items():
         if key not in inputs and not slot.lazy and not slot.is_stream and slot.is_required(step.config):

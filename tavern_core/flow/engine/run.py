@@ -17,14 +17,14 @@ from dataclasses import field
 from functools import partial
 from typing import Any, Final
 
-from tavern_core.contract.nodes import MisfitInput, Skip
+from tavern_core.contract.nodes import MismatchedInput, Skip
 from tavern_core.errors import SchemaInvalid, UsageError
 from tavern_core.flow.engine.chunk_redaction import LONGEST_CHUNK, ReportedChunks
 from tavern_core.flow.engine.concurrency import Gates, Place
 from tavern_core.flow.engine.node_context import RunningNode
 from tavern_core.flow.engine.node_outputs import SKIPPED
 from tavern_core.flow.engine.node_value_encoding import fresh
-from tavern_core.flow.engine.plan_tables import Prepared, Work, misfits
+from tavern_core.flow.engine.plan_tables import Prepared, Work, mismatches
 from tavern_core.flow.engine.protocols import Around, Cache, NodeFacilities, ScopePart
 from tavern_core.flow.engine.run_event_log import EventLog
 from tavern_core.flow.engine.run_options import Question, RunOptions
@@ -172,7 +172,7 @@ class Run:
         """Run to the end. Errors of nodes are not raised; a cancelled caller cancels the run.
 
         Raises:
-            MisfitInput: an input of the workflow is missing or does not fit.
+            MismatchedInput: an input of the workflow is missing or does not fit.
             UsageError: it has already run, or `to` names no node (USAGE).
         """
         if self.started:
@@ -324,9 +324,9 @@ class Run:
     # Requests of nodes and schedulers------------------------------------------------------------------------------------
 
     def check(self, work: Work, inputs: Mapping[str, Any], *, is_changed: bool = False) -> None:
-        """Do the values fit the inputs? `is_changed`: a hook changed them. Raises MisfitInput: one does not."""
-        if (found := misfits(work, inputs, is_changed=is_changed)) is not None:
-            raise MisfitInput(*found)
+        """Do the values fit the inputs? `is_changed`: a hook changed them. Raises MismatchedInput: one does not."""
+        if (found := mismatches(work, inputs, is_changed=is_changed)) is not None:
+            raise MismatchedInput(*found)
 
     def context_of(self, scope: ScopePart, number: int, work: Work, attempt: int = 1) -> RunningNode:
         return RunningNode(self, scope, number, work, attempt)
@@ -372,7 +372,7 @@ class Run:
             raise SchemaInvalid(f"ctx.ask: {wrong[0].message}", hint=wrong[0].hint, findings=tuple(wrong))
         prompt = secret_redactor(self.known.values)(str(prompt)[:LONGEST_CHUNK])
         question = Question(name, path, schema, prompt)
-        if name in self.answers and not question.misfit(self.answers[name]):
+        if name in self.answers and not question.mismatch(self.answers[name]):
             return self.answers[name]
         self._waiting[name] = future = asyncio.get_running_loop().create_future()
         self.questions[name] = question

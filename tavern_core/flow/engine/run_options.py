@@ -20,13 +20,13 @@ class Question:
     schema: Mapping[str, Any]
     prompt: str = ""
 
-    def misfit(self, value: Any) -> str:
+    def mismatch(self, value: Any) -> str:
         """Why `value` does not answer it; empty if it does."""
         return "; ".join(map(str, compile_output_validator(self.schema).problems(value))) if self.schema else ""
 
     def refusal(self, value: Any) -> InputInvalid | None:
         """The error of an answer that does not fit; None if it fits."""
-        if not (why := self.misfit(value)):
+        if not (why := self.mismatch(value)):
             return None
         return InputInvalid(
             f"the answer to {self.id} does not fit: {why}", hint="answer again; the question stays open",

@@ -24,7 +24,7 @@ from functools import partial
 from typing import Any, Final
 from weakref import WeakSet
 
-from tavern_core.contract.nodes import MisfitInput, NothingCame, Skip
+from tavern_core.contract.nodes import MismatchedInput, NothingCame, Skip
 from tavern_core.flow.engine.cache_keys import joined_key, value_key
 from tavern_core.flow.engine.channel import Channel, Rest
 from tavern_core.flow.engine.concurrency import Place
@@ -403,7 +403,7 @@ class Scheduler:
         """The value of a lazy input of step `number`; its sources start now.
 
         Raises:
-            MisfitInput: there is no such input, or its value does not fit.
+            MismatchedInput: there is no such input, or its value does not fit.
             NothingCame: its source has no value; a node that does not catch this is skipped.
         """
         work = self.prepared.works[number]
@@ -413,8 +413,8 @@ class Scheduler:
         if binding is None:
             found = step.values.get(key, ABSENT)  # including defaults
             if slot is None:
-                raise MisfitInput(key, f"{step.type} has no input {key!r}", did_you_mean(key, step.inputs))
-            return None if found is ABSENT else adapted(adapters, key, found, MisfitInput)
+                raise MismatchedInput(key, f"{step.type} has no input {key!r}", did_you_mean(key, step.inputs))
+            return None if found is ABSENT else adapted(adapters, key, found, MismatchedInput)
         sources = [source.step for source in binding.sources]
         self._want({s for s in reachable(self.prepared.plan.needs, sources) if not self._wanted[s]})
         if any(self.outputs[source] is None for source in sources):
@@ -428,7 +428,7 @@ class Scheduler:
         if not values and (not binding.slot.multi or binding.slot.is_required(step.config)):
             raise NothingCame(key)
         mine = [fresh(value) if type(value) in CONTAINERS else value for value in values]
-        return adapted(adapters, key, mine if binding.slot.multi else mine[0], MisfitInput)
+        return adapted(adapters, key, mine if binding.slot.multi else mine[0], MismatchedInput)
 
     async def _rested(self, number: int, sources: list[int]) -> None:
         async with self.resting(number):
@@ -470,7 +470,7 @@ class Scheduler:
             assert work.code is not None
             assert work.code.cls is not None
             own = fresh(inputs)
-            adapt(work.code.adapters, own, MisfitInput)
+            adapt(work.code.adapters, own, MismatchedInput)
             seen = work.code.cls().fingerprint(self.run.context_of(self, number, work), **own)
             key = joined_key(key, [value_key(seen)])
         return key, is_pure

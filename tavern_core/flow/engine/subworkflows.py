@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tavern_core.contract.nodes import MisfitInput, Skip
+from tavern_core.contract.nodes import MismatchedInput, Skip
 from tavern_core.errors import BudgetExceeded
 from tavern_core.flow.engine.channel import Channel, Reader
 from tavern_core.flow.engine.eager_task import together
@@ -20,7 +20,7 @@ from tavern_core.flow.engine.node_value_encoding import own
 from tavern_core.flow.engine.plan_tables import Prepared, Work
 from tavern_core.flow.engine.protocols import ScopePart
 from tavern_core.graph.plan import map_keys
-from tavern_core.graph.slot_compatibility import nesting_misfit, value_misfit
+from tavern_core.graph.slot_compatibility import nesting_mismatch, value_mismatch
 from tavern_core.kernel.execution.sync_async_drivers import bounded
 from tavern_core.model.node import ABSENT, Slot
 
@@ -91,7 +91,7 @@ def given(inner: Prepared, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Values for the interface of a workflow, defaults filled in.
 
     Raises:
-        MisfitInput: a required one is missing, or a value does not fit.
+        MismatchedInput: a required one is missing, or a value does not fit.
     """
     found: dict[str, Any] = {}
     for key, slot in inner.plan.inputs.items():
@@ -101,17 +101,17 @@ def given(inner: Prepared, inputs: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(value, Reader):
             found[key] = value
             continue
-        if why := input_misfit(slot, value):
-            raise MisfitInput(key, why)
+        if why := input_mismatch(slot, value):
+            raise MismatchedInput(key, why)
         found[key] = None if value is ABSENT or value is Skip else value
     return found
 
 
-def input_misfit(slot: Slot, value: Any) -> str:
+def input_mismatch(slot: Slot, value: Any) -> str:
     """Why a value cannot be given to a slot of an interface, which is not a stream; empty: it can."""
     if value is ABSENT or value is Skip:
         return "is required and was not given" if slot.is_required({}) else ""
-    return nesting_misfit(value) or value_misfit(slot, value)
+    return nesting_mismatch(value) or value_mismatch(slot, value)
 
 
 async def _each(
@@ -120,13 +120,13 @@ async def _each(
     """Once for each item, several at the same time; the answers are in the order of the items."""
     items = inputs.pop("items", None)
     if not isinstance(items, list | tuple):
-        raise MisfitInput("items", f"takes a list, got {type(items).__name__}")
+        raise MismatchedInput("items", f"takes a list, got {type(items).__name__}")
     into, index_into = map_keys(work.step.config, inner.plan.inputs)
     room = _count(work.step.config.get("concurrency"), _AT_A_TIME)
     results: list[Any] = [None] * len(items)
     own_marks: list[list[bytes]] = [[] for _ in items]
     failed: list[GroupFailed] = []
-    misfits: list[MisfitInput] = []
+    mismatches: list[MismatchedInput] = []
     todo = iter(enumerate(items))
 
     async def runner() -> None:
@@ -137,8 +137,8 @@ async def _each(
             except GroupFailed as error:
                 failed.append(error)
                 continue
-            except MisfitInput as error:
-                misfits.append(MisfitInput("items", f"item {at}: {error.slot}: {error.why}", error.hint))
+            except MismatchedInput as error:
+                mismatches.append(MismatchedInput("items", f"item {at}: {error.slot}: {error.why}", error.hint))
                 continue
             plain = {key: None if value is Skip else value for key, value in outputs.items()}
             results[at] = next(iter(plain.values())) if len(plain) == 1 else plain
@@ -147,8 +147,8 @@ async def _each(
 
     await together([runner() for _ in range(min(room, len(items)))])
     marks.extend(mark for each in own_marks for mark in each)
-    if misfits:
-        raise misfits[0]
+    if mismatches:
+        raise mismatches[0]
     if failed:
         raise GroupFailed(
             [error for each in failed for error in each.errors], {"results": results, "count": len(results)}
@@ -192,7 +192,7 @@ def _chunks(key: str, value: Any) -> list[Any]:
         return [value]
     if isinstance(value, list | tuple):
         return list(value)
-    raise MisfitInput(key, f"takes a list of chunks, got {type(value).__name__}")
+    raise MismatchedInput(key, f"takes a list of chunks, got {type(value).__name__}")
 
 
 def _count(value: Any, default: int) -> int:

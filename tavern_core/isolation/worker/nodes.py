@@ -85,7 +85,7 @@ class WorkerNodes:
         """
         code: NodeCode = self._known[given["type"]].impl
         values = {key: _heard(value, talk) for key, value in given["inputs"].items()}
-        adapt(code.adapters, values, _misfit)
+        adapt(code.adapters, values, _mismatch)
         if code.context and given.get("context") is not None:
             values[code.context] = self._context(given)
         function = code.function
@@ -132,7 +132,7 @@ class WorkerNodes:
 
     def _values(self, given: Mapping[str, Any]) -> dict[str, Any]:
         values = {key: VALUES.decode(value) for key, value in given["inputs"].items()}
-        adapt(self._known[given["type"]].impl.adapters, values, _misfit)
+        adapt(self._known[given["type"]].impl.adapters, values, _mismatch)
         return values
 
     def _object(self, cls: type[Node], given: Mapping[str, Any]) -> Any:
@@ -159,7 +159,7 @@ class WorkerNodes:
         return ANSWERS.encode(answer)
 
 
-def _misfit(key: str, why: str) -> InputInvalid:
+def _mismatch(key: str, why: str) -> InputInvalid:
     return InputInvalid(f"input {key!r}: {why}", slot=key, why=why)
 
 
@@ -220,7 +220,7 @@ class _FarContext(NodeContext):
         found = await self._host_client.ask_later("node", token=self._token, method="need", given=[key])
         if found == NOTHING:
             raise _NothingCame(key)
-        return adapted(self._adapters, key, VALUES.decode(found), _misfit)
+        return adapted(self._adapters, key, VALUES.decode(found), _mismatch)
 
     async def invoke(self, tool: str, arguments: Mapping[str, Any] | None = None, **options: Any) -> ToolResult:
         given = [tool, None if arguments is None else dict(arguments), options]

@@ -42,7 +42,7 @@ def unanswered(questions: Mapping[str, Question]) -> InputRequired:
     )
 
 
-def misfit(question: Question, answer: Any) -> str:
+def mismatch(question: Question, answer: Any) -> str:
     """Why `answer` is not an answer to a question; empty when it is one. None says that a form was declined."""
     if question.kind == "roots":
         fits = isinstance(answer, list) and all(isinstance(root, Mapping) and "uri" in root for root in answer)

@@ -269,7 +269,7 @@ class ToolSpecs:
                 file=self._file,
                 host=self.host_plugins(),
             )
-            for finding in (*self.registry.misfits(), *seen.policy.diagnostics):
+            for finding in (*self.registry.mismatches(), *seen.policy.diagnostics):
                 self.diagnostics.add_finding(finding)
         return seen.policy
 

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from tavern_core.errors import InputInvalid, JobNotFound, StateDamaged, UsageError
 from tavern_core.kernel.calls.background_call_request import Request, while_job_waits
-from tavern_core.kernel.calls.elicitation import misfit
+from tavern_core.kernel.calls.elicitation import mismatch
 from tavern_core.kernel.calls.pending_approval_store import StoredApprovals
 from tavern_core.kernel.calls.taint_tracking import running_call_has_read, sources_of
 from tavern_core.kernel.catalogue.call_plan import Plan
@@ -278,7 +278,7 @@ class Jobs(Mapping[str, Job]):
             return self._decide(id, name, value, context)
         if kept is not None and not id.startswith("run-"):
             if (running := self._running.get(id)) is None or running.task is None:
-                if why := misfit(Question.from_json(asked[name]), value):
+                if why := mismatch(Question.from_json(asked[name]), value):
                     raise InputInvalid(f"the answer to {name} does not fit: {why}", hint="answer again")
                 return self._records.leave_answer(id, name, value)  # for the process in which it runs
             give_answer(self._changes, running, name, value)

@@ -13,7 +13,7 @@ from typing import Any, Final
 from tavern_core.contract.tool_context import LogLevel
 from tavern_core.errors import InputInvalid, TavernError
 from tavern_core.kernel.calls.background_call_request import Request
-from tavern_core.kernel.calls.elicitation import misfit, unanswered
+from tavern_core.kernel.calls.elicitation import mismatch, unanswered
 from tavern_core.kernel.calls.running_call import Frame
 from tavern_core.kernel.execution.sync_async_drivers import Mode
 from tavern_core.kernel.jobs.job_records import JobChanges
@@ -182,7 +182,7 @@ class JobConversation:
         """The answer that another process had got to this question, which is taken out by that; none or one."""
         running = self._running
         for at, (of, answer) in enumerate(running.known):
-            if of == name and not misfit(question, answer):
+            if of == name and not mismatch(question, answer):
                 del running.known[at]
                 running.given.append((name, answer))
                 return [answer]
@@ -224,7 +224,7 @@ def give_answer(changes: JobChanges, running: RunningJob, name: str, value: Any)
     question, future = running.asked.get(name, (None, None))
     if question is None or future is None or running.task is None:
         return
-    if why := misfit(question, value):
+    if why := mismatch(question, value):
         raise InputInvalid(f"the answer to {name} does not fit: {why}", hint="answer again; the question stays open")
     with running.storing:  # what is stored has each question either open or answered
         if running.asked.pop(name, None) is None:  # it was answered already

@@ -19,7 +19,7 @@ from tavern_core.contract.nodes import Skip
 from tavern_core.model import depths
 from tavern_core.schema.deserialization import whole_numbers
 
-Misfit = Callable[[str, str], Exception]
+Mismatch = Callable[[str, str], Exception]
 """(input, what is wrong) → what is raised."""
 SIMPLE: Final = frozenset({str, int, float, bool, bytes, type(None), type(Skip)})
 _ANYTHING: Final = TypeAdapter[Any](Any)
@@ -29,26 +29,26 @@ class _NotPlain(Exception):
     """A value that holds an object of a plugin's own."""
 
 
-def adapt(adapters: Mapping[str, TypeAdapter[Any]], inputs: dict[str, Any], misfit: Misfit) -> None:
+def adapt(adapters: Mapping[str, TypeAdapter[Any]], inputs: dict[str, Any], mismatch: Mismatch) -> None:
     """Put what the annotations want into `inputs`; None stays None.
 
     Raises:
-        Exception: `misfit` of the first value that does not fit; of a stream, where it is read.
+        Exception: `mismatch` of the first value that does not fit; of a stream, where it is read.
     """
     for key in adapters.keys() & inputs.keys():
-        inputs[key] = adapted(adapters, key, inputs[key], misfit)
+        inputs[key] = adapted(adapters, key, inputs[key], mismatch)
 
 
-def adapted(adapters: Mapping[str, TypeAdapter[Any]], key: str, value: Any, misfit: Misfit) -> Any:
+def adapted(adapters: Mapping[str, TypeAdapter[Any]], key: str, value: Any, mismatch: Mismatch) -> Any:
     """One value of `adapt`, which also says what it raises."""
     adapter = adapters.get(key)
     if adapter is None or value is None:
         return value
     if isinstance(value, AsyncIterator):
-        return _Adapted(value, adapter, key, misfit)
+        return _Adapted(value, adapter, key, mismatch)
     if isinstance(value, list) and value and all(isinstance(part, AsyncIterator) for part in value):
-        return [_Adapted(part, adapter, key, misfit) for part in value]
-    return _made(adapter, key, value, misfit)
+        return [_Adapted(part, adapter, key, mismatch) for part in value]
+    return _made(adapter, key, value, mismatch)
 
 
 def made(adapter: TypeAdapter[Any], value: Any) -> Any:
@@ -86,21 +86,21 @@ def why_not(error: ValidationError) -> str:
     return f"{place}: {said}" if place else said
 
 
-def _made(adapter: TypeAdapter[Any], key: str, value: Any, misfit: Misfit) -> Any:
+def _made(adapter: TypeAdapter[Any], key: str, value: Any, mismatch: Mismatch) -> Any:
     try:
         return made(adapter, value)
     except ValidationError as error:
-        raise misfit(key, why_not(error)) from None
+        raise mismatch(key, why_not(error)) from None
 
 
 class _Adapted(AsyncIterator[Any]):
     """A stream whose chunks are made into what its annotation says."""
 
-    def __init__(self, stream: AsyncIterator[Any], adapter: TypeAdapter[Any], key: str, misfit: Misfit) -> None:
-        self._stream, self._adapter, self._key, self._misfit = stream, adapter, key, misfit
+    def __init__(self, stream: AsyncIterator[Any], adapter: TypeAdapter[Any], key: str, mismatch: Mismatch) -> None:
+        self._stream, self._adapter, self._key, self._mismatch = stream, adapter, key, mismatch
 
     async def __anext__(self) -> Any:
-        return _made(self._adapter, self._key, await anext(self._stream), self._misfit)
+        return _made(self._adapter, self._key, await anext(self._stream), self._mismatch)
 
     async def aclose(self) -> None:
         """Read no further."""

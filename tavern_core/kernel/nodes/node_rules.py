@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
 from tavern_core.errors import TavernError
-from tavern_core.graph.slot_compatibility import value_misfit
+from tavern_core.graph.slot_compatibility import value_mismatch
 from tavern_core.model.capability import is_capability
 from tavern_core.model.naming_rules import is_local_name, split_id
 from tavern_core.model.node import ABSENT, JSON_TYPES, NodeMode, NodeSpec, PassThrough, Slot
@@ -29,7 +29,7 @@ _SLOT_FLAGS: Final = ("multi", "is_stream", "lazy", "allow_dynamic_type", "hide_
 _COUNTS: Final = ("version", "timeout_ms", "limit", "width")
 
 
-def definition_misfit(spec: NodeSpec, takes: Collection[str] | None = None) -> str:
+def definition_mismatch(spec: NodeSpec, takes: Collection[str] | None = None) -> str:
     """What is wrong with a node definition, in one sentence; empty if it is valid.
 
     Args:
@@ -125,7 +125,7 @@ def _wrong_slot(key: Any, slot: Any) -> Iterator[str]:
     is_plain = isinstance(default, str | int | float | list | dict) and not (
         isinstance(default, float) and not math.isfinite(default)
     )
-    if default is not ABSENT and is_plain and not slot.is_stream and (why := value_misfit(slot, default)):
+    if default is not ABSENT and is_plain and not slot.is_stream and (why := value_mismatch(slot, default)):
         yield f" {why}: its default does not fit"
 
 

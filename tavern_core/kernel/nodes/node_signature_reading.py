@@ -21,7 +21,7 @@ from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.nodes.annotation_coercion import made, why_not
 from tavern_core.kernel.nodes.annotation_coercion import plain as plain_of
 from tavern_core.kernel.nodes.node_callable import Form, NodeCode, code_hash
-from tavern_core.kernel.nodes.node_rules import definition_misfit
+from tavern_core.kernel.nodes.node_rules import definition_mismatch
 from tavern_core.model.naming_rules import RESERVED_NAMESPACES, is_local_name
 from tavern_core.model.node import COMBO, JSON_TYPES, NodeSpec, Slot
 from tavern_core.schema.annotations import NoSchema, description_in, only_describes, simple, standing_alone
@@ -112,7 +112,7 @@ def _owned(spec: NodeSpec, owner: NodeOwner) -> NodeSpec:
 
 def _judged(spec: NodeSpec, takes: Collection[str] | None) -> NodeSpec:
     """`spec`, unless something is wrong with it. Raises as `describe_nodes`."""
-    if why := definition_misfit(spec, takes):
+    if why := definition_mismatch(spec, takes):
         where = f" at {spec.source}" if spec.source else ""
         raise ActivationFailed(
             f"{spec.plugin}: {spec.type}{where} cannot be a node: {why}", hint="correct its definition"

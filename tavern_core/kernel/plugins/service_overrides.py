@@ -51,11 +51,13 @@ def differences(replaced: Service, override: Service) -> list[str]:
         if inspect.iscoroutinefunction(function_of(wanted)) != inspect.iscoroutinefunction(function_of(given)):
             kinds = ("async def", "def") if inspect.iscoroutinefunction(function_of(wanted)) else ("def", "async def")
             found.append(f"{name} must be `{kinds[0]}`, it is `{kinds[1]}`")
-        found += (f"{name}{_shown(given)}: {why}; wanted is {name}{_shown(wanted)}" for why in _misfits(wanted, given))
+        found += (
+            f"{name}{_shown(given)}: {why}; wanted is {name}{_shown(wanted)}" for why in _mismatches(wanted, given)
+        )
     return found
 
 
-def _misfits(wanted: object, given: object) -> Iterator[str]:
+def _mismatches(wanted: object, given: object) -> Iterator[str]:
     """How calls that `wanted` takes would fail with `given`."""
     want, have = _parameters(wanted), _parameters(given)
     if want is None or have is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any, Protocol
 
-from tavern_core.contract.nodes import MisfitInput, NothingCame
+from tavern_core.contract.nodes import MismatchedInput, NothingCame
 from tavern_core.kernel.views.clean_errors import fresh
 from tavern_core.kernel.views.sealed_awaitable import Awaited, awaited
 from tavern_core.kernel.views.sealed_functions import hidden
@@ -58,7 +58,7 @@ async def _next(reader: Reader) -> tuple[Any, bool, BaseException | None]:
         return None, True, None
     except Exception as error:  # noqa: BLE001 - raised again in the node
         if isinstance(
-            error, MisfitInput | NothingCame
+            error, MismatchedInput | NothingCame
         ):  # the engine wants to see it again when it comes out of the node
             error.__traceback__ = error.__context__ = error.__cause__ = None
             return None, False, error

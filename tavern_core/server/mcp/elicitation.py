@@ -31,7 +31,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from tavern_core.contract.tool_context import LogLevel
 from tavern_core.errors import ConnectionLost, InputInvalid
-from tavern_core.kernel.calls.elicitation import misfit, unanswered
+from tavern_core.kernel.calls.elicitation import mismatch, unanswered
 from tavern_core.kernel.calls.tool_context_control import Progress
 from tavern_core.model.question import Question, QuestionKind
 
@@ -73,7 +73,7 @@ def answer_in(question: Question, response: Any) -> tuple[bool, Any]:
         answer = answer_of(question.schema, data.get("content") or {}) if data["action"] == "accept" else None
     elif question.kind == "roots":
         answer = data.get("roots")
-    return not misfit(question, answer), answer
+    return not mismatch(question, answer), answer
 
 
 def lacking(kinds: Mapping[str, Question], capabilities: ClientCapabilities | None) -> dict[str, dict[str, Any]]:
@@ -205,7 +205,7 @@ class Live(_Talk):
             raise ConnectionLost(f"the client did not answer: {error}", outcome="none") from error
         is_answer, answer = answer_in(question, response)
         if not is_answer:
-            raise InputInvalid(f"the client's answer does not fit: {misfit(question, answer)}", fixFor="caller")
+            raise InputInvalid(f"the client's answer does not fit: {mismatch(question, answer)}", fixFor="caller")
         return answer
 
 
