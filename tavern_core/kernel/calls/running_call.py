@@ -51,7 +51,7 @@ class CallLimits:
 class RunningCall:
     """The state of one call. Each step reads what earlier steps stored, and adds its own."""
 
-    # Slots for what every call has. What few have is an attribute of the class until it is set: `begin` is on every path.
+    # Slots for what every call has. What only some calls have is an attribute of the class until it is set: `begin` runs for every call.
     __slots__ = (
         "__dict__", "arguments", "call", "clock", "context", "deadline", "depth", "door", "given", "handed", "key",
         "number", "outer", "plan", "purpose", "stage", "started", "task", "token", "values", "written",

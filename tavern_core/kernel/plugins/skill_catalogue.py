@@ -127,7 +127,7 @@ class Skills:
         state: SkillState = "ready" if record.usable else "off"
         reason = record.standing.explanation if state == "off" else ""
         if winner is not None and winner.plugin != record.name:
-            state, reason = "shadowed", f"{winner.plugin} brings a skill of this name, which goes before"
+            state, reason = "shadowed", f"{winner.plugin} has a skill of the same name, which takes precedence"
         path = str(spec.implementation.get("path", ""))
         folder = record.candidate.folder
         findings = tuple(f for f in record.tool_findings if f.where is not None and f.where.file.startswith(f"{path}/"))

@@ -157,7 +157,7 @@ class Changes:
 
     def _look(self) -> tuple[Any, Any, Any]:
         tavern = self._tavern
-        with suppress(TavernError):  # a plugin that cannot be activated brings nothing
+        with suppress(TavernError):  # a plugin that cannot be activated contributes nothing
             tools = tavern.tools.snapshot()
             skills = [spec for spec in tools if spec.kind == "skill"]  # each is a prompt and a resource as well
             return tools, (tavern.contributions("prompts"), skills), (tavern.contributions("resources"), skills)
