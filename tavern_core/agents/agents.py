@@ -20,8 +20,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Final
 
-from tavern_core.agents.call_contexts import HOST, agent_context, asking_context, caller_of, owner_of
-from tavern_core.agents.given_answers import HumanAnswers
+from tavern_core.agents.call_contexts import HOST, HumanAnswers, agent_context, asking_context, caller_of, owner_of
 from tavern_core.agents.handle import AgentHandle, RunEvents
 from tavern_core.agents.host_parts import Parts
 from tavern_core.agents.initial_prompt import build_prompt, native_tools, warnings_of

@@ -1,16 +1,23 @@
-"""The contexts of a run: of its caller, of the calls that the agent makes, and of the requests to its model."""
+"""The contexts of a run: of its caller, of the calls that the agent makes, and of the requests to its model.
+
+To these belong the answers that people have given to the questions of tools, for calls that are made again.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
+from tavern_core.contract.tool_context import LogLevel
 from tavern_core.errors import UsageError
 from tavern_core.kernel.access.profiles import Profile
+from tavern_core.kernel.calls.elicitation import Conversation, mismatch, unanswered
 from tavern_core.kernel.calls.running_call import current
 from tavern_core.model.agent_profile import AgentBudget
 from tavern_core.model.call import HOST_PRINCIPAL, Budget, CallContext, Ledger, owner_name
 from tavern_core.model.capability import is_dangerous
+from tavern_core.model.question import Question, QuestionKind
 from tavern_core.model.untrusted_content_rules import AfterUntrusted, stricter
 
 HOST: Final = CallContext(principal=HOST_PRINCIPAL)
@@ -75,3 +82,37 @@ def caller_of(context: CallContext | None) -> CallContext | None:
 def owner_of(caller: CallContext | None) -> str:
     """To whom a run belongs."""
     return f"{HOST_PRINCIPAL}\x1f" if caller is None else owner_name(caller.principal, caller.user_id)
+
+
+class HumanAnswers:
+    """The conversation of a run: what was answered is known, everything else makes the run wait.
+
+    Args:
+        given: question → answer.
+        outer: the conversation of the caller, for what is not answered yet; None: the run waits.
+    """
+
+    def __init__(self, given: Mapping[str, Any], outer: Conversation | None) -> None:
+        self._given = given
+        self._outer = outer
+
+    def can_ask(self, kind: QuestionKind) -> bool:
+        return kind == "form" or (self._outer is not None and self._outer.can_ask(kind))
+
+    async def ask(self, questions: Mapping[str, Question]) -> Mapping[str, Any]:
+        """See `Conversation.ask`."""
+        known = {
+            key: self._given[key]
+            for key, asked in questions.items()
+            if key in self._given and not mismatch(asked, self._given[key])
+        }
+        missing = {key: asked for key, asked in questions.items() if key not in known}
+        if not missing:
+            return known
+        if self._outer is not None:
+            return {**known, **await self._outer.ask(missing)}
+        raise unanswered(missing)
+
+    def log(self, level: LogLevel, message: str) -> None:
+        if self._outer is not None:
+            self._outer.log(level, message)

@@ -5,6 +5,7 @@ Only the edited part changes; unknown keys stay. An edit that would break someth
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -12,7 +13,6 @@ from typing import Any
 from pydantic import ValidationError
 
 from tavern_core.errors import UsageError, WorkflowInvalid, sayable
-from tavern_core.graph.edit_batch import Batch, document_to_edit, positioned
 from tavern_core.graph.layout import COLUMN, layout
 from tavern_core.graph.problems import FlowProblem
 from tavern_core.model.naming_rules import split_id
@@ -42,7 +42,7 @@ class WorkflowEditor:
         self._check = check
         self._read = read or _plain_read
         self._known = _errors(check(workflow)) if check is not None else set()
-        self._batch: Batch | None = None
+        self._batch: _Batch | None = None
 
     @contextmanager
     def batch(self) -> Iterator[None]:
@@ -56,12 +56,12 @@ class WorkflowEditor:
         if self._batch is not None:
             yield  # part of the outer one
             return
-        known, self._batch = self._known, Batch(self.workflow)
+        known, self._batch = self._known, _Batch(self.workflow)
         try:
             yield
             batch = self._batch
             self._take(batch.data, "make these edits", batch.lacking, batch.given)
-            self.workflow = positioned(self.workflow, self._read)
+            self.workflow = _positioned(self.workflow, self._read)
         except BaseException:
             self._known = known
             raise
@@ -265,7 +265,7 @@ class WorkflowEditor:
         if self._batch is not None:
             self._batch.edit(change, lacking, given, is_renaming=known is not None)
             return
-        data = document_to_edit(self.workflow)
+        data = _document_to_edit(self.workflow)
         change(data)
         try:
             self._take(data, what, lacking, given)
@@ -342,3 +342,71 @@ def _free(wanted: str, taken: Collection[str]) -> str:
     if wanted not in taken:
         return wanted
     return next(name for at in range(2, len(taken) + 3) if (name := f"{wanted}-{at}") not in taken)
+
+
+class _Batch:
+    """Several edits at once, on one copy of the document."""
+
+    def __init__(self, workflow: Workflow) -> None:
+        self.data = _document_to_edit(workflow)
+        self.lacking: set[str] = set()
+        self.given: set[tuple[str, str]] = set()
+        self.nodes: dict[str, None] = {}
+        self.edges: dict[str, tuple[str, str]] = {}
+        self._index(0, 0)
+
+    def edit(
+        self,
+        change: Callable[[dict[str, Any]], None],
+        lacking: Collection[str],
+        given: Collection[tuple[str, str]],
+        *,
+        is_renaming: bool,
+    ) -> None:
+        """Apply one edit.
+
+        Args:
+            change: edits the document.
+            lacking: nodes that may lack inputs.
+            given: (node, input) pairs that get values.
+            is_renaming: whether a node has another id afterwards.
+        """
+        nodes, edges = len(self.data["nodes"]), len(self.data["edges"])
+        change(self.data)
+        self.lacking.update(lacking)
+        self.given.update(given)
+        if is_renaming or len(self.data["nodes"]) < nodes or len(self.data["edges"]) < edges:
+            nodes = edges = 0
+            self.nodes.clear()
+            self.edges.clear()
+        self._index(nodes, edges)
+
+    def rename(self, node: str, new: str) -> None:
+        """Remember what a node may lack and was given, under its new id."""
+        if node in self.lacking:
+            self.lacking.add(new)
+        self.given.update([(new, key) for name, key in self.given if name == node])
+
+    def _index(self, nodes: int, edges: int) -> None:
+        """Read the ids from these places on."""
+        self.nodes.update(dict.fromkeys(node["id"] for node in self.data["nodes"][nodes:]))
+        self.edges.update({edge["id"]: (edge["source"], edge["target"]) for edge in self.data["edges"][edges:]})
+
+
+def _document_to_edit(workflow: Workflow) -> dict[str, Any]:
+    """A copy of the document, for edits."""
+    data = copy.deepcopy(dict(workflow.raw))
+    for section in ("nodes", "edges"):
+        data[section] = data.get(section) or []
+    return data
+
+
+def _positioned(workflow: Workflow, read: Read) -> Workflow:
+    """The workflow with a position for each node; the same object if all have one."""
+    if all(node.position for node in workflow.nodes):
+        return workflow
+    places = layout(workflow)
+    nodes = [
+        {**node, "position": {"x": places[node["id"]][0], "y": places[node["id"]][1]}} for node in workflow.raw["nodes"]
+    ]
+    return read({**workflow.raw, "nodes": nodes}, workflow.id)

@@ -32,11 +32,11 @@ def what_would_allow(plugin: str, asked: Collection[str], rights: Rights, wanted
     ways = []
     if narrow := [name for name in wanted if allows(rights, name) and rights.scope(name) is not None]:
         ways.append(
-            f"a wider scope of {_listed(narrow)} in plugin.yaml, then `tavern plugins grant {plugin} {' '.join(narrow)}`"
+            f"a wider scope of {', '.join(narrow)} in plugin.yaml, then `tavern plugins grant {plugin} {' '.join(narrow)}`"
         )
     lacking = [name for name in wanted if not _is_open(rights, name)]
     if held := [name for name in lacking if covers(rights.plugin, name)]:
-        ways.append(f"let this call have {_listed(held)}: caller, profile and host must all allow it")
+        ways.append(f"let this call have {', '.join(held)}: caller, profile and host must all allow it")
     lacking = [name for name in lacking if name not in held]
     if undecided := [name for name in lacking if name in asked]:
         ways.append(f"`tavern plugins grant {plugin} {' '.join(undecided)}`")
@@ -52,7 +52,7 @@ def what_would_allow(plugin: str, asked: Collection[str], rights: Rights, wanted
         for name in OPENING
         if allows(rights, name)
     ]
-    return f"it ran in its box, with {_listed(had) or 'nothing'} granted; if that refused it: {'; or '.join(ways)}"
+    return f"it ran in its box, with {', '.join(had) or 'nothing'} granted; if that refused it: {'; or '.join(ways)}"
 
 
 def _choice(names: Sequence[str]) -> str:
@@ -62,7 +62,3 @@ def _choice(names: Sequence[str]) -> str:
 
 def _is_open(rights: Rights, name: str) -> bool:
     return any(allows(rights, one) for one in next((same for same in _SAME if name in same), (name,)))
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names)

@@ -17,7 +17,7 @@ from tavern_core.errors import CallError, Outcome, OutputInvalid, UsageError, ca
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model import depths
 from tavern_core.model.message_translation import Said
-from tavern_core.model.safe_printing import printed
+from tavern_core.model.safe_printing import printed, shortened
 
 Status = Literal["ok", "error", "input_required", "job"]
 _MOST_DETAILS: Final = 1_000_000
@@ -103,7 +103,7 @@ class ToolError:
     def __post_init__(self) -> None:
         for name in ("kind", "message", "fix"):
             if isinstance(text := getattr(self, name), str) and type(text) is not Said:
-                object.__setattr__(self, name, _cut(str.__str__(text), _LONGEST_MESSAGE))
+                object.__setattr__(self, name, shortened(str.__str__(text), _LONGEST_MESSAGE))
         object.__setattr__(self, "details", _plain(self.details, depths.WRAPPED, [_MOST_DETAILS]))
         if type(self.retryable) is not bool:
             object.__setattr__(self, "retryable", False)
@@ -144,7 +144,7 @@ def _plain(value: Any, depth: int, room: list[int]) -> Any:
         return value
     try:
         if isinstance(value, str):
-            text = _cut(str.__str__(value), room[0] + 1)
+            text = shortened(str.__str__(value), room[0] + 1)
             room[0] -= len(text)
             return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
         if isinstance(value, int):
@@ -176,10 +176,6 @@ def _key(name: Any, room: list[int]) -> str:
     text = str(_plain(name if isinstance(name, str) else printed(name), 0, [_LONGEST_NAME]))
     room[0] -= len(text)
     return text
-
-
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 CallTrace = tuple[str, "str | int", float, float, str]

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from tavern_core.model.message_translation import say
 from tavern_core.schema.json_reader import NotJson, read_json
+from tavern_core.schema.problem import split_pointer
 from tavern_core.schema.text_coercion import TextReader
 from tavern_core.tam.bound_call_plan import Reference, TamCall, read_reference
 from tavern_core.tam.callable_tool_lookup import Catalogue
@@ -232,7 +233,7 @@ class BlockBinding(FieldPlacing):
             return
         for found in self._validate(step.tool.id, arguments):
             pointer, message = found if isinstance(found, tuple) else ("", found)
-            name = pointer.lstrip("/").split("/")[0].replace("~1", "/").replace("~0", "~")
+            name = next(iter(split_pointer(pointer)), "")
             given = step.own.get(name) or step.shared.get(name)
             reader = step.tool.parameters.reader(name) if given else None
             self._report(

@@ -13,6 +13,7 @@ from tavern_core.contract.hookspecs import hookimpl
 from tavern_core.contract.nodes import Out, Port, node
 from tavern_core.errors import ToolFailed
 from tavern_core.model import depths
+from tavern_core.schema.problem import split_pointer
 
 _WIDEST_INDENT: Final = 16
 _LONGEST_NUMBER: Final = 4_300
@@ -137,11 +138,7 @@ def set_(target: Any, path: str, value: Any = None) -> Out(value=Any):  # type: 
 
 
 def _parts(path: str) -> list[str]:
-    if not path:
-        return []
-    if path.startswith("/"):
-        return [part.replace("~1", "/").replace("~0", "~") for part in path[1:].split("/")]
-    return path.split(".")
+    return split_pointer(path) if not path or path.startswith("/") else path.split(".")
 
 
 def _index(part: str, length: int) -> int | None:

@@ -21,6 +21,7 @@ from tavern_core.kernel.access.tool_selectors import ToolList, ToolNames
 from tavern_core.kernel.files.json_state import JsonStateFile
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.tool import ToolSpec
+from tavern_core.schema.problem import exact_pointer
 
 FILE: Final = "tool-pins.json"
 _NOT_DEFINITION: Final = ("source", "version")
@@ -190,8 +191,7 @@ def differences(before: Any, after: Any) -> list[Difference]:
 def _differences(before: Any, after: Any, path: str) -> Iterator[Difference]:
     if isinstance(before, dict) and isinstance(after, dict):
         for key in sorted({*before, *after}):
-            place = f"{path}/{key.replace('~', '~0').replace('/', '~1')}"
-            yield from _differences(before.get(key), after.get(key), place)
+            yield from _differences(before.get(key), after.get(key), path + exact_pointer([key]))
     elif before != after:
         yield Difference(path, before, after)
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 from tavern_core.model import depths
 from tavern_core.model.message_translation import Language, Row, words_in
 from tavern_core.model.safe_printing import seen, shortened
+from tavern_core.schema.problem import split_pointer
 
 _MOST_LINES: Final = 100
 _MOST_CHOICES: Final = 50
@@ -102,8 +103,7 @@ class _Writer:
             if not isinstance(reference, str) or not reference.startswith("#"):
                 return part
             target: Any = self._root
-            for step in filter(None, reference[1:].split("/")):
-                key = step.replace("~1", "/").replace("~0", "~")
+            for key in filter(None, split_pointer(reference[1:])):
                 target = target.get(key) if isinstance(target, Mapping) else None
             beside = {key: value for key, value in part.items() if key != "$ref"}
             part = {**target, **beside} if isinstance(target, Mapping) else {**beside, "$ref": None}
