@@ -145,6 +145,10 @@ class MismatchedInput(Exception):
         self.slot, self.why, self.hint = slot, why, hint
 
 
+MisfitInput = MismatchedInput
+"""Deprecated: the name that `MismatchedInput` had before."""
+
+
 class NothingCame(Exception):
     """A node requested a lazy input whose source was skipped or failed."""
 

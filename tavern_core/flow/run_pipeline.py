@@ -24,8 +24,7 @@ from tavern_core.flow.engine.run_event_log import EventLog
 from tavern_core.flow.engine.sqlite_run_store import KeptRun, RunStore
 from tavern_core.flow.engine.subworkflows import given as interface_values
 from tavern_core.flow.engine.subworkflows import input_mismatch
-from tavern_core.flow.hook_chains import FlowCalls
-from tavern_core.flow.node_hooks import NodeHooks
+from tavern_core.flow.hook_chains import FlowCalls, NodeHooks
 from tavern_core.flow.node_permissions import NodeRights
 from tavern_core.flow.recent_runs import Remembered
 from tavern_core.flow.resuming import TakenUp, document_of_run, stored_options, taken_up
