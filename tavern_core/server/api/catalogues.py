@@ -26,16 +26,16 @@ async def nodes(exchange: Exchange) -> Response:
     if plugin:
         found = [spec for spec in found if spec.plugin == plugin]
     if words or plugin:
-        return made(_json_list(_node(spec) for spec in found)).response(exchange.connection.headers)
+        return made(_json_list(_shown(spec) for spec in found)).response(exchange.connection.headers)
     kept = exchange.parts.kept
-    answer = kept.get("nodes", found) or kept.put("nodes", found, _json_list(_node(spec) for spec in found))
+    answer = kept.get("nodes", found) or kept.put("nodes", found, _json_list(_shown(spec) for spec in found))
     return answer.response(exchange.connection.headers)
 
 
 async def node(exchange: Exchange) -> Response:
     """One node type."""
     spec = await asyncio.to_thread(exchange.tavern.nodes.get_node, exchange.path["type"])
-    return made(to_json(_node(spec))).response(exchange.connection.headers)
+    return made(to_json(_shown(spec))).response(exchange.connection.headers)
 
 
 async def tools(exchange: Exchange) -> Response:
@@ -56,7 +56,7 @@ async def tool(exchange: Exchange) -> Response:
     """One of them, also in the format of a model API."""
     spec = await asyncio.to_thread(_seen_tool, exchange, exchange.path["id"])
     dialect = exchange.query.get("dialect")
-    shown = _tool(spec) if dialect is None else export_for_model(spec, dialect)
+    shown = _shown(spec) if dialect is None else export_for_model(spec, dialect)
     return made(to_json(shown)).response(exchange.connection.headers)
 
 
@@ -70,7 +70,7 @@ def _written_tools(exchange: Exchange, words: str, usable: bool) -> bytes:
     lacking = tavern.tools.lacking(found, context=context)
     if usable:
         found = tuple(spec for spec in found if spec.id not in lacking or not lacking[spec.id].is_certain)
-    return _json_list({**_tool(spec), **_lacks(spec, lacking)} for spec in found)
+    return _json_list({**_shown(spec), **_lacks(spec, lacking)} for spec in found)
 
 
 def _lacks(spec: ToolSpec, lacking: Mapping[str, Any]) -> dict[str, Any]:
@@ -88,11 +88,7 @@ def _seen_tool(exchange: Exchange, name: str) -> ToolSpec:
     raise ToolNotFound(f"there is no tool {name!r:.200}", hint=did_you_mean(name, [spec.id for spec in found]))
 
 
-def _node(spec: NodeSpec) -> dict[str, Any]:
-    return {name: value for name, value in spec.to_json().items() if name != "source"}
-
-
-def _tool(spec: ToolSpec) -> dict[str, Any]:
+def _shown(spec: NodeSpec | ToolSpec) -> dict[str, Any]:
     return {name: value for name, value in spec.to_json().items() if name != "source"}
 
 
