@@ -72,9 +72,7 @@ class ToolCalls:
         self.made: list[Made] = []
         """The calls of this step, in the order of their numbers."""
         config = parts.base.config
-        self._transcript = Transcript(
-            parts.tools, _Finder(parts), config.tam, self._invoke, self._foresee, self._refused, language,
-        )  # fmt: skip
+        self._transcript = Transcript(parts.tools, _Finder(parts), config.tam, self, language)
 
     def begin(self, step: int) -> None:
         """The next calls belong to this step."""
@@ -110,7 +108,7 @@ class ToolCalls:
             if not reads or len(group) == _AT_ONCE:
                 results += await _all(group)
                 group = []
-            made = self._invoke(tool, arguments, self._context, None)
+            made = self.invoke(tool, arguments, self._context, None)
             if reads:
                 group.append(made)
             else:
@@ -149,7 +147,7 @@ class ToolCalls:
         except TavernError:
             return False  # the call itself reports it
 
-    def _invoke(
+    def invoke(
         self, tool: str, arguments: Mapping[str, Any], context: CallContext | None, key: str | None
     ) -> Coroutine[Any, Any, ToolResult]:
         """One call, numbered now: calls that run at the same time keep their order in the record."""
@@ -212,8 +210,8 @@ class ToolCalls:
         store, read = self._parts.artifacts, tuple(self._context.ledger.content_read.sources)
         return store.put(text, "text/plain", name=name, context=self._context, untrusted=read).uri
 
-    async def _foresee(
-        self, written: str, arguments: Mapping[str, Any], context: CallContext | None, earlier: int
+    async def foresee(
+        self, tool: str, arguments: Mapping[str, Any], context: CallContext | None, earlier: int
     ) -> CallError | None:
         """What is known of a step of a chain, recorded: a replay must not ask the host of today."""
         at = self._step, self._foreseen
@@ -224,16 +222,17 @@ class ToolCalls:
         if self._playback.is_final:
             raise PlaybackEnds
         pipeline = self._parts.pipeline
-        if written == READ_RESULT:
+        if tool == READ_RESULT:
             return None
-        error = await pipeline.foresight.foresee(self._parts.base.mode, written, arguments, context, earlier, DOOR)
-        if error is not None and (data := _waiting_for(failure(error), written)) is not None:
+        error = await pipeline.foresight.foresee(self._parts.base.mode, tool, arguments, context, earlier, DOOR)
+        if error is not None and (data := _waiting_for(failure(error), tool)) is not None:
             raise Waits(data)
         said = None if error is None else ToolError.of(error).to_json()
-        self._record("foreseen", {"step": at[0], "index": at[1], "tool": written, "error": said})
+        self._record("foreseen", {"step": at[0], "index": at[1], "tool": tool, "error": said})
         return error
 
-    def _refused(self, command: str, context: CallContext | None, result: ToolResult) -> ToolResult:
+    def refused(self, command: str, context: CallContext | None, result: ToolResult) -> ToolResult:
+        """The result of a block that was not run, recorded; not again in a replay."""
         if self._playback.is_final:
             return result
         return self._parts.pipeline.conclusion.refused(command, context, result, DOOR)

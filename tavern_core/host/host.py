@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -23,6 +22,7 @@ from tavern_core.kernel.catalogue.profile_resolution import Inventories
 from tavern_core.kernel.catalogue.tool_spec_cache import ToolSpecs
 from tavern_core.kernel.catalogue.tools import Tools
 from tavern_core.kernel.execution.portal import COPIED_HINT, copied
+from tavern_core.kernel.execution.sync_async_drivers import Mode
 from tavern_core.kernel.foundation import Foundation
 from tavern_core.kernel.hooks.event_emitter import EventEmitter
 from tavern_core.kernel.jobs.jobs import Jobs
@@ -63,6 +63,26 @@ class OutsideCall:
     dry_run: bool
     job: bool
     trace: bool
+
+
+_InvokeText = Callable[[str, Mapping[str, Any], CallContext | None, str | None], Coroutine[Any, Any, ToolResult]]
+
+
+@dataclass(frozen=True, slots=True)
+class _TextCaller:
+    """Makes the calls of a text (`text_call_runner.Caller`)."""
+
+    pipeline: Pipeline
+    mode: Mode
+    invoke: _InvokeText
+
+    async def foresee(
+        self, tool: str, arguments: Mapping[str, Any], context: CallContext | None, earlier: int
+    ) -> CallError | None:
+        return await self.pipeline.foresight.foresee(self.mode, tool, arguments, context, earlier)
+
+    def refused(self, command: str, context: CallContext | None, result: ToolResult) -> ToolResult:
+        return self.pipeline.conclusion.refused(command, context, result, "tam")
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,13 +242,14 @@ class Host:
         given = planned.arguments if arguments is None else arguments
         return await pipeline.run(mode, planned.tool, given, context, purpose, key, door, Phase(token=token))
 
-    async def run_text(self, text: str, context: CallContext | None, invoke: Any) -> TextOutcome:
-        """Run the blocks in a text; see `Tavern.run_text`."""
+    async def run_text(self, text: str, context: CallContext | None, invoke: _InvokeText) -> TextOutcome:
+        """Run the blocks in a text; see `Tavern.run_text`.
+
+        Args:
+            invoke: makes one call, as long as the host is open.
+        """
         from tavern_core.kernel.calls.text_call_runner import Transcript
 
         config = self.base.config
-        refused = functools.partial(self.pipeline.conclusion.refused, door="tam")
-        foresee = functools.partial(self.pipeline.foresight.foresee, self.base.mode)
-        return await Transcript(self.tools, self.compiler, config.tam, invoke, foresee, refused, config.language).run(
-            text, context
-        )
+        caller = _TextCaller(self.pipeline, self.base.mode, invoke)
+        return await Transcript(self.tools, self.compiler, config.tam, caller, config.language).run(text, context)

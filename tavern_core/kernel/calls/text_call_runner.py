@@ -30,7 +30,6 @@ from tavern_core.model.result import ToolError, ToolResult, failure
 from tavern_core.model.text_calls_outcome import Step, TextOutcome
 from tavern_core.model.tool import ToolSpec
 
-Invoke = Callable[[str, Mapping[str, Any], "CallContext | None", "str | None"], Awaitable[ToolResult]]
 Aside = Callable[..., Awaitable[Any]]
 """Runs a function on this thread or on another."""
 MOST_RETRIES = 10
@@ -52,6 +51,24 @@ class Finder(Protocol):
     async def language(self, context: CallContext | None) -> Language | None: ...
 
     async def prepare(self, context: CallContext | None) -> None: ...
+
+
+class Caller(Protocol):
+    """Makes the calls of a text."""
+
+    def invoke(
+        self, tool: str, arguments: Mapping[str, Any], context: CallContext | None, key: str | None
+    ) -> Awaitable[ToolResult]:
+        """Make one call through the pipeline; `key` is its idempotency key."""
+        ...
+
+    async def foresee(
+        self, tool: str, arguments: Mapping[str, Any], context: CallContext | None, earlier: int
+    ) -> CallError | None:
+        """Why a planned call, after `earlier` others, would be refused, if known (`Foresight.foresee`)."""
+
+    def refused(self, command: str, context: CallContext | None, result: ToolResult) -> ToolResult:
+        """The result of a block that was not run, recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,30 +101,20 @@ class _TooLarge(Exception):
 
 
 class Transcript:
-    """Runs texts.
-
-    Args:
-        invoke: the one pipeline: ``(tool, arguments, context, idempotency key)``.
-        foresee: why a planned call would be refused, if known (`Foresight.foresee`).
-        refused: records a block that was not run: ``(command, context, result)``.
-    """
+    """Runs texts."""
 
     def __init__(
         self,
         tools: Tools,
         compiler: Finder,
         config: TamConfig,
-        invoke: Invoke,
-        foresee: Callable[[str, Mapping[str, Any], CallContext | None, int], Awaitable[CallError | None]],
-        refused: Callable[[str, CallContext | None, ToolResult], ToolResult],
+        caller: Caller,
         language: Language | None = None,
     ) -> None:
         self._tools = tools
         self._compiler = compiler
         self._config = config
-        self._invoke = invoke
-        self._foresee = foresee
-        self._refused = refused
+        self._caller = caller
         self._language = language
 
     async def run(
@@ -137,7 +144,7 @@ class Transcript:
             for block, done in groupby(steps, key=lambda step: step.call.block)
         }
         for block, result, command in self._damaged(document, plan.problems):
-            results[block] = [self._refused(command, context, result)]
+            results[block] = [self._caller.refused(command, context, result)]
 
         def named(tool: str) -> str | None:
             return tool if self._tools.why(tool, context=context) else None
@@ -195,7 +202,7 @@ class Transcript:
             False,
             error=ToolError(row.error_kind, problem.message, {"problems": [_problem_json(problem)]}, fix=problem.hint),
         )
-        results = (self._refused("", context, result),)
+        results = (self._caller.refused("", context, result),)
         return TextOutcome(results, (), (problem,), large.prose, render_feedback((), (problem,), language=language))
 
     async def _look_up(self, document: tam.Document, context: CallContext | None, aside: Aside) -> dict[str, _Found]:
@@ -264,12 +271,12 @@ class Transcript:
         """Run one block; a chain stops at its first failure unless that step says otherwise."""
         if len(calls) > 1:
             refusals = [
-                await self._foresee(found[call.tool].spec.id, _known(call.arguments), context, at)
+                await self._caller.foresee(found[call.tool].spec.id, _known(call.arguments), context, at)
                 for at, call in enumerate(calls)
             ]
             if any(refusals):
                 return [
-                    Step(call, None if refusal is None else self._refused(call.tool, context, failure(refusal)))
+                    Step(call, None if refusal is None else self._caller.refused(call.tool, context, failure(refusal)))
                     for call, refusal in zip(calls, refusals, strict=True)
                 ]
         steps: list[Step] = []
@@ -306,9 +313,9 @@ class Transcript:
                 arguments = tam.resolve_references(arguments, answers)
             except InputInvalid as error:
                 error.details["stage"] = "validate_input"
-                return self._refused(spec.id, context, failure(error))
+                return self._caller.refused(spec.id, context, failure(error))
         key = f"{call.request_id}:{call.index}" if call.request_id else None
-        return await self._invoke(spec.id, arguments, context, key)
+        return await self._caller.invoke(spec.id, arguments, context, key)
 
 
 def _block_of(call: tam.TamCall) -> int:
