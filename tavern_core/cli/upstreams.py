@@ -66,7 +66,7 @@ def show(session: Session, upstream: str) -> None:
 
 
 @upstreams.command()
-@click.argument("upstream", metavar="NAME", required=False, shell_complete=completion.upstreams)
+@click.argument("upstream", metavar="[NAME]", required=False, shell_complete=completion.upstreams)
 def check(session: Session, upstream: str | None) -> None:
     """Check now whether an upstream answers.
 
@@ -93,7 +93,7 @@ async def _failed(host: Tavern) -> bool:
 
 
 @upstreams.command()
-@click.argument("upstream", metavar="NAME", required=False, shell_complete=completion.upstreams)
+@click.argument("upstream", metavar="[NAME]", required=False, shell_complete=completion.upstreams)
 def refresh(session: Session, upstream: str | None) -> None:
     """Read the list of tools again and show what changed.
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -55,6 +56,8 @@ _NOT_IMPORTED: Final[Mapping[str, str]] = {
     "excludeTools": "write its names into `deny`",
     "disabledTools": "write its names into `deny`",
     "timeout": "write it into `timeoutMs`, in milliseconds",
+    "alwaysAllow": "write ids of tools that need no approval into `approval.allow`",
+    "autoApprove": "write ids of tools that need no approval into `approval.allow`",
 }
 """Key of a server of another host → what takes its place here."""
 _STRING: Final = r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\Z)'
@@ -115,7 +118,9 @@ def read_servers(file: Path) -> str:
         if len(data) > _LARGEST:
             raise ConfigInvalid(f"{file} is larger than {_LARGEST:,} bytes", hint=_SMALLER)
         return data.decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError:
+        raise ConfigInvalid(f"{file} cannot be read: it is not UTF-8", hint="save it as UTF-8") from None
+    except OSError as error:
         raise ConfigInvalid(f"{file} cannot be read: {error}", hint="name a file with `mcpServers` in JSON") from None
 
 
@@ -128,7 +133,8 @@ def _without_comments(text: str) -> str:
     return _STRING_OR_LAST_COMMA.sub(blank, _STRING_OR_COMMENT.sub(blank, text))
 
 
-def _servers_of(text: str, file: str) -> dict[str, Any]:
+def _servers_of(text: str, file: str) -> list[tuple[str, Any, str]]:
+    """Name, server, and the folder where the other host uses it; empty: everywhere. Equal ones of several folders are one."""
     document = read_json(
         _without_comments(text), file, code=ConfigInvalid.code, largest=_LARGEST, most_values=_MOST_VALUES
     )
@@ -139,11 +145,18 @@ def _servers_of(text: str, file: str) -> dict[str, Any]:
     servers = next((data[key] for key in _SERVERS if isinstance(data.get(key), dict)), None)
     if servers is None and isinstance(data.get("mcp"), dict):
         servers = data["mcp"].get("servers")
-    if not isinstance(servers, dict) or not servers:
+    found = [(name, server, "") for name, server in servers.items()] if isinstance(servers, dict) else []
+    projects = data.get("projects")  # of Claude Code
+    for folder, project in projects.items() if isinstance(projects, dict) else ():
+        own = project.get("mcpServers") if isinstance(project, dict) else None
+        for name, server in own.items() if isinstance(own, dict) else ():
+            if all((name, server) != other[:2] for other in found):
+                found.append((name, server, folder))
+    if not found:
         raise ConfigInvalid(f"{file} holds no servers", hint='expected {"mcpServers": {"name": {"command": …}}}')
-    if len(servers) > MOST_SERVERS:
-        raise ConfigInvalid(f"{file} has {len(servers):,} servers; at most {MOST_SERVERS} are imported", hint=_SMALLER)
-    return servers
+    if len(found) > MOST_SERVERS:
+        raise ConfigInvalid(f"{file} has {len(found):,} servers; at most {MOST_SERVERS} are imported", hint=_SMALLER)
+    return found
 
 
 def entries_of_json(
@@ -162,14 +175,15 @@ def entries_of_json(
     found: dict[str, NewEntry] = {}
     left_out: dict[str, str] = {}
     taken = dict(known or {})
-    for name, server in sorted(servers.items(), key=lambda item: not _is_name(item[0])):  # the others get what is free
+    for name, server, folder in sorted(servers, key=lambda item: not _is_name(item[0])):  # the others get what is free
+        there = f"{name} of {folder}" if folder else name
         try:
-            new = _checked(_entry_of(str(name), server, taken))
+            new = _checked(_entry_of(name, server, taken, folder))
         except ConfigInvalid as error:
-            left_out[str(name)] = error.message
+            left_out[there] = error.message
             continue
         if new.name in taken:
-            left_out[str(name)] = f"there is an upstream {new.name!r} already"
+            left_out[there] = f"there is an upstream {new.name!r} already"
         else:
             found[new.name] = new
             taken[new.name] = new.entry
@@ -210,7 +224,7 @@ def written_entries(file: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _entry_of(name: str, server: Any, taken: Mapping[str, Any]) -> NewEntry:
+def _entry_of(name: str, server: Any, taken: Mapping[str, Any], folder: str) -> NewEntry:
     if not isinstance(server, Mapping):
         raise ConfigInvalid("it is not an object")
     notes: list[str] = []
@@ -220,9 +234,10 @@ def _entry_of(name: str, server: Any, taken: Mapping[str, Any]) -> NewEntry:
         entry: dict[str, Any] = {"kind": "mcp", "url": url}
         if headers := dict(_values(server.get("headers"), prefix, notes)):
             entry["headers"] = headers
-    elif isinstance(command := server.get("command"), str):
-        words = [command, *_words(server.get("args"))]
-        entry = {**entry_of_words("mcp", words, own).entry}
+    elif isinstance(server.get("command"), str):
+        entry = {**entry_of_words("mcp", words := _command(server), own).entry}
+        if words[0] != server["command"]:
+            notes.append(f"it is started through {server['command']!r:.80} there, which is of Windows: its command is taken")
         if environment := dict(_values(server.get("env"), "", notes)):
             entry["environment"] = environment
     else:
@@ -231,6 +246,8 @@ def _entry_of(name: str, server: Any, taken: Mapping[str, Any]) -> NewEntry:
         notes.append("its transport is SSE there, which is out of use: it is reached over streamable HTTP here")
     notes += (f"its `{key}` is not imported: {instead}" for key, instead in _NOT_IMPORTED.items() if server.get(key))
     notes += _open_secrets(entry)
+    if folder:
+        notes.append(f"it is used only in {folder} there")
     if not _is_name(name):
         notes.append(f"it is called {name!r:.80} there, of which no name can be made here")
     if entry.get("trusted"):
@@ -253,6 +270,14 @@ def _open_secrets(entry: Mapping[str, Any]) -> Iterator[str]:
         yield "its address has a placeholder, which is not filled in here: write its value, a secret into `headers`"
 
 
+def _command(server: Mapping[str, Any]) -> list[str]:
+    """What starts a server: elsewhere than on Windows, the command that is written after ``cmd /c``."""
+    command, words = str(server.get("command", "")), _words(server.get("args"))
+    if os.name != "nt" and command.lower() in ("cmd", "cmd.exe") and words[1:] and words[0].lower() == "/c":
+        return words[1:]
+    return [command, *words]
+
+
 def _words(written: Any) -> list[str]:
     if written is None:
         return []
@@ -268,7 +293,7 @@ def _name_of_server(name: str, server: Mapping[str, Any], taken: Mapping[str, An
     if _is_name(name):
         return _name(name)
     url = _url(server)
-    words = [url] if url is not None else [str(server.get("command", "")), *_words(server.get("args"))]
+    words = [url] if url is not None else _command(server)
     made, target = _name_of(words), {"command": words} if url is None else {"url": url}
     if made not in taken or (isinstance(other := taken[made], Mapping) and target.items() <= other.items()):
         return made
@@ -342,7 +367,7 @@ def _name_of(words: Sequence[str], kind: str = "") -> str:
     """A name from what is started or reached; of an address without a name: from the kind."""
     if words and "://" in words[0]:
         host = words[0].split("/")[2].rpartition("@")[2].partition(":")[0]
-        if kind and not any(map(str.isalpha, host)):  # 127.0.0.1, [::1]
+        if kind and (host.lower() == "localhost" or host.startswith("[") or not any(map(str.isalpha, host))):
             return _name(kind)
         return _name(next((part for part in host.split(".") if part not in ("mcp", "www", "api")), host))
     chosen = [word for word in words if not word.startswith("-") and word not in INSTALLERS] or list(words[:1])

@@ -312,15 +312,18 @@ def _set(future: asyncio.Future[None]) -> None:
 
 def _found(program: str, home: Home) -> str:
     if "/" in program:
-        path = str(Path(home.folder, program))
-        found = path if os.access(path, os.X_OK) and Path(path).is_file() else None
+        found = str(Path(home.folder, program))
+        if not Path(found).is_file():
+            raise UpstreamError(f"there is no file {program!r:.200}", hint="correct its path in `command`")
+        if not os.access(found, os.X_OK):
+            raise UpstreamError(f"the file {program!r:.200} may not be executed", hint="chmod +x makes it a program")
     else:
         places = (home.environment.get("PATH") or os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent))
-        found = shutil.which(program, path=os.pathsep.join(places))
-    if found is None:
-        raise UpstreamError(
-            f"{program!r:.200} is not an installed program", hint="install it, or name it by its path in `command`"
-        )
+        if (which := shutil.which(program, path=os.pathsep.join(places))) is None:
+            raise UpstreamError(
+                f"{program!r:.200} is not an installed program", hint="install it, or name it by its path in `command`"
+            )
+        found = which
     return str(Path(found).absolute())
 
 

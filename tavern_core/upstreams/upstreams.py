@@ -173,9 +173,10 @@ class Upstreams(Mapping[str, UpstreamStatus]):
         known = {*entry.tools(), *self._quarantine.differences(entry)}
         spelt = {f"{entry.plugin}:{name}": tool for tool in known for name in (tool, local_name(tool))}
         chosen = [spelt.get(tool, tool) for tool in tools]
+        there = f"there are: {', '.join(sorted(known)[:10]) or 'none'}"
         for tool in chosen:
             if tool not in known:
-                raise UsageError(f"{name} has no tool {tool!r:.80}", hint=did_you_mean(tool, known))
+                raise UsageError(f"{name} has no tool {tool!r:.80}", hint=did_you_mean(tool, known) or there)
         self._quarantine.accept(entry, chosen or None)
         self._listings.forget_lateness(entry)
         self._lifecycle.tools_changed(entry.plugin, entry.candidate())

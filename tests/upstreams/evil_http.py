@@ -72,6 +72,10 @@ def result(number: Any, value: Any) -> bytes:
     return json.dumps({"jsonrpc": "2.0", "id": number, "result": value}).encode()
 
 
+def failure(number: Any, code: int, message: str) -> bytes:
+    return json.dumps({"jsonrpc": "2.0", "id": number, "error": {"code": code, "message": message}}).encode()
+
+
 def _redirect(self: Handler, number: Any) -> None:
     self.reply(307, b"", location="http://127.0.0.2:9/mcp")
 
@@ -116,6 +120,13 @@ def _cut_events(self: Handler, number: Any) -> None:
     self.begin(200, EVENTS, transfer_encoding="chunked")
     self.chunk(b": hello\n\n")
     self.chunk(b"")
+
+
+def _marked_events(self: Handler, number: Any) -> None:
+    """It begins with a byte order mark, in two pieces."""
+    self.begin(200, EVENTS, transfer_encoding="chunked")
+    for piece in (b"\xef\xbb", b"\xbfdata: " + result(number, WELL) + b"\n\n", b""):
+        self.chunk(piece)
 
 
 def _silent(self: Handler, number: Any) -> None:
@@ -176,6 +187,9 @@ EVIL: Final[dict[str, Answer]] = {
     "429": _status(429, retry_after="7"),
     "500": _status(500),
     "accepted": lambda self, number: self.reply(202, b""),
+    "any-error": lambda self, number: self.reply(200, failure(number, -32000, "out of order")),
+    "marked": lambda self, number: self.reply(200, b"\xef\xbb\xbf" + result(number, WELL)),
+    "marked-events": _marked_events,
     "empty": lambda self, number: self.reply(200, b""),
     "other-number": lambda self, number: self.reply(200, result(-7, WELL)),
 }

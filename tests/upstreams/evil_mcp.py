@@ -159,6 +159,12 @@ def answer(number: Any) -> None:
             say({"id": number, "result": {"content": "words"}})
         case "no-result":
             say({"id": number, "result": ["words"]})
+        case "neither":
+            say({"id": number})
+        case "number-last":
+            say({"result": ["words"], "id": number})
+        case "any-error":
+            say({"id": number, "error": {"code": -32000, "message": "out of order"}})
         case "no-base64":
             say({"id": number, "result": {"content": [{"type": "image", "data": "ä", "mimeType": 5}]}})
         case "no-media-type":

@@ -55,6 +55,9 @@ ANSWERS: dict[str, tuple[str, str, str]] = {
     "key-twice-in-error": ("UPSTREAM_ERROR", "is not MCP", "unknown"),
     "no-content": ("UPSTREAM_ERROR", "is not a list", "unknown"),
     "no-result": ("UPSTREAM_ERROR", "is not MCP", "unknown"),
+    "neither": ("UPSTREAM_ERROR", "neither request nor answer", "unknown"),
+    "number-last": ("UPSTREAM_ERROR", "neither request nor answer", "unknown"),
+    "any-error": ("UPSTREAM_ERROR", "bad: out of order", "unknown"),
     "long-error": ("UPSTREAM_ERROR", "xxx", "unknown"),
     "odd-error": ("UPSTREAM_ERROR", "is not MCP", "unknown"),
     "endless-task": ("TIMEOUT", "", "unknown"),
@@ -122,6 +125,7 @@ def test_only_the_answer_with_the_right_number_counts(tmp_path: Path) -> None:
     ("mode", "text"),
     [
         ("no-base64", "[bad-image: its data is not base64]"),
+        ("no-media-type", "?"),
         ("key-twice-in-part", "[a part of kind unknown, which cannot be shown]"),
     ],
 )

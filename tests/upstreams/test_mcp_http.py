@@ -125,6 +125,7 @@ EVIL: dict[str, tuple[str, str, str]] = {
     "500": ("UPSTREAM_ERROR", "error response", "unknown"),
     "accepted": ("UPSTREAM_ERROR", "202", "unknown"),
     "empty": ("UPSTREAM_ERROR", "is not MCP", "unknown"),
+    "any-error": ("UPSTREAM_ERROR", "bad: out of order", "unknown"),
     "other-number": ("UPSTREAM_ERROR", "another request", "unknown"),
 }
 """Mode → kind of the error, words of it, what is known of the outcome."""
@@ -172,8 +173,9 @@ def test_headers_of_the_operator_change_none_of_the_protocol(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_a_redirect_within_the_origin_is_followed(tmp_path: Path) -> None:
-    with serving("moved") as url, evil(url, tmp_path) as opened:
+@pytest.mark.parametrize("mode", ["moved", "marked", "marked-events"])
+def test_an_answer_may_be_moved_within_the_origin_or_begin_with_a_byte_order_mark(mode: str, tmp_path: Path) -> None:
+    with serving(mode) as url, evil(url, tmp_path) as opened:
         assert opened.invoke_sync("evil:bad", {}).value == "well"
 
 

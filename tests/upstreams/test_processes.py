@@ -202,8 +202,13 @@ def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
     async def main() -> None:
         boxes = Sandboxes(IsolationConfig(), tmp_path, (), Diagnostics(), WorkFolders(tmp_path / "work"))
         sandbox = PluginSandbox(boxes, "one", "required", tmp_path / "data", True)
-        for word in ("no-such-program", "./no-such-file"):
-            with pytest.raises(UpstreamError, match="is not an installed program"):
+        (tmp_path / "text").touch(mode=0o644)
+        for word, message in (
+            ("no-such-program", "is not an installed program"),
+            ("./服务器.py", "there is no file './服务器.py'"),
+            ("./text", "the file './text' may not be executed"),
+        ):
+            with pytest.raises(UpstreamError, match=message):
                 await start_process([word], Home(str(tmp_path), {}), sandbox, Rights())
         boxes.release()
 

@@ -30,7 +30,8 @@ COMMANDS: dict[str, tuple[list[str], str, dict[str, Any]]] = {
     "a file": (["python", "tools/my_server.py"], "my", {"command": ["python", "tools/my_server.py"]}),
     "an address": (["https://mcp.linear.app/mcp"], "linear", {"url": "https://mcp.linear.app/mcp"}),
     "an address of numbers": (["http://127.0.0.1:5678"], "mcp", {"url": "http://127.0.0.1:5678"}),
-    "an IPv6 address": (["http://[::1]:3000/mcp"], "mcp", {"url": "http://[::1]:3000/mcp"}),
+    "an IPv6 address": (["http://[fd00::1]:3000/mcp"], "mcp", {"url": "http://[fd00::1]:3000/mcp"}),
+    "this machine": (["http://localhost:3000/mcp"], "mcp", {"url": "http://localhost:3000/mcp"}),
 }
 NO_ENTRIES: dict[str, tuple[list[str], str, str]] = {
     "another scheme": (["ftp://a.example/mcp"], "", "is not an address of an upstream"),
@@ -96,6 +97,17 @@ SERVERS: dict[str, tuple[Any, Any, str]] = {
         "its command line has a placeholder",
     ),
     "tools left out": ({"a": {"command": "x", "excludeTools": ["b"]}}, {"a": {"command": ["x"]}}, "`excludeTools` is not"),
+    "tools without approval": (
+        {"a": {"command": "x", "alwaysAllow": ["b"]}}, {"a": {"command": ["x"]}}, "`alwaysAllow` is not imported"
+    ),
+    "calls without approval": (
+        {"a": {"command": "x", "autoApprove": True}}, {"a": {"command": ["x"]}}, "`autoApprove` is not imported"
+    ),
+    "a command of Windows": (
+        {"a": {"command": "cmd", "args": ["/c", "npx", "-y", "b"]}},
+        {"a": {"command": ["npx", "-y", "b"], "trusted": True}},
+        "it is started through 'cmd' there, which is of Windows",
+    ),
     "variables in a file": ({"a": {"command": "x", "envFile": ".env"}}, {"a": {"command": ["x"]}}, "`envFile` is not"),
     "values that are no text": (
         {"a": {"command": "x", "env": {"ON": True, "PORT": 5, "NONE": None}}},
@@ -134,7 +146,9 @@ SERVERS: dict[str, tuple[Any, Any, str]] = {
         {"a": {"url": "https://a.example/mcp"}},
         "its `headersHelper` is not imported",
     ),
-    "a name in another script": ({"时间": {"command": "mcp-server-time"}}, {"time": {"command": ["mcp-server-time"]}}, ""),
+    "a name in another script": (
+        {"时间": {"command": "mcp-server-time"}}, {"time": {"command": ["mcp-server-time"]}}, "it is called '时间' there"
+    ),
     "another folder": ({"a": {"command": "x", "cwd": "/srv"}}, {"a": {"command": ["x"]}}, "`cwd` is not imported"),
     "an old transport": (
         {"a": {"type": "sse", "url": "https://a.example/sse"}}, {"a": {"url": "https://a.example/sse"}}, "out of use"
@@ -185,6 +199,22 @@ def test_the_file_of_another_host_may_have_comments_and_last_commas(tmp_path: Pa
         "clock": {"kind": "mcp", "command": ["mcp-server-time", "--local-timezone=a//b", "/* c */", ",]", "\\"]},
         "docs": {"kind": "mcp", "url": "https://a.example/mcp", "headers": {"X-Key": {"$env": "DOCS_X_KEY"}}},
     }
+
+
+def test_servers_of_the_folders_of_claude_code_are_imported_once_each(tmp_path: Path) -> None:
+    clock, other = {"type": "stdio", "command": "mcp-server-time", "args": [], "env": {}}, {"command": "mcp-server-git"}
+    projects = {
+        "/work/猫": {"allowedTools": [], "mcpServers": {"clock": clock}},
+        "/work/b": {"mcpServers": {"clock": clock}},
+        "/work/c": {"mcpServers": {"clock": other, "git": other}},
+        "/work/d": {},
+    }
+    text = json.dumps({"numStartups": 3, "mcpServers": {}, "projects": projects})
+    found, left_out = entries_of_json(text, ".claude.json")
+    assert [(new.name, new.notes) for new in found] == [
+        ("clock", ("it is used only in /work/猫 there",)), ("git", ("it is used only in /work/c there",))
+    ]  # fmt: skip
+    assert left_out == {"clock of /work/c": "there is an upstream 'clock' already"}
 
 
 def test_names_in_another_script_stay_apart_and_are_the_same_each_time(tmp_path: Path) -> None:
@@ -291,9 +321,14 @@ def more_than_fits(path: Path) -> None:
     path.write_text(json.dumps({"mcpServers": servers}))
 
 
+def of_powershell(path: Path) -> None:
+    path.write_text('{"mcpServers": {"a": {"command": "x"}}}', encoding="utf-16")
+
+
 UNREADABLE: dict[str, tuple[Callable[[Path], object], str]] = {
     "a pipe": (fifo, "it is not a regular file"),
     "a device": (lambda path: path.symlink_to("/dev/zero"), "it is not a regular file"),
+    "UTF-16": (of_powershell, "hint: save it as UTF-8"),
     "too large": (too_large, "larger than 32,000,000 bytes"),
     "servers that do not fit": (more_than_fits, "could not be read any more with this change"),
 }

@@ -30,6 +30,16 @@ from tavern_core.errors import (
 _MOST: Final = 2_000
 _REFUSED: Final = frozenset({INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS, MISSING_REQUIRED_CLIENT_CAPABILITY})
 """Codes with which a server says that it has not begun."""
+_SERVER_ERROR: Final = CONNECTION_CLOSED
+"""Servers give it for any error. The library gives it for a lost answer, too, in words of its own."""
+_LOST: Final = ("SSE stream ", "Connection closed")
+
+
+class BrokeOff(MCPError):
+    """The answer to one request has been lost; where a whole connection is lost, its transport says so."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(CONNECTION_CLOSED, why)
 
 
 def text_of(value: object) -> str:
@@ -45,7 +55,7 @@ def failure_of(error: MCPError, what: str, tool: str = "") -> CallError:
         tool: that was called; empty: none was.
     """
     said, code = text_of(error.message) or "it gives no reason", error.code
-    if code == CONNECTION_CLOSED:  # of this request: where a whole connection is lost, its transport says so
+    if isinstance(error, BrokeOff) or (code == CONNECTION_CLOSED and said.startswith(_LOST)):
         return UpstreamError(f"{what}: the answer broke off: {said}", outcome="unknown", retryable=True)
     if code == REQUEST_TIMEOUT:
         return CallTimeout(f"{what}: no answer in time", outcome="unknown", retryable=True)
@@ -58,7 +68,7 @@ def failure_of(error: MCPError, what: str, tool: str = "") -> CallError:
     outcome: Outcome = "none" if code in _REFUSED else "unknown"
     if code == PARSE_ERROR:
         return UpstreamError(f"{what}: the server answers with what is not MCP: {said}", outcome="unknown")
-    retryable = code == INTERNAL_ERROR
+    retryable = code in (INTERNAL_ERROR, _SERVER_ERROR)
     return UpstreamError(f"{what}: {said}", outcome=outcome, retryable=retryable, **_data(error))
 
 

@@ -7,7 +7,8 @@ wrong with one request becomes an answer to this one request, and the reason is 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+import codecs
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any, Final
 
@@ -220,7 +221,7 @@ class _Checked(httpx2.AsyncByteStream):
         whole = bytearray()
         """The JSON answer, or the event that is coming."""
         try:
-            async for chunk in self._stream:
+            async for chunk in _without_mark(self._stream):
                 start = max(len(whole) - 3, 0)
                 whole += chunk
                 if not self._is_stream:
@@ -273,6 +274,19 @@ class _Checked(httpx2.AsyncByteStream):
     async def aclose(self) -> None:
         """See `httpx2.AsyncByteStream`."""
         await self._stream.aclose()
+
+
+async def _without_mark(pieces: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
+    """The pieces of an answer without the byte order mark that it may begin with."""
+    beginning: bytes | None = b""
+    async for piece in pieces:
+        if beginning is None:
+            yield piece
+        elif len(beginning := beginning + piece) >= len(codecs.BOM_UTF8):
+            yield beginning.removeprefix(codecs.BOM_UTF8)
+            beginning = None
+    if beginning:
+        yield beginning
 
 
 def _end_of_event(data: bytearray, start: int, choose: Callable[..., int]) -> int:

@@ -116,8 +116,10 @@ def _refuse(constant: str) -> None:
 _MARKING: Final = json.JSONDecoder(object_pairs_hook=_marked, parse_constant=_refuse)
 
 
-def answered_by(data: bytes) -> int | None:
-    """The number of the request that an unreadable message answers, if its beginning contains it."""
+def answered_by(data: bytes, value: Any = None) -> int | None:
+    """The number of the request that an unreadable message answers: that of its value, else the one that its beginning contains."""
+    if isinstance(value, dict) and "method" not in value and type(number := value.get("id")) is int:
+        return number
     found = _ANSWER.match(data, 0, _BEGINNING)
     return None if found is None else int(found[1])
 

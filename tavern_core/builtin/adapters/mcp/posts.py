@@ -12,7 +12,6 @@ from typing import Any, Protocol
 import httpx2
 from mcp.shared.exceptions import MCPError
 from mcp_types import (
-    CONNECTION_CLOSED,
     INTERNAL_ERROR,
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
@@ -21,6 +20,7 @@ from mcp_types import (
 )
 from pydantic import ValidationError
 
+from tavern_core.builtin.adapters.mcp.failures import BrokeOff
 from tavern_core.builtin.adapters.mcp.message_parser import NotAMessage, read_json
 
 Notify = Callable[[Mapping[str, Any]], object]
@@ -89,8 +89,8 @@ class Posts:
                     return _result_of(message, number)
                 notify(message)
         except httpx2.SSEError as error:
-            raise MCPError(CONNECTION_CLOSED, f"the stream failed: {error}") from None
-        raise MCPError(CONNECTION_CLOSED, "the stream ended without a response")
+            raise BrokeOff(f"the stream failed: {error}") from None
+        raise BrokeOff("the stream ended without a response")
 
 
 async def _content(response: httpx2.Response) -> bytes:

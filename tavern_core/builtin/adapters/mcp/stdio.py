@@ -92,6 +92,7 @@ class Incoming(Stream):
             raise StopAsyncIteration from None
 
     async def _message(self, line: bytes) -> Any:
+        value = None
         try:
             value = await read_json(line)
             if (
@@ -103,9 +104,10 @@ class Incoming(Stream):
                 return None
             message = message_of(value)
         except NotAMessage as error:
-            return self._garbled(line, UpstreamError(f"the answer is not MCP: {error}", outcome="unknown"))
+            why = UpstreamError(f"the answer is not MCP: {error}", outcome="unknown")
+            return self._garbled(answered_by(line, value), why)
         except OutputTooLarge as error:
-            return self._garbled(line, error)
+            return self._garbled(answered_by(line), error)
         if isinstance(message, JSONRPCResponse | JSONRPCError):
             self._answered(message.id)
         else:
@@ -117,9 +119,9 @@ class Incoming(Stream):
         self._in_a_row = 0 if self.is_awaited(number) else self._in_a_row + 1
         self._check_bounds()
 
-    def _garbled(self, line: bytes, why: CallError) -> JSONRPCError | None:
+    def _garbled(self, number: int | None, why: CallError) -> JSONRPCError | None:
         """What stands for a line that cannot be read: an error for the request that it answers, if it answers one."""
-        if (number := answered_by(line)) is not None:
+        if number is not None:
             self._answered(number)
             self._note(number, why)
             error = ErrorData(code=PARSE_ERROR, message=why.message)
