@@ -372,8 +372,9 @@ def test_the_removal_of_a_tool_is_accepted_without_what_is_in_quarantine(named: 
         system.tools = (ECHO, replace(ECHO, name="gone"))
         host.upstreams.refresh_sync("toy")
         assert host.upstreams["toy"].quarantined == ("toy:gone",), "it comes back as a new one"
-        with pytest.raises(UsageError, match="no tool 'never'"):
+        with pytest.raises(UsageError, match="no tool 'never'") as error:
             host.upstreams.accept("toy", ["never"])
+        assert error.value.hint == "there are: echo, gone"
 
 
 @pytest.mark.parametrize("alias", ["toy:发送报告", "toy.发送报告"])
