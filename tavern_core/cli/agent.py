@@ -118,7 +118,7 @@ def replay(session: Session, run_id: str) -> None:
 
 @agent.command()
 @click.argument("profile", metavar="PROFILE", shell_complete=completion.profiles)
-@click.argument("task", metavar="TASK", default="")
+@click.argument("task", metavar="[TASK]", default="")
 def prompt(session: Session, profile: str, task: str) -> None:
     """Print the system prompt with which an agent would begin."""
     found = session.host().agents.prompt_sync(profile, task)

@@ -35,7 +35,7 @@ class _BeforePytest(Command):
 
 
 @command(cls=_BeforePytest, options_metavar="[OPTIONS] [-- WORDS FOR PYTEST]")
-@click.argument("target", metavar="PATH|NAME", default=".", shell_complete=completion.plugins_or_folders)
+@click.argument("target", metavar="[PATH|NAME]", default=".", shell_complete=completion.plugins_or_folders)
 @click.option("--write", is_flag=True, help="Add the tools that the code returns to plugin.yaml.")
 @click.option(
     "--probe", "probing", is_flag=True, help="Also import it in a separate process, to see whether it crashes or hangs."

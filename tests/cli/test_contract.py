@@ -65,6 +65,14 @@ def test_the_manual_has_every_command_with_every_option(name: str) -> None:
             assert f"`{longest}" in text, f"{name}: {longest} is not in docs/cli.md"
 
 
+def test_the_usage_of_a_command_shows_which_words_may_be_left_out() -> None:
+    for name, command in TREE.items():
+        ctx = click.Context(command, obj=Session())
+        optional = [param for param in command.params if isinstance(param, click.Argument) and not param.required]
+        shown = [param.make_metavar(ctx) for param in optional]
+        assert [word for word in shown if not word.startswith("[")] == [], name
+
+
 def test_no_hint_names_a_command_or_an_option_that_does_not_exist() -> None:
     wrong = []
     for file in (ROOT / "tavern_core").rglob("*.py"):

@@ -196,6 +196,9 @@ STARTS: dict[str, str] = {
     "large-wrong": "neither request nor answer",
     "large-garbage-event": "is not MCP",
     "large-wrong-event": "neither request nor answer",
+    "any-error": "cannot be connected to: out of order",
+    "cut-events": "the answer broke off: SSE stream ended",
+    "other-number": "it answers another request",
     "moved": "is not MCP: capabilities: Field required",
 }
 """Mode → words of the error."""

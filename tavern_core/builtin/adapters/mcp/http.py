@@ -141,6 +141,7 @@ class Contained:
         assert isinstance(response.stream, httpx2.AsyncByteStream)
         response.stream = _Checked(
             response.stream,
+            number,
             lambda error: None if number is None else self._note(number, error),
             self._name,
             self._most,
@@ -200,6 +201,7 @@ class _Checked(httpx2.AsyncByteStream):
     def __init__(
         self,
         stream: httpx2.AsyncByteStream,
+        number: Any,
         note: Callable[[CallError], None],
         name: str,
         most: int,
@@ -209,6 +211,7 @@ class _Checked(httpx2.AsyncByteStream):
         is_error: bool,
     ) -> None:
         self._stream = stream
+        self._number = number
         self._note = note
         self._name = name
         self._most = most
@@ -242,7 +245,9 @@ class _Checked(httpx2.AsyncByteStream):
             if not self._is_stream:
                 message = bytes(whole)
                 if self._is_for_library:
-                    await self._check(message)
+                    value = await self._check(message)
+                    if self._number is not None and value.get("id") not in (self._number, None):
+                        raise UpstreamError(f"{self._name}: it answers another request", outcome="unknown")
                 elif self._is_error and values_in(message) > FEW_VALUES:
                     raise self._too_many()
                 yield message
@@ -259,8 +264,8 @@ class _Checked(httpx2.AsyncByteStream):
         message = f"{self._name} sent a message of more than {FEW_VALUES:,} values"
         return OutputTooLarge(message, outcome="unknown", limit=FEW_VALUES)
 
-    async def _check(self, data: bytes) -> None:
-        """Raises CallError: the library would not take it for a message, or would parse it for long."""
+    async def _check(self, data: bytes) -> Any:
+        """The message. Raises CallError: the library would not take it for a message, or would parse it for long."""
         try:
             value = await read_json(data)
             message_of(value)
@@ -270,6 +275,7 @@ class _Checked(httpx2.AsyncByteStream):
             raise UpstreamError(f"{self._name} answers with what is not MCP: {error}", outcome="unknown") from None
         if _has_many(value):
             raise self._too_many()
+        return value
 
     async def aclose(self) -> None:
         """See `httpx2.AsyncByteStream`."""
