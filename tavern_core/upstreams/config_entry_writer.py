@@ -238,7 +238,7 @@ def _entry_of(name: str, server: Any, taken: Mapping[str, Any], folder: str) -> 
         entry = {**entry_of_words("mcp", words := _command(server), own).entry}
         if words[0] != server["command"]:
             notes.append(
-                f"it is started through {server['command']!r:.80} there, which is of Windows: its command is taken"
+                f"it is started through {server['command']!r:.80} there, a program of Windows: the command after /c is used"
             )
         if environment := dict(_values(server.get("env"), "", notes)):
             entry["environment"] = environment

@@ -106,7 +106,7 @@ SERVERS: dict[str, tuple[Any, Any, str]] = {
     "a command of Windows": (
         {"a": {"command": "cmd", "args": ["/c", "npx", "-y", "b"]}},
         {"a": {"command": ["npx", "-y", "b"], "trusted": True}},
-        "it is started through 'cmd' there, which is of Windows",
+        "it is started through 'cmd' there, a program of Windows",
     ),
     "variables in a file": ({"a": {"command": "x", "envFile": ".env"}}, {"a": {"command": ["x"]}}, "`envFile` is not"),
     "values that are no text": (
