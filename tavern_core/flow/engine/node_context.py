@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import logging
 from collections.abc import Callable, Coroutine, Mapping
 from inspect import isfunction
@@ -10,13 +12,15 @@ from typing import Any, Final
 
 from tavern_core.contract.llm import LLM
 from tavern_core.contract.nodes import MismatchedInput, NodeContext, NothingCame
+from tavern_core.contract.tool_context import LogLevel
 from tavern_core.flow.engine.plan_tables import Work
 from tavern_core.flow.engine.protocols import RunModel, RunPart, ScopePart
+from tavern_core.kernel.calls.elicitation import conversation
 from tavern_core.kernel.views.clean_errors import fresh
 from tavern_core.kernel.views.sealed_awaitable import Awaited, awaited
 from tavern_core.kernel.views.sealed_functions import hidden
 from tavern_core.kernel.views.values import exact
-from tavern_core.model.question import prompt_and_schema
+from tavern_core.model.question import Question, QuestionKind, prompt_and_schema
 from tavern_core.model.result import ToolResult
 
 
@@ -128,17 +132,35 @@ class _Behind:
         return _waited(self.scope.need(self.number, key), "need")
 
     def invoke(self, tool: str, arguments: Mapping[str, Any] | None, options: Mapping[str, Any]) -> Awaited:
-        work = self.run.facilities.invoke(self.work.step.spec.plugin, tool, arguments, self.run, self.path(), options)
-        return _waited(work, "invoke")
+        return _waited(self._invoke(tool, arguments, options), "invoke")
+
+    async def _invoke(self, tool: str, arguments: Mapping[str, Any] | None, options: Mapping[str, Any]) -> ToolResult:
+        # Who called the workflow is asked where that is possible; else what the tool asks is a question of the run.
+        talked = conversation.set(conversation.get() or _Conversation(self))
+        try:
+            return await self.run.facilities.invoke(
+                self.work.step.spec.plugin, tool, arguments, self.run, self.path(), options
+            )
+        finally:
+            conversation.reset(talked)
 
     def ask(self, schema: dict[str, Any], prompt: str) -> Awaited:
         self.asked += 1
         return _waited(self._ask(self.asked, schema, prompt), "ask")
 
-    async def _ask(self, number: int, schema: dict[str, Any], prompt: str) -> Any:
+    async def _ask(self, number: int, schema: Mapping[str, Any], prompt: str) -> Any:
         async with self.scope.resting(self.number):
             with self.scope.idling(self.number):
                 return await self.run.ask(self.path(), number, schema, prompt)
+
+    async def _ask_all(self, questions: Mapping[str, Question]) -> dict[str, Any]:
+        """Ask what a tool asks that the node calls, one question after the other."""
+        first = self.asked + 1
+        self.asked += len(questions)
+        return {
+            key: await self._ask(number, _SCHEMAS.get(question.kind, question.schema), _prompt(question))
+            for number, (key, question) in enumerate(questions.items(), first)
+        }
 
     def llm(self, name: str) -> LLM:
         found = self.run.facilities.llm(self.work.step.spec.plugin, name)
@@ -146,6 +168,37 @@ class _Behind:
 
     def service(self, name: str) -> Any:
         return self.run.facilities.service(self.work.step.spec.plugin, name)
+
+
+class _Conversation:
+    """What a tool asks that a node calls is a question of the node."""
+
+    def __init__(self, behind: _Behind) -> None:
+        self._behind, self._loop = behind, asyncio.get_running_loop()
+
+    def can_ask(self, kind: QuestionKind) -> bool:
+        return True
+
+    async def ask(self, questions: Mapping[str, Question]) -> Mapping[str, Any]:
+        asking = self._behind._ask_all(questions)
+        if asyncio.get_running_loop() is self._loop:
+            return await asking
+        # A thread of the tool has a loop of its own.
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asking, self._loop))
+
+    def log(self, level: LogLevel, message: str) -> None:
+        pass  # the log of the process has it
+
+
+_SCHEMAS: Final[Mapping[QuestionKind, Mapping[str, Any]]] = {
+    "completion": {"type": "object", "required": ["content"]},
+    "roots": {"type": "array", "items": {"type": "object", "required": ["uri"]}},
+}
+"""Of the answers to questions other than forms, which have their own."""
+
+
+def _prompt(question: Question) -> str:
+    return question.prompt or json.dumps(question.request or question.kind)
 
 
 _DOORS: Final[Mapping[str, Callable[..., Any]]] = {

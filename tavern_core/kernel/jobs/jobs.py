@@ -276,10 +276,8 @@ class Jobs(Mapping[str, Job]):
         # What the host wrote down, not what a question looks like: a tool names its questions as it likes.
         if kept is not None and kept.facts.get("approval") == name:
             return self._decide(id, name, value, context)
-        running = self._running.get(id)
-        is_of_tool = running is not None and name in running.asked  # not of the run itself
-        if kept is not None and (is_of_tool or not id.startswith("run-")):
-            if running is None or running.task is None:
+        if kept is not None and not id.startswith("run-"):
+            if (running := self._running.get(id)) is None or running.task is None:
                 if why := mismatch(Question.from_json(asked[name]), value):
                     raise InputInvalid(f"the answer to {name} does not fit: {why}", hint="answer again")
                 return self._records.leave_answer(id, name, value)  # for the process in which it runs
@@ -411,8 +409,6 @@ class Jobs(Mapping[str, Job]):
         if kept.is_lost and job.status == "failed" and (result := self._records.result(job.id)) is not None:
             return ended(job, status_of(result), result.error)
         if not job.id.startswith("run-") or runs is None or not (job.status == "input_required" or kept.is_lost):
-            return job
-        if (running := self._running.get(job.id)) is not None and running.asked:  # a tool of one of its nodes asks
             return job
         known = runs.job(job.id)
         if known is None:

@@ -340,7 +340,8 @@ class RunningJobs:
         on_left_behind.set(partial(self._leave_behind, running))
         beside = partial(self._without_slot, running)
         without_slot.set(beside)
-        conversation.set(JobConversation(self.changes, running, self.mode, beside, lambda: self._slots.is_full))
+        if not running.id.startswith("run-"):  # a run has questions of its own
+            conversation.set(JobConversation(self.changes, running, self.mode, beside, lambda: self._slots.is_full))
         if (outer := running.outer) is not None:  # its caller does not wait for it, and still counts as one around it
             current.set((outer[0] + 1, None, running.context, "", outer[4] and Starter(outer[4])))
         while True:
