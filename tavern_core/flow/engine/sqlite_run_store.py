@@ -320,6 +320,8 @@ class RunStore:
             return None
         with self._file.open() as db:
             row = db.execute("SELECT * FROM runs WHERE id = ?", (run_id,)).fetchone()
+            if row is not None and row[2] == "running" and not self.is_going_on(run_id):  # it may have ended meanwhile
+                row = db.execute("SELECT * FROM runs WHERE id = ?", (run_id,)).fetchone()
         if row is not None and (found := self._kept(row)) is not None:
             return found
         if row is not None:
