@@ -318,10 +318,7 @@ class RunStore:
         """One run, or None. Raises StateDamaged: its data cannot be read (STATE_DAMAGED)."""
         if not is_run_id(run_id):
             return None
-        with self._file.open() as db:
-            row = db.execute("SELECT * FROM runs WHERE id = ?", (run_id,)).fetchone()
-            if row is not None and row[2] == "running" and not self.is_going_on(run_id):  # it may have ended meanwhile
-                row = db.execute("SELECT * FROM runs WHERE id = ?", (run_id,)).fetchone()
+        row = self._row(run_id)
         if row is not None and (found := self._kept(row)) is not None:
             return found
         if row is not None:
@@ -452,7 +449,11 @@ class RunStore:
     def close(self) -> None:
         self._file.close()
 
-    def _kept(self, row: tuple[Any, ...]) -> KeptRun | None:
+    def _row(self, run_id: str) -> tuple[Any, ...] | None:
+        with self._file.open() as db:
+            return db.execute("SELECT * FROM runs WHERE id = ?", (run_id,)).fetchone()  # type: ignore[no-any-return]
+
+    def _kept(self, row: tuple[Any, ...], *, is_newest: bool = False) -> KeptRun | None:
         try:
             run_id, workflow, state, started, latency, text, crc, content, content_crc = row
             if _crc(text) != crc or _crc(content) != content_crc:
@@ -460,6 +461,8 @@ class RunStore:
             data, said = json.loads(text), json.loads(content)
             masked = [*data["masked"], *(["content"] if said["isMasked"] else [])]
             if state == "running" and not self.is_going_on(run_id):
+                if not is_newest and (newest := self._row(run_id)) is not None:  # it may have ended since it was read
+                    return self._kept(newest, is_newest=True)
                 state = "interrupted"
             changed = from_plain(data["changed"]) if "changed" in data else None
             return KeptRun(
