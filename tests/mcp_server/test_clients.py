@@ -352,8 +352,8 @@ def test_what_a_tool_reports_just_before_it_returns_reaches_its_client(
     assert found == [(2, 2, "all")]
 
 
-@pytest.mark.parametrize("key", [17, {"order": 17}, ["17"], True])
-def test_a_key_that_is_no_text_is_refused_before_the_call(shop: Any, key: Any) -> None:
+@pytest.mark.parametrize("key", [17, {"order": 17}, ["17"], True, ""])
+def test_what_is_no_key_is_refused_before_the_call(shop: Any, key: Any) -> None:
     url, tavern, plugin = shop
     token, done = tavern.tokens.create("agent:keys")[1], len(plugin.done)
 
@@ -363,6 +363,21 @@ def test_a_key_that_is_no_text_is_refused_before_the_call(shop: Any, key: Any) -
 
     result = asyncio.run(main())
     assert (result.is_error, result.meta["tavern/error"]["kind"], len(plugin.done)) == (True, "USAGE", done)
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_an_answer_that_belongs_to_a_key_says_that_it_is_replayed(shop: Any, era: str) -> None:
+    url, tavern, _ = shop
+    token = tavern.tokens.create("agent:keys")[1]
+
+    async def main() -> list[Any]:
+        async with client(url, token, era) as session:
+            key = {"tavern/idempotencyKey": f"once-{era}"}
+            return [await session.call_tool("shop__price", {"item": "tea"}, meta=key) for _ in range(2)]
+
+    first, again = asyncio.run(main())
+    assert (text(first), "tavern/idempotency" in first.meta) == (text(again), False)
+    assert again.meta["tavern/idempotency"] == "replayed"
 
 
 @pytest.mark.slow

@@ -22,6 +22,8 @@ _KINDS: Final[Mapping[str, type]] = {"resource": Mapping}
 """Of what must be no text."""
 _NOT_ASCII: Final = re.compile(r"[^\x00-\x7f]+")
 CALL_ID: Final = "tavern/callId"
+IDEMPOTENCY: Final = "tavern/idempotency"
+"""Whether the answer is another call's with the same key: ``replayed`` or ``joined``."""
 ERROR: Final = "tavern/error"
 
 
@@ -32,6 +34,8 @@ def call_result(result: ToolResult, *, is_structured: bool = False) -> dict[str,
         is_structured: the tool is listed with an output schema, so that clients insist on structured content.
     """
     meta = {CALL_ID: result.call_id} if result.call_id else {}
+    if (how := result.meta.get("idempotency")) is not None:
+        meta[IDEMPOTENCY] = how
     if result.error is not None:
         content = _blocks(result.error.details.get("content") or ()) or [_text(error_text(result.error))]
         return complete(content=content, isError=True, _meta={**meta, ERROR: result.error.to_json()})
