@@ -53,6 +53,8 @@ def way_of(bound: BoundTool) -> str:
     """`execute_of` in words."""
     if bound.is_async:
         return "on the event loop"
+    if bound.stop is not None:  # a thread of the caller waits for another process
+        return "in the worker process of its plugin"
     return "in a worker thread" if bound.blocking else "at once, on the thread of the caller"
 
 
