@@ -14,6 +14,7 @@ from tavern_core.cli.output import json_text
 from tavern_core.cli.session import Session
 
 if TYPE_CHECKING:
+    from tavern_core.host.facade import Tavern
     from tavern_core.kernel.calls.pending_approval_store import ApprovalRule, StoredApproval
     from tavern_core.model.call import CallContext
 
@@ -119,10 +120,18 @@ def _decide(session: Session, approval: str, approved: bool, reason: str, rememb
             print_note(f"if no process runs it any more: tavern jobs resume {job}")
     elif approved:
         session.out.text(f"approved: {found.tool} runs when {found.principal} makes the same call again")
+        for run in _failed_runs(host, approval):
+            print_note(f"to let its workflow go on: tavern workflows resume {run}")
     else:
         session.out.text(f"rejected: {found.tool} of {found.principal}")
     if found.state == "expired":
         raise ReportedExit(NOTHING_FOUND)
+
+
+def _failed_runs(host: Tavern, approval: str) -> list[str]:
+    """The runs of workflows that failed because this approval was missing."""
+    failed = (run for run in host.workflows.kept(most=1_000) if run.state == "error")
+    return [run.run_id for run in failed if any(e.get("details", {}).get("approval") == approval for e in run.errors)]
 
 
 def person() -> CallContext:

@@ -334,6 +334,22 @@ def test_answers_of_several_questions_come_in_commands_of_their_own(tavern: Run)
     )
 
 
+def test_an_approval_names_the_command_that_continues_the_run_that_failed_without_it(
+    workflows: Path, tavern: Run
+) -> None:
+    call = {"id": "drop", "type": "core:CallTool", "inputValues": {"tool": "q:drop"}}
+    (workflows / "drop.json").write_text(json.dumps({"description": "d", "nodes": [call]}), "utf-8")
+    failed = tavern("workflows", "run", "drop", "--json").json
+    assert tavern("workflows", "run", "one").code == 3  # another run, which the approval does not concern
+    approval = tavern("approvals", "list", "--json").json[0]["id"]
+    approved = tavern("approvals", "approve", approval)
+    assert re.findall("tavern workflows resume run-[0-9a-f]+", approved.err) == [
+        f"tavern workflows resume {failed['runId']}"
+    ]
+    resumed = tavern("workflows", "resume", failed["runId"], "--json")
+    assert (resumed.code, resumed.json["outputs"]) == (0, {"drop": {"value": "dropped"}}), resumed.err
+
+
 WRONG: list[tuple[tuple[str, ...], int, str]] = [
     (("answer", "RUN", "number", "many"), 1, "must be integer"),
     (("answer", "RUN", "number", "99"), 1, "at most 9"),

@@ -148,6 +148,16 @@ def test_previews_run_where_their_tools_do_and_change_nothing(workshop: Workshop
     assert places[0] == os.getpid() != places[1]
 
 
+def test_plans_and_dry_runs_say_that_a_tool_runs_in_the_worker_process(workshop: Workshop) -> None:
+    def look(host: Tavern) -> Any:
+        planned = [step.does for step in host.tool_plan("p:plain") if step.name == "execute"]
+        return [*planned, *(step["does"] for step in dry(host, "plain").value["steps"] if "runs the" in step["does"])]
+
+    inside, outside = both(workshop, TOOLS, MANIFEST, look, config=CONFIG)
+    assert inside == ["runs the python tool in a worker thread"] * 2
+    assert outside == ["runs the python tool in the worker process of its plugin"] * 2
+
+
 def test_a_preview_that_fails_is_one_error_and_leaves_no_token(workshop: Workshop) -> None:
     def look(host: Tavern) -> Any:
         said = {}
