@@ -84,7 +84,10 @@ def test_a_question_of_a_tool_in_a_workflow_is_shown_and_answered_in_every_proce
             begun = await tavern.invoke("workflow:ask", {}, job=True)
             for number, answer in enumerate(answers, 1):
                 waiting = await jobs.wait(begun.job, 30)
-                assert (waiting.status, [each["id"] for each in waiting.questions]) == ("input_required", [f"a#{number}"])
+                assert (waiting.status, [each["id"] for each in waiting.questions]) == (
+                    "input_required",
+                    [f"a#{number}"],
+                )
                 with pytest.raises(InputInvalid):
                     jobs.answer(begun.job, {"n": "three"})
                 assert jobs.answer(begun.job, answer)

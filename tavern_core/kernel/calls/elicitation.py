@@ -29,7 +29,7 @@ class Conversation(Protocol):
 
 
 conversation: Final[ContextVar[Conversation | None]] = ContextVar("tavern_conversation", default=None)
-"""The conversation of the calls made within; set by an entry point or a job. None: no person can be asked."""
+"""The conversation of the calls made within; set by an entry point, a job or a node of a workflow. None: no person can be asked."""
 
 
 def unanswered(questions: Mapping[str, Question]) -> InputRequired:
