@@ -97,14 +97,17 @@ def test_a_question_of_a_tool_in_a_workflow_is_shown_and_answered_in_every_proce
     asyncio.run(main())
 
 
-def test_a_question_stays_open_when_its_process_ends_and_the_job_goes_on_with_the_answer(tmp_path: Path) -> None:
-    config, home = settings(tmp_path / "flows"), tmp_path / "home"
+@pytest.mark.parametrize("asking", [asks, asks_in_a_thread])
+def test_a_question_stays_open_when_its_process_ends_and_the_job_goes_on_with_the_answer(
+    tmp_path: Path, asking: Any
+) -> None:
+    config, home = settings(tmp_path / "flows", ask=flow(f"h:{asking.__name__}")), tmp_path / "home"
 
     async def main() -> None:
-        async with Tavern.open(config, plugins=[Plugin([asks], name="h")], home=home) as tavern:
+        async with Tavern.open(config, plugins=[Plugin([asking], name="h")], home=home) as tavern:
             job = str((await tavern.invoke("workflow:ask", {}, job=True)).job)
             await tavern.jobs.wait(job, 30)
-        async with Tavern.open(config, plugins=[Plugin([asks], name="h")], home=home) as tavern:
+        async with Tavern.open(config, plugins=[Plugin([asking], name="h")], home=home) as tavern:
             assert [each["prompt"] for each in tavern.jobs[job].questions] == ["Which?"]
             assert tavern.jobs.answer(job, {"n": 3})
             await tavern.jobs.resume(job)
@@ -166,10 +169,13 @@ def tavern_register_tools():
 MANIFEST = 'name: h\nversion: "1.0"\ntools:\n  - {id: asks, description: Ask., implementation: {type: python}}\n'
 
 
-def test_on_the_command_line_a_workflow_as_a_job_stops_with_the_question_and_is_resumed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("isolation", ["none", "process"])
+def test_on_the_command_line_a_workflow_as_a_job_stops_with_the_question_and_is_resumed(
+    tmp_path: Path, isolation: str
+) -> None:
     folder = tmp_path / "plugins" / "h"
     folder.mkdir(parents=True)
-    (folder / "plugin.yaml").write_text(MANIFEST)
+    (folder / "plugin.yaml").write_text(f"{MANIFEST}isolation: {isolation}\n")
     (folder / "__init__.py").write_text(PLUGIN)
     settings(tmp_path / "workflows")
 
