@@ -160,9 +160,7 @@ class Run:
         try:
             await scope.drive()
         except BaseException as error:
-            for name, future in [
-                *self._waiting.items()
-            ]:  # of tools in other processes and threads, whose ends come later
+            for name, future in [*self._waiting.items()]:  # of tools in other processes and threads, which end later
                 self.unanswered[name] = self.questions.pop(name)
                 future.cancel()
             is_ours = isinstance(error, asyncio.CancelledError) and self._has_stopped and task.uncancel() <= others
