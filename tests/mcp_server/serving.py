@@ -54,7 +54,10 @@ def served(
 
     async def run() -> None:
         async with open_host() as tavern:
-            config = uvicorn.Config(prepare(tavern), log_level="error", timeout_graceful_shutdown=1)
+            # A client that pauses on a busy machine keeps its connection.
+            config = uvicorn.Config(
+                prepare(tavern), log_level="error", timeout_graceful_shutdown=1, timeout_keep_alive=120
+            )
             server = _Server(config, ready)
             found.update(tavern=tavern, server=server)
             await server.serve(sockets=[listener])

@@ -63,7 +63,7 @@ def main() -> None:
     server = Server("lab", version="3", on_list_tools=list_tools, on_call_tool=call_tool)
     if "old" in sys.argv:
         server.add_request_handler("server/discover", types.RequestParams, refuse)
-    uvicorn.run(server.streamable_http_app(), fd=int(sys.argv[1]), log_level="warning")
+    uvicorn.run(server.streamable_http_app(), fd=int(sys.argv[1]), log_level="warning", timeout_keep_alive=120)
 
 
 main()

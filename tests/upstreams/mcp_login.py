@@ -190,7 +190,7 @@ def main() -> None:
 
     import uvicorn
 
-    uvicorn.run(checked, fd=handle, log_level="warning")
+    uvicorn.run(checked, fd=handle, log_level="warning", timeout_keep_alive=120)
 
 
 if __name__ == "__main__":
