@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -31,15 +32,16 @@ def lab(request: pytest.FixtureRequest) -> Iterator[str]:
         yield address
 
 
-@pytest.fixture
-def opened(lab: str, tmp_path: Path) -> Iterator[Tavern]:
+@pytest.fixture(scope="module")
+def opened(lab: str) -> Iterator[Tavern]:
+    """A host that the tests of a server share."""
     entry = {
         "url": lab,
         "headers": {"X-Team": "seven"},
         "idempotencyHeader": "Idempotency-Key",
         "tools": {"wait": {"timeoutMs": 1_500}},
     }
-    with host(tmp_path, lab=entry) as tavern:
+    with tempfile.TemporaryDirectory() as home, host(Path(home), lab=entry) as tavern:
         tavern.upstreams.refresh_sync("lab")
         yield tavern
 
