@@ -47,16 +47,16 @@ def listening(name: str, *words: str) -> Iterator[str]:
 def host(home: Path, config: Mapping[str, Any] | None = None, **entries: Mapping[str, Any]) -> Iterator[Tavern]:
     """An open host whose upstreams were granted all that they ask for; each entry is of kind mcp."""
     everything = {**(config or {}), "upstreams": {name: {"kind": "mcp", **entry} for name, entry in entries.items()}}
+    opened = Tavern.open(everything, home=home)
     with ThreadPoolExecutor(1) as threads:  # the test may be inside an event loop
-        threads.submit(_grant, everything, home, list(entries)).result()
-    with Tavern.open(everything, home=home) as opened:
+        threads.submit(_grant, opened, list(entries)).result()
+    with opened:
         yield opened
 
 
-def _grant(config: Mapping[str, Any], home: Path, names: list[str]) -> None:
-    with Tavern.open(config, home=home, activate="none") as opened:
-        for name in names:
-            opened.grant(name, all_requested=True)
+def _grant(tavern: Tavern, names: list[str]) -> None:
+    for name in names:
+        tavern.grant(name, all_requested=True)
 
 
 def _now() -> float:
