@@ -251,7 +251,7 @@ def _entry_of(name: str, server: Any, taken: Mapping[str, Any], folder: str) -> 
     if folder:
         notes.append(f"it is used only in {folder} there")
     if not _is_name(name):
-        notes.append(f"it is called {name!r:.80} there, of which no name can be made here")
+        notes.append(f"it is called {name!r:.80} there, which cannot be a name here")
     if entry.get("trusted"):
         notes.append("it runs outside of the sandbox, with your rights")
     if server.get("disabled") is True:

@@ -402,6 +402,7 @@ async def test_a_file_becomes_an_artifact_of_the_caller(tmp_path: Path) -> None:
     [
         ({"path": "q", "method": "GET"}, {"a": "x y", "b": [1]}, "GET /webhook/q", {"a": "x y", "b": "[1]"}),
         ({"path": "users/:编号"}, {"编号": "甲"}, "POST /webhook/users/%E7%94%B2", {}),
+        ({"path": "users/:संख्या/:user-id"}, {"संख्या": 7, "user-id": 8}, "POST /webhook/users/7/8", {}),
         ({"path": "users/:id/mail"}, {"id": "a/../b", "x": 1}, "POST /webhook/users/a%2F..%2Fb/mail", {"x": 1}),
         ({"path": "größe"}, {}, "POST /webhook/gr%C3%B6%C3%9Fe", {}),
     ],

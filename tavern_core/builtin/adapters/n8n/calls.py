@@ -29,7 +29,6 @@ _OWN_REFUSAL: Final = re.compile(r": Authorization (?:is required|data is wrong|
 """What n8n says before a workflow begins."""
 _OF_PATHS: Final = "%!$&'()*+,;=:@"
 """Signs of a path that is written as part of an address."""
-_PARAMETER: Final = re.compile(r":([^\W\d]\w*)\Z")
 
 
 async def call_webhook(
@@ -181,10 +180,10 @@ def _path(path: str, arguments: Mapping[str, Any], safe: str = "") -> tuple[str,
     """The path with ``:name`` replaced by arguments, and the arguments that are left."""
     left, parts = dict(arguments), []
     for part in path.split("/"):
-        if (found := _PARAMETER.match(part)) is not None:
-            value = left.pop(found[1], None)
+        if part[:1] == ":" and (name := part[1:]):
+            value = left.pop(name, None)
             if not isinstance(value, str | int | float) or str(value) in ("", ".", ".."):
-                raise ToolFailed(f"{found[1]} is part of the path of this webhook: a text or a number is needed")
+                raise ToolFailed(f"{name} is part of the path of this webhook: a text or a number is needed")
             parts.append(quote(str(value), safe=""))
         else:
             parts.append(quote(part, safe=safe))
