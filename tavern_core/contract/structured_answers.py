@@ -11,6 +11,8 @@ from tavern_core.schema.validate import Validator, compile_output_validator
 
 MISMATCH: Final = "start"
 """The detail of the error of an answer that is not structured as requested: its beginning."""
+MISFIT: Final = MISMATCH
+"""Deprecated: the name that `MISMATCH` had before."""
 
 
 def schema_validator(schema: Any) -> Validator:
