@@ -32,7 +32,7 @@ pytestmark = pytest.mark.slow
 
 ESCAPE = """
 import os, subprocess, sys, time
-sleeper = [sys.executable, "-S", "-c", "import time; time.sleep(300)", {marker!r}]
+sleeper = ["/bin/sleep", "300." + {marker!r}]  # starts faster than Python
 
 def own_session():
     subprocess.Popen(sleeper, start_new_session=True)
@@ -45,7 +45,7 @@ def daemon():
     if os.fork() == 0:
         os.setsid()
         if os.fork() == 0:
-            os.execv(sys.executable, sleeper)
+            os.execv(sleeper[0], sleeper)
         os._exit(0)
     os.wait()
 
@@ -57,7 +57,7 @@ def chain(depth=12):
         if os.fork():
             time.sleep(300)
         os.setsid()
-    os.execv(sys.executable, sleeper)
+    os.execv(sleeper[0], sleeper)
 
 def hopper():  # always a new process that nobody has seen yet
     if os.fork() == 0:
@@ -81,7 +81,7 @@ WAYS = ["own_session", "no_trace", "daemon", "deaf", "chain"]
 
 @pytest.fixture
 def marker() -> Iterator[str]:
-    name = f"mark-{uuid.uuid4().hex}"
+    name = f"{uuid.uuid4().int:039}"  # digits: part of a number of seconds, too
     yield name
     for pid in processes_with(name):
         os.kill(pid, signal.SIGKILL)
