@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from typing import Any
@@ -212,8 +213,6 @@ def start() -> None:
             os.close(1)
             time.sleep(600)
         case "start-family":
-            import subprocess
-
             stubborn = "import time, signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
             subprocess.Popen([sys.executable, "-c", stubborn, sys.argv[2]], start_new_session=True)
         case "stubborn":

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tavern_core import Tavern
 from tavern_core.errors import TavernError
 from tests.executors.workbench import open_descriptors, processes_with
 from tests.upstreams.mcp_hosts import host, longest_turn, program
@@ -72,72 +68,48 @@ ANSWERS: dict[str, tuple[str, str, str]] = {
 """Mode → kind of the error, words of it, what is known of the outcome."""
 
 
-def entry(mode: str, home: Path) -> dict[str, Any]:
+def evil(mode: str, home: Path, **entry: Any) -> Any:
     settings = {**SETTINGS, **({"connectTimeoutMs": 1_500} if mode == "start-silent" else {})}
     limits = {"bad": {"timeoutMs": 30_000 if mode in SLOW else 1_500}}
-    return {"command": program("evil_mcp.py", mode, f"evil-of-{home.name}"), "settings": settings, "tools": limits}
-
-
-def evil(mode: str, home: Path, **changes: Any) -> Any:
-    return host(home, evil={**entry(mode, home), **changes}, mini={"command": program("mini_mcp.py", "2026")})
-
-
-@contextmanager
-def nothing_left_behind(home: Path) -> Iterator[None]:
-    before = open_descriptors()
-    yield
-    assert processes_with(f"evil-of-{home.name}") == []
-    assert open_descriptors() <= before + 2
+    written = {"command": program("evil_mcp.py", mode, f"evil-of-{home.name}"), "settings": settings, "tools": limits}
+    return host(home, evil={**written, **entry}, mini={"command": program("mini_mcp.py", "2026")})
 
 
 @pytest.fixture(autouse=True)
-def _alone(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[None]:
-    if "together" in request.fixturenames:  # its servers live on
-        yield
-    else:
-        with nothing_left_behind(tmp_path):
-            yield
-
-
-@pytest.fixture(scope="module")
-def together() -> Iterator[Tavern]:
-    """A host with a server for each mode of the start and of the answer, and a good one that lives through them all."""
-    with tempfile.TemporaryDirectory() as folder:
-        home = Path(folder)
-        servers = {mode: entry(mode, home) for mode in (*STARTS, *ANSWERS)}
-        with (
-            nothing_left_behind(home),
-            host(home, **servers, mini={"command": program("mini_mcp.py", "2026")}) as opened,
-        ):
-            yield opened
+def _nothing_is_left_behind(tmp_path: Path) -> Any:
+    before = open_descriptors()
+    yield
+    assert processes_with(f"evil-of-{tmp_path.name}") == []
+    assert open_descriptors() <= before + 2
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", STARTS)
-def test_a_server_that_cannot_be_used_is_a_clear_error_and_harms_no_other(mode: str, together: Tavern) -> None:
+def test_a_server_that_cannot_be_used_is_a_clear_error_and_harms_no_other(mode: str, tmp_path: Path) -> None:
     kind, message = STARTS[mode]
-    with pytest.raises(TavernError) as error:
-        together.upstreams.refresh_sync(mode)
-    assert (error.value.code, getattr(error.value, "outcome", "none")) == (kind, "none")
-    assert message in error.value.message
-    assert message in together.upstreams[mode].last_error
-    together.upstreams.refresh_sync("mini")
-    assert together.invoke_sync("mini:echo", {"text": "well"}).ok
+    with evil(mode, tmp_path) as opened:
+        with pytest.raises(TavernError) as error:
+            opened.upstreams.refresh_sync("evil")
+        assert (error.value.code, getattr(error.value, "outcome", "none")) == (kind, "none")
+        assert message in error.value.message
+        assert message in opened.upstreams["evil"].last_error
+        opened.upstreams.refresh_sync("mini")
+        assert opened.invoke_sync("mini:echo", {"text": "well"}).ok
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ANSWERS)
-def test_an_evil_answer_costs_its_own_call_and_no_other(mode: str, together: Tavern) -> None:
+def test_an_evil_answer_costs_its_own_call_and_no_other(mode: str, tmp_path: Path) -> None:
     kind, message, outcome = ANSWERS[mode]
-    together.upstreams.refresh_sync(mode)
-    together.upstreams.refresh_sync("mini")
-    error = together.invoke_sync(f"{mode}:bad", {}).error
-    assert error is not None
-    assert (error.kind, error.outcome) == (kind, outcome), error
-    assert message in error.message
-    assert together.invoke_sync("mini:echo", {"text": "well"}).ok
-    together.upstreams.check_sync(mode)
-    assert together.invoke_sync(f"{mode}:good", {}).value == "well"
+    with evil(mode, tmp_path) as opened:
+        opened.upstreams.refresh_sync()
+        error = opened.invoke_sync("evil:bad", {}).error
+        assert error is not None
+        assert (error.kind, error.outcome) == (kind, outcome), error
+        assert message in error.message
+        assert opened.invoke_sync("mini:echo", {"text": "well"}).ok
+        opened.upstreams.check_sync("evil")
+        assert opened.invoke_sync("evil:good", {}).value == "well"
 
 
 @pytest.mark.slow

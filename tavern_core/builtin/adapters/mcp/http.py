@@ -138,16 +138,13 @@ class Contained:
             refusal = ConnectionLost(f"{self._name} does not know the session any more", outcome="none", retryable=True)
         if refusal is not None and number is not None:
             self._note(number, refusal)
-        assert isinstance(response.stream, httpx2.AsyncByteStream)
         response.stream = _Checked(
-            response.stream,
+            response,
             number,
             lambda error: None if number is None else self._note(number, error),
             self._name,
             self._most,
-            is_stream=response.headers.get("content-type", "").lower().startswith("text/event-stream"),
             is_for_library=is_for_library and response.status_code < 400,
-            is_error=response.status_code >= 400,
         )
         return response
 
@@ -200,24 +197,23 @@ class _Checked(httpx2.AsyncByteStream):
 
     def __init__(
         self,
-        stream: httpx2.AsyncByteStream,
+        response: httpx2.Response,
         number: Any,
         note: Callable[[CallError], None],
         name: str,
         most: int,
         *,
-        is_stream: bool,
         is_for_library: bool,
-        is_error: bool,
     ) -> None:
-        self._stream = stream
+        assert isinstance(response.stream, httpx2.AsyncByteStream)
+        self._stream = response.stream
         self._number = number
         self._note = note
         self._name = name
         self._most = most
-        self._is_stream = is_stream
+        self._is_stream = response.headers.get("content-type", "").lower().startswith("text/event-stream")
         self._is_for_library = is_for_library
-        self._is_error = is_error
+        self._is_error = response.status_code >= 400
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         """The bytes; the host has unpacked them. Of a JSON answer that fails there are none."""
