@@ -12,6 +12,7 @@ from tavern_core.cli.errors import NOTHING_FOUND, ReportedExit, print_note
 from tavern_core.cli.lazy_groups import Group
 from tavern_core.cli.output import json_text
 from tavern_core.cli.session import Session
+from tavern_core.errors import StateDamaged
 
 if TYPE_CHECKING:
     from tavern_core.host.facade import Tavern
@@ -129,8 +130,11 @@ def _decide(session: Session, approval: str, approved: bool, reason: str, rememb
 
 
 def _failed_runs(host: Tavern, approval: str) -> list[str]:
-    """The runs of workflows that failed because this approval was missing."""
-    failed = (run for run in host.workflows.kept(most=1_000) if run.state == "error")
+    """The runs of workflows that failed because this approval was missing; none where they cannot be read."""
+    try:
+        failed = [run for run in host.workflows.kept(most=1_000) if run.state == "error"]
+    except StateDamaged:
+        return []  # the approval stands
     return [run.run_id for run in failed if any(e.get("details", {}).get("approval") == approval for e in run.errors)]
 
 
