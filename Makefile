@@ -8,8 +8,8 @@ endif
 PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1
 PLUGINS := my-plugin context-plugin optional-plugin call-guard file-operator bilibili-fetcher service-override text-nodes creation-assistant
 FOLDERS := $(addprefix example_plugins/,$(PLUGINS))
-# Two more than processors: a quarter of the time of the tests is waiting for processes and servers.
-PYTEST_FLAGS ?= -n 4 --dist worksteal
+# One more than processors: many tests wait for processes and servers.
+PYTEST_FLAGS ?= -n 3 --dist worksteal
 # The tests start hundreds of processes: without kept bytecode each would compile everything again.
 export PYTHONDONTWRITEBYTECODE :=
 
