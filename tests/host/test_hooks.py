@@ -8,6 +8,7 @@ import itertools
 import json
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -473,7 +474,7 @@ def test_a_keyboard_interrupt_in_a_hook_passes(opened: Opened, name: str) -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize("order", list(itertools.permutations(["allow", "ask", "deny", "break"])))
-def test_a_denial_beats_approval_whatever_the_order(opened: Opened, order: tuple[str, ...]) -> None:
+def test_a_denial_beats_approval_whatever_the_order(opened: Opened, tmp_path: Path, order: tuple[str, ...]) -> None:
     answers: dict[str, Callable[[], Any]] = {
         "allow": lambda: None,
         "ask": lambda: require_approval("please"),
@@ -483,7 +484,7 @@ def test_a_denial_beats_approval_whatever_the_order(opened: Opened, order: tuple
     plugins = [hook(f"p{n}-{what}", "tavern_check_call", answers[what]) for n, what in enumerate(order)]
     assert kind(host_with(opened, *plugins).invoke_sync("t:echo")) == "POLICY_DENIED"
     without = [p for p in plugins if p.name and "deny" not in p.name]
-    again = host_with(opened, *without, home=None)
+    again = host_with(opened, *without, home=tmp_path / "again")  # a shared one may have an approval that has expired
     result = again.invoke_sync("t:echo")
     assert (kind(result), result.status) == ("APPROVAL_REQUIRED", "input_required")
 
