@@ -204,17 +204,17 @@ def test_the_file_of_another_host_may_have_comments_and_last_commas(tmp_path: Pa
 def test_servers_of_the_folders_of_claude_code_are_imported_once_each(tmp_path: Path) -> None:
     clock, other = {"type": "stdio", "command": "mcp-server-time", "args": [], "env": {}}, {"command": "mcp-server-git"}
     projects = {
-        "/work/猫": {"allowedTools": [], "mcpServers": {"clock": clock}},
-        "/work/b": {"mcpServers": {"clock": clock}},
-        "/work/c": {"mcpServers": {"clock": other, "git": other}},
-        "/work/d": {},
+        "/home/ann/猫": {"allowedTools": [], "mcpServers": {"clock": clock}},
+        "/home/ann/b": {"mcpServers": {"clock": clock}},
+        "/home/ann/c": {"mcpServers": {"clock": other, "git": other}},
+        "/home/ann/d": {},
     }
     text = json.dumps({"numStartups": 3, "mcpServers": {}, "projects": projects})
     found, left_out = entries_of_json(text, ".claude.json")
     assert [(new.name, new.notes) for new in found] == [
-        ("clock", ("it is used only in /work/猫 there",)), ("git", ("it is used only in /work/c there",))
+        ("clock", ("it is used only in /home/ann/猫 there",)), ("git", ("it is used only in /home/ann/c there",))
     ]  # fmt: skip
-    assert left_out == {"clock of /work/c": "there is an upstream 'clock' already"}
+    assert left_out == {"clock of /home/ann/c": "there is an upstream 'clock' already"}
 
 
 def test_names_in_another_script_stay_apart_and_are_the_same_each_time(tmp_path: Path) -> None:

@@ -108,7 +108,6 @@ class ObservedPipeline(Pipeline):
         return result
 
     def _begin_spans(self) -> None:
-
         object.__setattr__(self, "spans", Spans(self.version))
         object.__setattr__(self, "awaits", False)
 
