@@ -145,18 +145,18 @@ def _servers_of(text: str, file: str) -> list[tuple[str, Any, str]]:
     servers = next((data[key] for key in _SERVERS if isinstance(data.get(key), dict)), None)
     if servers is None and isinstance(data.get("mcp"), dict):
         servers = data["mcp"].get("servers")
-    found = [(name, server, "") for name, server in servers.items()] if isinstance(servers, dict) else []
-    projects = data.get("projects")  # of Claude Code
-    for folder, project in projects.items() if isinstance(projects, dict) else ():
-        own = project.get("mcpServers") if isinstance(project, dict) else None
-        for name, server in own.items() if isinstance(own, dict) else ():
-            if all((name, server) != other[:2] for other in found):
-                found.append((name, server, folder))
+    places = [("", servers)]
+    if isinstance(projects := data.get("projects"), dict):  # of Claude Code
+        places += ((path, own.get("mcpServers")) for path, own in projects.items() if isinstance(own, dict))
+    found: dict[tuple[str, str], tuple[str, Any, str]] = {}
+    for folder, listed in places:
+        for name, server in listed.items() if isinstance(listed, dict) else ():
+            found.setdefault((name, json.dumps(server, sort_keys=True)), (name, server, folder))
     if not found:
         raise ConfigInvalid(f"{file} holds no servers", hint='expected {"mcpServers": {"name": {"command": …}}}')
     if len(found) > MOST_SERVERS:
         raise ConfigInvalid(f"{file} has {len(found):,} servers; at most {MOST_SERVERS} are imported", hint=_SMALLER)
-    return found
+    return [*found.values()]
 
 
 def entries_of_json(

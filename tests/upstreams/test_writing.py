@@ -217,6 +217,19 @@ def test_servers_of_the_folders_of_claude_code_are_imported_once_each(tmp_path: 
     assert left_out == {"clock of /home/ann/c": "there is an upstream 'clock' already"}
 
 
+@pytest.mark.parametrize(("name", "found"), [("clock", ["clock"]), ("clock-{}", None)])
+def test_thousands_of_folders_with_equal_servers_are_one_and_with_others_too_many(
+    name: str, found: list[str] | None
+) -> None:
+    projects = {f"/home/ann/{n}": {"mcpServers": {name.format(n): {"command": "x"}}} for n in range(20_000)}
+    text = json.dumps({"projects": {"": {"mcpServers": 3}, "/": [1], **projects}})
+    if found is None:
+        with pytest.raises(ConfigInvalid, match="20,000 servers; at most 200"):
+            entries_of_json(text, ".claude.json")
+    else:
+        assert [new.name for new in entries_of_json(text, ".claude.json")[0]] == found
+
+
 def test_names_in_another_script_stay_apart_and_are_the_same_each_time(tmp_path: Path) -> None:
     servers = {
         "天气": {"command": "uvx", "args": ["mcp-server-time"]},
