@@ -217,6 +217,7 @@ def test_servers_of_the_folders_of_claude_code_are_imported_once_each(tmp_path: 
     assert left_out == {"clock of /home/ann/c": "there is an upstream 'clock' already"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "found"), [("clock", ["clock"]), ("clock-{}", None)])
 def test_thousands_of_folders_with_equal_servers_are_one_and_with_others_too_many(
     name: str, found: list[str] | None
