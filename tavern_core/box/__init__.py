@@ -12,7 +12,7 @@ egress_proxy_socket.py        the only way out of a box with its own network
 fork_server.py                a small process that forks others
 fork_server_client.py         the host's connection to it
 script_fork_job.py            forks a guard for each script
-host_script_launch.py         starts scripts, and holds their descriptors
+script_spawner.py             starts scripts, and holds their descriptors
 process_tree.py               ends a whole process tree
 output.py                     bounded reading of the output of scripts
 write_broker.py               writes files of the host for programs in boxes

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from tavern_core.box.fork_server import receive
-from tavern_core.box.host_script_launch import Child
 from tavern_core.box.policy import BoxPolicy
+from tavern_core.box.script_spawner import Child
 from tavern_core.box.write_broker import Writes
 
 Reason = Literal["exit", "stop", "time", "kill", "flood", "failed", "boxless", "lost", "untaken"]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from tavern_core.cli.assist_undo import PreviousVersions
+from tavern_core.cli.assist_backups import PreviousVersions
 from tavern_core.cli.errors import FAILED, INVALID, ReportedExit, print_problem
 from tavern_core.cli.output import write
 from tavern_core.cli.prompts import alone, has_person, read_line

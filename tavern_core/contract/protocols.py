@@ -15,9 +15,9 @@ from tavern_core.frozen_dataclass import dataclass
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
-    from tavern_core.box.host_script_launch import Child, Launch
     from tavern_core.box.output import Serve
     from tavern_core.box.policy import BoxPolicy, Level
+    from tavern_core.box.script_spawner import Child, Launch
     from tavern_core.model.call import CallContext, Rights, ToolCall
     from tavern_core.model.capability_scope import Scope
     from tavern_core.model.config import LimitsConfig

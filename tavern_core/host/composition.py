@@ -63,7 +63,6 @@ from tavern_core.kernel.plugins.contribution_registry import Contributions
 from tavern_core.kernel.plugins.decision_watch import DecisionWatch, stamps_of
 from tavern_core.kernel.plugins.effective_scopes import EffectiveScopes
 from tavern_core.kernel.plugins.enabled_state import PluginStates
-from tavern_core.kernel.plugins.executor_facilities import ToolHomes
 from tavern_core.kernel.plugins.host_registries import Tables
 from tavern_core.kernel.plugins.inactive_setting_declarations import PluginSettings
 from tavern_core.kernel.plugins.lazy_contribution_lookup import Sections
@@ -75,6 +74,7 @@ from tavern_core.kernel.plugins.record import Records
 from tavern_core.kernel.plugins.roster import Roster, Sources
 from tavern_core.kernel.plugins.services import Services
 from tavern_core.kernel.plugins.skill_catalogue import Skills
+from tavern_core.kernel.plugins.tool_homes import ToolHomes
 from tavern_core.kernel.registry import Registry
 from tavern_core.kernel.settings.result_redaction import ForDisk
 from tavern_core.kernel.settings.setting_layers import SettingLayers, user_file

@@ -20,9 +20,9 @@ from tavern_core.model.config import IsolationConfig
 from tavern_core.model.event import Event
 
 if TYPE_CHECKING:
-    from tavern_core.box.host_script_launch import Child, Launch, Spawner
     from tavern_core.box.output import Serve
     from tavern_core.box.policy import BoxPolicy, Level
+    from tavern_core.box.script_spawner import Child, Launch, Spawner
 
 
 @dataclass(slots=True)
@@ -51,7 +51,7 @@ class Sandboxes:
 
     def start(self, launch: Launch) -> Child:
         """Start a program that is neither a script nor a worker; its fork server is started with the first one."""
-        from tavern_core.box.host_script_launch import Spawner
+        from tavern_core.box.script_spawner import Spawner
 
         with self._lock:
             if self._spawner is None:

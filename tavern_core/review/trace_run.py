@@ -26,7 +26,7 @@ from tavern_core.review.import_probe import own_line, prober
 from tavern_core.review.probe_result import Import
 from tavern_core.review.trace_record import Traced, read_record
 
-RUNNER: Final = "tavern_core.testing.tracing"
+RUNNER: Final = "tavern_core.testing.audit_trace"
 GROUP: Final = "tavern.plugins"
 _KEPT: Final = 60_000
 """Stored bytes of the tests' output."""

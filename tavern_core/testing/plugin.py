@@ -62,7 +62,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", MARK)
     if config.getoption("--tavern-trace"):
-        from tavern_core.testing.tracing import trace_this_run
+        from tavern_core.testing.audit_trace import trace_this_run
 
         option = config.getoption("--tavern-core-plugin") or config.getini("tavern_core_plugin")
         with _reported_as_usage_error():

@@ -24,8 +24,8 @@ from typing import Final
 
 from tavern_core.box import runtime_paths
 from tavern_core.box.fork_server_client import ending
-from tavern_core.box.host_script_launch import Child, Launch
 from tavern_core.box.output import STOPPING_S, Ended, HeadAndTail, Reports
+from tavern_core.box.script_spawner import Child, Launch
 from tavern_core.contract.protocols import Sandbox
 from tavern_core.errors import CallError, ConnectionLost, OutputTooLarge, PolicyDenied, UpstreamError
 from tavern_core.frozen_dataclass import dataclass

@@ -20,7 +20,7 @@ from tavern_core.isolation.codec import CALLS, pack_tool, preview_key, unpack_co
 from tavern_core.isolation.worker.running_call import WorkerCalls
 from tavern_core.isolation.worker_setup_message import Setup
 from tavern_core.kernel.calls.result_normalisation import plain, plain_parts
-from tavern_core.kernel.plugins.executor_facilities import load_handler
+from tavern_core.kernel.plugins.tool_homes import load_handler
 from tavern_core.kernel.plugins.tool_spec_reading import (
     DRAFT,
     Described,

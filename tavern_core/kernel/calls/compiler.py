@@ -23,8 +23,8 @@ from tavern_core.kernel.catalogue.tool_spec_cache import ToolSpecs
 from tavern_core.kernel.hooks.argument_copies import ShownTool
 from tavern_core.kernel.limits.limiter_registry import Governor, LimitTable
 from tavern_core.kernel.plugins.effective_scopes import EffectiveScopes
-from tavern_core.kernel.plugins.executor_facilities import ToolHomes
 from tavern_core.kernel.plugins.record import Record
+from tavern_core.kernel.plugins.tool_homes import ToolHomes
 from tavern_core.kernel.registry import Entry
 from tavern_core.model.call import CallContext
 from tavern_core.model.message_translation import Language

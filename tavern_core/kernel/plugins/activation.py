@@ -25,7 +25,6 @@ from tavern_core.kernel.hooks.argument_copies import copied
 from tavern_core.kernel.plugins.candidate import has_nodes
 from tavern_core.kernel.plugins.contribution_registry import SECTIONS, named
 from tavern_core.kernel.plugins.deactivation import forget, stop_started
-from tavern_core.kernel.plugins.executor_facilities import load_handler
 from tavern_core.kernel.plugins.host_registries import ImportGuard, Tables
 from tavern_core.kernel.plugins.permitted_hooks import LIFE, permitted
 from tavern_core.kernel.plugins.plugin_errors import as_activation_error
@@ -34,6 +33,7 @@ from tavern_core.kernel.plugins.record import Record
 from tavern_core.kernel.plugins.registry_entries import aliases_of, offered_entries
 from tavern_core.kernel.plugins.remote_plugin_interface import RemotePlugin
 from tavern_core.kernel.plugins.service_replacement import settle_overrides, split_overrides, without_ungranted
+from tavern_core.kernel.plugins.tool_homes import load_handler
 from tavern_core.kernel.plugins.tool_spec_reading import (
     DRAFT,
     Described,

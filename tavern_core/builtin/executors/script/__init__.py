@@ -6,7 +6,7 @@ executor.py     one call, from top to bottom     script_artifacts.py  files that
 queue.py        how many at once                 masking.py        no secret comes back out
 report.py       what an ended script amounts to
 
-`tavern_core/box` starts and ends them, and reads their output (host_script_launch.py, script_fork_job.py, output.py).
+`tavern_core/box` starts and ends them, and reads their output (script_spawner.py, script_fork_job.py, output.py).
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, Final
 
-from tavern_core.box.host_script_launch import Launch, Spawner
 from tavern_core.box.output import Ended, Serve, collect
+from tavern_core.box.script_spawner import Launch, Spawner
 from tavern_core.builtin.executors.script.command import (
     ScriptCommand,
     check_names,

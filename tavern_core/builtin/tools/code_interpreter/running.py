@@ -14,9 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from tavern_core.box.host_script_launch import Launch
 from tavern_core.box.output import Ended, collect
 from tavern_core.box.policy import BoxUnavailable
+from tavern_core.box.script_spawner import Launch
 from tavern_core.contract.protocols import Sandbox, ToolHome
 from tavern_core.errors import CallTimeout, OutputTooLarge, PolicyDenied, ToolFailed, UpstreamError
 from tavern_core.frozen_dataclass import dataclass
