@@ -66,6 +66,7 @@ from tavern_core.frozen_dataclass import dataclass
 
 Outcome = Literal["none", "done", "unknown"]
 """What a failed call may have changed: nothing, everything, or not known."""
+Severity = Literal["error", "warning", "info"]
 
 
 MOST_SAID: Final = 1_000
@@ -100,28 +101,46 @@ class Location:
         return sayable(f"{place}: {self.pointer}" if self.pointer else place)
 
 
+class Problem:
+    """One thing wrong. Each kind of problem is a frozen dataclass that adds its place and, where there is a table, its code."""
+
+    __slots__ = ()
+    message: str
+    hint: str
+    """How to repair it."""
+    severity: Severity
+
+    @property
+    def located(self) -> str:
+        """Where and what, without the repair: for callers that print the hint separately."""
+        return self.message
+
+    def __str__(self) -> str:
+        return f"{self.located} ({self.hint})" if self.hint else self.located
+
+    def escape(self, *names: str) -> None:
+        """For `__post_init__`: these fields, made fit for a terminal, a log and JSON."""
+        for name in names:
+            object.__setattr__(self, name, sayable(getattr(self, name)))
+
+
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing wrong in a file or a set of values: what, where, and how to repair it."""
+class Finding(Problem):
+    """One thing wrong in a file or a set of values."""
 
     code: str
     message: str
     hint: str = ""
     where: Location | None = None
-    severity: Literal["error", "warning", "info"] = "error"
+    severity: Severity = "error"
     details: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "message", sayable(self.message))
-        object.__setattr__(self, "hint", sayable(self.hint))
+        self.escape("message", "hint")
 
     @property
     def located(self) -> str:
-        """Where and what, without the repair: for callers that print the hint separately."""
         return f"{self.where}: {self.message}" if self.where else self.message
-
-    def __str__(self) -> str:
-        return f"{self.located} ({self.hint})" if self.hint else self.located
 
 
 class TavernError(Exception):

@@ -180,5 +180,7 @@ def budget_of(known: AgentBudget, given: BudgetLike) -> AgentBudget:
         return AgentBudget.model_validate({**known.model_dump(), **given})
     except ValidationError as error:
         first = explain(error, given, AgentBudget)[0]
-        where, names = ".".join(map(str, first.path)), ", ".join(AgentBudget.model_fields)
-        raise UsageError(f"budget.{where}: {first.message}", hint=first.hint or f"a budget has: {names}") from error
+        names = ", ".join(AgentBudget.model_fields)
+        raise UsageError(
+            f"budget.{first.place}: {first.message}", hint=first.hint or f"a budget has: {names}"
+        ) from error

@@ -191,12 +191,12 @@ class _Completing:
     def _unused(self, problem: PatchProblem) -> PatchProblem:
         name = _last(problem.pointer)
         if self._graph.types.get(name) not in self._needs.nodes:
-            return replace(problem, fix="leave it and its edges out, or connect one of its outputs")
+            return replace(problem, hint="leave it and its edges out, or connect one of its outputs")
         for output in self._graph.outputs(name).values():
             if takers := self._graph.taking(name, output):
                 edge = add_edge((name, output.key), takers[0])
-                return replace(problem, fix=f"connect it to an input that fits ({listed(takers)}): {edge}")
-        return replace(problem, fix=self._inserted(name) or problem.fix)
+                return replace(problem, hint=f"connect it to an input that fits ({listed(takers)}): {edge}")
+        return replace(problem, hint=self._inserted(name) or problem.hint)
 
     def _inserted(self, name: str) -> str:
         """An edge that may begin at the node instead: one with the same source as the node has."""
@@ -214,7 +214,7 @@ class _Completing:
 
 def _fixed(problem: PatchProblem, fixes: Sequence[str]) -> PatchProblem:
     text = "; ".join(fix for fix in fixes if fix)
-    return replace(problem, fix=text, nearest=()) if text else problem
+    return replace(problem, hint=text, nearest=()) if text else problem
 
 
 def _last(pointer: str) -> str:
@@ -222,7 +222,7 @@ def _last(pointer: str) -> str:
 
 
 def _warning(code: str, message: str, fix: str, pointer: str, near: tuple[str, ...] = ()) -> PatchProblem:
-    return PatchProblem(code, message, pointer=pointer, fix=fix, nearest=near, severity="warning")
+    return PatchProblem(code, message, pointer=pointer, hint=fix, nearest=near, severity="warning")
 
 
 # Suggestions ----------------------------------------------------------------------------------------------------------

@@ -137,7 +137,7 @@ async def _judged(answered: Answered | PatchProblem, judge: Callable[[Answered],
 def no_change(why: str) -> PatchProblem:
     """The problem of a patch that changes nothing."""
     fix = 'add operations, or say why nothing is to be changed: {"reason": "...", "patch": []}'
-    return PatchProblem("NO_CHANGE", why, fix=fix)
+    return PatchProblem("NO_CHANGE", why, hint=fix)
 
 
 def _written(answer: LLMAnswer) -> str:
@@ -188,8 +188,8 @@ def line(problem: PatchProblem, language: Language) -> str:
     operation = text_in(say(_OPERATION, number=problem.op), language) if problem.op is not None else ""
     place = ", ".join(part for part in (operation, problem.pointer) if part)
     allowed = ", ".join(problem.allowed[:MOST_REPORTED])
-    says_allowed = all(value in problem.fix for value in problem.allowed[:MOST_REPORTED])
-    more = [problem.fix, "" if says_allowed else text_in(say(_ALLOWED, values=allowed), language)]
+    says_allowed = all(value in problem.hint for value in problem.allowed[:MOST_REPORTED])
+    more = [problem.hint, "" if says_allowed else text_in(say(_ALLOWED, values=allowed), language)]
     text = f"[{problem.code}] {place + ': ' if place else ''}{problem.message}"
     return text + (f" ({'; '.join(part for part in more if part)})" if any(more) else "")
 

@@ -160,7 +160,7 @@ class Drafting:
         )
         types = tuple(match.type for match in found)
         return (
-            replace(problem, nearest=types, fix=f"use a node type listed above; {', '.join(types)} may fit")
+            replace(problem, nearest=types, hint=f"use a node type listed above; {', '.join(types)} may fit")
             if types
             else problem
         )
@@ -212,8 +212,8 @@ def _last_quoted(message: str) -> str:
 
 def _under_names(problem: PatchProblem, names: Mapping[str, str]) -> PatchProblem:
     """The problem under the names of the model instead of final ids."""
-    text, place, fix = problem.message, problem.pointer, problem.fix
+    text, place, fix = problem.message, problem.pointer, problem.hint
     for id_, name in names.items():
         text, fix = text.replace(id_, name), fix.replace(id_, name)
         place = place.replace(f"/{id_}", f"/{name}")
-    return replace(problem, message=text, pointer=place, fix=fix, node=names.get(problem.node, problem.node))
+    return replace(problem, message=text, pointer=place, hint=fix, node=names.get(problem.node, problem.node))

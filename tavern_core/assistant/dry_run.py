@@ -83,7 +83,7 @@ class Trial:
                 workflow, inputs, context=context, cache=False, keep=False, timeout_ms=TIMEOUT_MS, **options
             )
         except TavernError as error:
-            problem = PatchProblem("DRY_RUN", error.message, fix=error.hint, severity="warning")
+            problem = PatchProblem("DRY_RUN", error.message, hint=error.hint, severity="warning")
             return DryRun("error", inputs, {}, tuple(sorted(out)), (problem,))
         invented = _with_dependents(workflow, [node.id for node in workflow.nodes if node.type in _STOOD_IN])
         failed = [(error.path.partition("/")[0] in invented, _problem(error)) for error in result.errors]
@@ -131,7 +131,7 @@ def _problem(error: NodeError) -> PatchProblem:
     text = f"{error.path} ({error.type}) failed with sample values: {error.kind}: {error.message}"
     place = f"/nodes/{error.path.partition('/')[0]}"
     return PatchProblem(
-        "DRY_RUN", text, pointer=place, fix=error.hint, node=error.path, slot=error.slot, severity="warning"
+        "DRY_RUN", text, pointer=place, hint=error.hint, node=error.path, slot=error.slot, severity="warning"
     )
 
 

@@ -43,7 +43,7 @@ async def panel(
     if layout is not None and (wrong := mismatches(layout, inputs, outputs)):
         raise UsageError(
             f"the layout does not fit {subject.id}: {wrong[0].message}",
-            hint=wrong[0].fix,
+            hint=wrong[0].hint,
             problems=[problem.to_json() for problem in wrong],
         )
     current = layout or proposed(subject.display_name or subject.id, subject.description, inputs, outputs)

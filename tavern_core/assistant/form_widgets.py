@@ -221,7 +221,7 @@ def _choice(place: str, value: Any, allowed: tuple[str, ...], what: str) -> Iter
         near = tuple(nearest(value, allowed)) if isinstance(value, str) else ()
         text = f"{value!r:.80} is no {what} here"
         yield PatchProblem(
-            "LAYOUT", text, pointer=place, fix=_one_of(str(value), allowed), allowed=allowed, nearest=near
+            "LAYOUT", text, pointer=place, hint=_one_of(str(value), allowed), allowed=allowed, nearest=near
         )
 
 
@@ -235,4 +235,4 @@ def _section(layout: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 
 def _wrong(place: str, message: str, fix: str, allowed: tuple[str, ...] = ()) -> PatchProblem:
-    return PatchProblem("LAYOUT", message, pointer=place, fix=fix, allowed=allowed)
+    return PatchProblem("LAYOUT", message, pointer=place, hint=fix, allowed=allowed)

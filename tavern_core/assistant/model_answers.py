@@ -101,23 +101,23 @@ def read_answer(answer: LLMAnswer) -> Answered | PatchProblem:
             place = (
                 f"line {first.where.line}, column {first.where.column}: " if first.where and first.where.line else ""
             )
-            broken = broken or PatchProblem("BAD_JSON", f"{place}{first.message}", fix=first.hint)
+            broken = broken or PatchProblem("BAD_JSON", f"{place}{first.message}", hint=first.hint)
         else:
             found.append(document.data)
     patches = [data for data in found if _is_patch(data)]
     if len(patches) > 1 and any(other != patches[0] for other in patches[1:]):
         return PatchProblem(
-            "SEVERAL_PATCHES", f"there are {len(patches)} patches", fix="send one list with all operations"
+            "SEVERAL_PATCHES", f"there are {len(patches)} patches", hint="send one list with all operations"
         )
     if patches:
         return _answered(patches[0])
     if answer.finish_reason == "length" or len(answer.text) > LONGEST:
         return PatchProblem(
-            "CUT_OFF", "the answer ended before its JSON did", fix="answer with fewer words and a smaller patch"
+            "CUT_OFF", "the answer ended before its JSON did", hint="answer with fewer words and a smaller patch"
         )
     if broken is not None:
         return broken
-    return _answered(found[0]) if found else PatchProblem("NO_PATCH", "there is no JSON in the answer", fix=_FORM)
+    return _answered(found[0]) if found else PatchProblem("NO_PATCH", "there is no JSON in the answer", hint=_FORM)
 
 
 _FORM: Final = 'answer with {"reason": "…", "patch": [{"op": "add", "path": "/nodes/…", "value": {…}}]}'
@@ -210,7 +210,7 @@ def _answered(data: Any) -> Answered | PatchProblem:
         if key not in _KEYS and not isinstance(value, str):
             hint = did_you_mean(key, _KEYS) or "changes belong into the patch, as operations"
             return PatchProblem(
-                "UNKNOWN_KEY", f"the answer has a key {key!r:.80}, which means nothing", fix=hint, pointer=f"/{key}"
+                "UNKNOWN_KEY", f"the answer has a key {key!r:.80}, which means nothing", hint=hint, pointer=f"/{key}"
             )
     reason = data.get("reason")
     return Answered(
@@ -225,12 +225,12 @@ def _no_patch(data: Any) -> PatchProblem:
             return PatchProblem(
                 "WHOLE_WORKFLOW",
                 "the answer is the whole document, not a patch",
-                fix=f"send only what changes; {_FORM}",
+                hint=f"send only what changes; {_FORM}",
             )
         keys = ", ".join(map(repr, list(data)[:8]))
         return PatchProblem(
-            "NOT_A_PATCH", f"the answer is an object with the keys {keys or 'none'}, without `patch`", fix=_FORM
+            "NOT_A_PATCH", f"the answer is an object with the keys {keys or 'none'}, without `patch`", hint=_FORM
         )
     if isinstance(data, list):
-        return PatchProblem("NOT_A_PATCH", "the answer is a list whose entries are not operations", fix=_FORM)
-    return PatchProblem("NOT_A_PATCH", "the JSON of the answer is neither an object nor a list", fix=_FORM)
+        return PatchProblem("NOT_A_PATCH", "the answer is a list whose entries are not operations", hint=_FORM)
+    return PatchProblem("NOT_A_PATCH", "the JSON of the answer is neither an object nor a list", hint=_FORM)

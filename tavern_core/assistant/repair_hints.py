@@ -117,7 +117,9 @@ class _Advice:
                 return self._cycle(problem)
             case "INTERFACE" if GROUP_OUTPUT in problem.message and not problem.slot:
                 return (
-                    None if GROUP_OUTPUT in self._lost.values() else replace(problem, fix=add_node("out", GROUP_OUTPUT))
+                    None
+                    if GROUP_OUTPUT in self._lost.values()
+                    else replace(problem, hint=add_node("out", GROUP_OUTPUT))
                 )
         return problem
 
@@ -126,13 +128,13 @@ class _Advice:
         if (type_ := self._lost.get(name)) is None:
             if not problem.nearest or not _is_numbered_as(name, problem.nearest[0]):
                 return problem
-            return replace(problem, fix="add this node, name another one, or remove the edge", nearest=())
+            return replace(problem, hint="add this node, name another one, or remove the edge", nearest=())
         if name in self._said:
             return None
         self._said.add(name)
         edges = [text for slot in self._graph.open_inputs(name) if (text := self._edge_into(name, slot))]
         fix = "; ".join([f"add the node: {add_node(name, type_)}", *edges])
-        return replace(problem, fix=f"{fix}; or remove the edge")
+        return replace(problem, hint=f"{fix}; or remove the edge")
 
     def _edge_into(self, name: str, slot: Slot) -> str:
         found = self._graph.fitting(name, slot)
@@ -143,7 +145,7 @@ class _Advice:
             return None
         slot = self._graph.inputs(problem.node).get(problem.slot)
         fix = connect(self._graph, problem.node, slot) if slot is not None else ""
-        return replace(problem, fix=f"{fix}; or set it in inputValues") if fix else problem
+        return replace(problem, hint=f"{fix}; or set it in inputValues") if fix else problem
 
     def _handle(self, problem: PatchProblem) -> Advised:
         edge = self._edges.get(problem.edge)
@@ -159,15 +161,15 @@ class _Advice:
             needed = self._needs.inputs if is_output else self._needs.outputs
             add = add_slot(section, handle, other)
             if handle in needed or not problem.nearest:
-                return replace(problem, fix=f"add it to {section}: {add}", nearest=(), allowed=())
-            return replace(problem, fix=f"{problem.fix} or add it to {section}: {add}")
+                return replace(problem, hint=f"add it to {section}: {add}", nearest=(), allowed=())
+            return replace(problem, hint=f"{problem.hint} or add it to {section}: {add}")
         fitting = tuple(self._graph.handles(node, other, is_output=is_output))
         near = tuple(name for name in problem.nearest if name in fitting or not fitting)
         if not fitting or near:
             return problem
         return replace(
             problem,
-            fix=f"{'outputs' if is_output else 'inputs'} that fit: {', '.join(map(repr, fitting))}",
+            hint=f"{'outputs' if is_output else 'inputs'} that fit: {', '.join(map(repr, fitting))}",
             nearest=(),
             allowed=fitting,
         )
@@ -195,7 +197,7 @@ class _Advice:
         *_, edge, slot = min(movable, key=lambda each: each[:2])
         circle = ", ".join(f"{e.id} ({e.source} → {e.target})" for e in edges[:_MOST_SHOWN])
         found = self._elsewhere(problem, edge, slot)
-        return replace(found, fix=f"the edges are {circle}; {found.fix}")
+        return replace(found, hint=f"the edges are {circle}; {found.hint}")
 
     def _input_of(self, edge: WorkflowEdge) -> Slot | None:
         """The input at the end of an edge, if another output fits it."""
@@ -214,7 +216,7 @@ class _Advice:
         if not found:
             return problem
         one = add_edge(found[0], (edge.target, edge.target_handle or slot.key), edge.id)
-        return replace(problem, fix=f"let an edge begin at an output that fits ({listed(found)}): {one}")
+        return replace(problem, hint=f"let an edge begin at an output that fits ({listed(found)}): {one}")
 
     def _needed(self) -> Iterator[PatchProblem]:
         for name, type_ in self._new.items():
@@ -222,7 +224,7 @@ class _Advice:
             fix = "; ".join([f"add it: {add_node(name, type_)}", *edges])
             yield PatchProblem(
                 "NEED_NODE", f"the request needs a node of type {type_!r}, and there is none", pointer="/nodes",
-                fix=f"{fix}; or leave it out of `needs`", severity="warning",
+                hint=f"{fix}; or leave it out of `needs`", severity="warning",
             )  # fmt: skip
 
 
@@ -230,11 +232,13 @@ def _of_operation(problem: PatchProblem, before: Workflow, patch: Sequence[Any],
     """A problem of a single operation."""
     operation = patch[problem.op] if problem.op is not None and problem.op < len(patch) else None
     if problem.code == "REV_CONFLICT":
-        return replace(problem, fix=f"leave the operation out, or test for {before.rev}")
+        return replace(problem, hint=f"leave the operation out, or test for {before.rev}")
     if problem.code == "PATH_MISSING" and isinstance(operation, dict) and operation.get("op") == "replace":
-        return replace(problem, fix='write "op": "add" for what is new' + (f"; {problem.fix}" if problem.fix else ""))
+        return replace(
+            problem, hint='write "op": "add" for what is new' + (f"; {problem.hint}" if problem.hint else "")
+        )
     if problem.code in ("DUPLICATE_LOCAL_ID", "LOCAL_ID_TAKEN") and sum(each == operation for each in patch) > 1:
-        return replace(problem, fix=f"leave operation {problem.op} out: it is there twice")
+        return replace(problem, hint=f"leave operation {problem.op} out: it is there twice")
     if problem.code == "MISSING_TYPE":
         written = {
             each["value"].get("type")
@@ -243,7 +247,7 @@ def _of_operation(problem: PatchProblem, before: Workflow, patch: Sequence[Any],
         }
         absent = tuple(type_ for type_ in needs.nodes if type_ not in written)
         return (
-            replace(problem, fix=f"needed types that do not occur: {', '.join(absent)}", allowed=absent)
+            replace(problem, hint=f"needed types that do not occur: {', '.join(absent)}", allowed=absent)
             if absent
             else problem
         )

@@ -136,7 +136,7 @@ def _refused(session: Session, proposal: Proposal) -> None:
 def _print_problems(problems: tuple[PatchProblem, ...], severity: str) -> None:
     for problem in problems:
         place = f"  --> {problem.pointer}" if problem.pointer else ""
-        print_problem(severity, problem.code, problem.message, problem.fix, [place] if place else [])
+        print_problem(severity, problem.code, problem.message, problem.hint, [place] if place else [])
 
 
 def _consents(target: Path) -> bool:
@@ -153,7 +153,7 @@ def _apply(session: Session, host: Tavern, proposal: Proposal, target: Path, *, 
         outcome = host.wait(host.assistant.apply(proposal, target))
         if not outcome.ok:
             problem = outcome.problems[0]
-            raise UsageError(f"{target}: {problem.message}", hint=problem.fix)
+            raise UsageError(f"{target}: {problem.message}", hint=problem.hint)
     else:
         host.wait(host.assistant.write(proposal, target))
     try:

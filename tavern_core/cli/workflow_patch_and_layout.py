@@ -54,7 +54,7 @@ def _operations(source: str) -> Any:
 def _print_outcome(session: Session, outcome: PatchOutcome) -> None:
     for problem in outcome.problems:
         severity = "warning" if problem.is_old else problem.severity
-        print_problem(severity, problem.code, problem.message, problem.fix, _places(problem))
+        print_problem(severity, problem.code, problem.message, problem.hint, _places(problem))
     if outcome.ok:
         session.out.text(outcome.summary[session.host().config.language or "en"])
         for edge in outcome.removed_edges:

@@ -196,9 +196,9 @@ class Patching:
         found = tuple(blamed(said, done))
         if not any(each.severity == "error" for each in found):
             return found
-        old = {_key(each) for each in await self._check(before) if each.severity == "error"}
+        old = {each.identity for each in await self._check(before) if each.severity == "error"}
         return tuple(
-            replace(each, is_old=True, op=None) if each.severity == "error" and _key(problem) in old else each
+            replace(each, is_old=True, op=None) if each.severity == "error" and problem.identity in old else each
             for problem, each in zip(said, found, strict=True)
         )
 
@@ -243,10 +243,6 @@ def _move_values(patch: list[Any], done: Patched, said: tuple[FlowProblem, ...])
     return moved
 
 
-def _key(problem: FlowProblem) -> tuple[str, str, str, str]:
-    return problem.code, problem.node, problem.slot, problem.edge
-
-
 def judge_whole(**numbers: Any) -> None:
     """Refuse what is neither a whole number nor None. Raises UsageError (USAGE)."""
     for name, number in numbers.items():
@@ -265,7 +261,7 @@ def plain_patch(operations: Any) -> list[Any]:
     if not isinstance(operations, list | tuple):
         kind = type(operations).__name__
         raise PatchRefused(
-            PatchProblem("NOT_A_PATCH", f"a patch is a list of operations, got {kind}", fix="pass a list")
+            PatchProblem("NOT_A_PATCH", f"a patch is a list of operations, got {kind}", hint="pass a list")
         )
     found, problem = json_copy(list(operations), max_depth=depths.VALUE, max_nodes=MOST_VALUES)
     if problem is None:
@@ -273,7 +269,7 @@ def plain_patch(operations: Any) -> list[Any]:
     code = next((code for part, code in _LIMITS.items() if part in problem.message), "NOT_JSON")
     first = problem.path.split("/")[1:2]
     at = int(first[0]) if first and first[0].isdecimal() else None
-    raise PatchRefused(PatchProblem(code, f"the patch {problem.message}", at, fix=problem.hint))
+    raise PatchRefused(PatchProblem(code, f"the patch {problem.message}", op=at, hint=problem.hint))
 
 
 def _parsed(text: str | bytes) -> Any:
@@ -284,7 +280,7 @@ def _parsed(text: str | bytes) -> Any:
     first = document.findings[0]
     place = f"line {first.where.line}, column {first.where.column}: " if first.where and first.where.line else ""
     raise PatchRefused(
-        PatchProblem("NOT_JSON", f"the text of the patch is not JSON: {place}{first.message}", fix=first.hint)
+        PatchProblem("NOT_JSON", f"the text of the patch is not JSON: {place}{first.message}", hint=first.hint)
     )
 
 
@@ -294,7 +290,7 @@ def projected(workflow: Workflow) -> dict[str, Any]:
         return project(workflow)
     except PatchRefused as refused:
         problem = refused.problems[0]
-        raise WorkflowInvalid(f"workflow {workflow.id!r}: {problem.message}", hint=problem.fix) from None
+        raise WorkflowInvalid(f"workflow {workflow.id!r}: {problem.message}", hint=problem.hint) from None
 
 
 def event_of_update(

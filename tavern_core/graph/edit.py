@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from tavern_core.errors import UsageError, WorkflowInvalid, sayable
 from tavern_core.graph.layout import COLUMN, layout
-from tavern_core.graph.problems import FlowProblem
+from tavern_core.graph.problems import FlowProblem, Identity
 from tavern_core.model.naming_rules import split_id
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.pydantic_errors import explain
@@ -22,8 +22,6 @@ from tavern_core.model.workflow import Workflow
 
 Check = Callable[[Workflow], list[FlowProblem]]
 """The function that returns all problems of a workflow; it decides whether an edit is allowed."""
-_Name = tuple[str, str, str, str]
-"""An error by its code, node, slot and edge."""
 Read = Callable[[Mapping[str, Any], str], Workflow]
 """Builds a workflow from a document and its id; raises WorkflowInvalid for an invalid document."""
 
@@ -248,7 +246,7 @@ class WorkflowEditor:
         *,
         may_lack: str | set[str] = "",
         given: Collection[tuple[str, str]] = (),
-        known: set[_Name] | None = None,
+        known: set[Identity] | None = None,
     ) -> None:
         """Apply an edit, unless it adds an error.
 
@@ -287,7 +285,7 @@ class WorkflowEditor:
             ) from None
         if self._check is not None:
             found = self._check(changed)
-            new = [p for p in found if p.severity == "error" and _name(p) not in self._known]
+            new = [p for p in found if p.severity == "error" and p.identity not in self._known]
             wrong = [p for p in new if not (p.code == "MISSING_INPUT" and p.node in lacking)]
             wrong += [p for p in found if p.code == "UNKNOWN_INPUT" and (p.node, p.slot) in given]
             if wrong:
@@ -303,9 +301,7 @@ def _plain_read(data: Mapping[str, Any], id_: str) -> Workflow:
         return Workflow.model_validate(data).model_copy(update={"id": id_, "raw": data})
     except ValidationError as error:
         first = explain(error, data, Workflow)[0]
-        raise WorkflowInvalid(
-            sayable(f"{'.'.join(map(str, first.path))}: {first.message}"), hint=sayable(first.hint)
-        ) from None
+        raise WorkflowInvalid(sayable(f"{first.place}: {first.message}"), hint=sayable(first.hint)) from None
 
 
 def _judge_id(id_: Any, *, may_be_empty: bool = False) -> None:
@@ -321,12 +317,8 @@ def _judge_id(id_: Any, *, may_be_empty: bool = False) -> None:
         )
 
 
-def _errors(problems: list[FlowProblem]) -> set[_Name]:
-    return {_name(problem) for problem in problems if problem.severity == "error"}
-
-
-def _name(problem: FlowProblem) -> _Name:
-    return problem.code, problem.node, problem.slot, problem.edge
+def _errors(problems: list[FlowProblem]) -> set[Identity]:
+    return {problem.identity for problem in problems if problem.severity == "error"}
 
 
 def _drop_edges(data: dict[str, Any], drop: Callable[[Mapping[str, Any]], bool]) -> None:

@@ -60,11 +60,13 @@ class Allowance:
         self._left -= count
         if self._left < 0:
             text = f"the operations copy and move more than {MOST_VALUES:,} values"
-            raise PatchRefused(PatchProblem("PATCH_TOO_LARGE", text, operation.at, fix="copy less"))
+            raise PatchRefused(PatchProblem("PATCH_TOO_LARGE", text, op=operation.at, hint="copy less"))
         if depth + len(operation.path) > depths.VALUE:
             text = f"a value would be nested more than {depths.VALUE} levels deep"
             place = pointer(operation.path[:10])
-            raise PatchRefused(PatchProblem("PATCH_TOO_DEEP", text, operation.at, place, "write it flatter"))
+            raise PatchRefused(
+                PatchProblem("PATCH_TOO_DEEP", text, op=operation.at, pointer=place, hint="write it flatter")
+            )
 
 
 def pointer(parts: Sequence[str]) -> str:
@@ -106,11 +108,11 @@ def read_operations(patch: Any) -> tuple[Operation, ...]:
     if not isinstance(patch, list | tuple):
         text = f"a patch is a list of operations, got {_kind(patch)}"
         raise PatchRefused(
-            PatchProblem("NOT_A_PATCH", text, fix='[{"op": "add", "path": "/nodes/<localId>", "value": {...}}]')
+            PatchProblem("NOT_A_PATCH", text, hint='[{"op": "add", "path": "/nodes/<localId>", "value": {...}}]')
         )
     if len(patch) > MOST_OPERATIONS:
         text = f"{len(patch):,} operations; at most {MOST_OPERATIONS:,}"
-        raise PatchRefused(PatchProblem("TOO_MANY_OPERATIONS", text, fix="split the patch"))
+        raise PatchRefused(PatchProblem("TOO_MANY_OPERATIONS", text, hint="split the patch"))
     found: list[Operation] = []
     problems: list[PatchProblem] = []
     for at, written in enumerate(patch):
@@ -126,12 +128,12 @@ def read_operations(patch: Any) -> tuple[Operation, ...]:
 def _read(at: int, written: Any) -> Operation:
     if not isinstance(written, dict):
         text = f"an operation is an object, got {_kind(written)}"
-        raise PatchRefused(PatchProblem("NOT_A_PATCH", text, at, fix='{"op": "remove", "path": "/edges/<id>"}'))
+        raise PatchRefused(PatchProblem("NOT_A_PATCH", text, op=at, hint='{"op": "remove", "path": "/edges/<id>"}'))
     op = written.get("op")
     if not isinstance(op, str) or op not in OPS:
         if "op" not in written or not isinstance(op, str):
             text = "`op` is missing" if "op" not in written else f"`op` is text, got {_kind(op)}"
-            raise PatchRefused(PatchProblem("UNKNOWN_OP", text, at, fix=f"one of {', '.join(OPS)}", allowed=OPS))
+            raise PatchRefused(PatchProblem("UNKNOWN_OP", text, op=at, hint=f"one of {', '.join(OPS)}", allowed=OPS))
         raise PatchRefused(unknown("UNKNOWN_OP", "there is no operation", op, OPS, op=at))
     path = _parts(at, written, "path")
     source = _parts(at, written, "from") if _NEEDS.get(op) == "from" else None
@@ -146,25 +148,25 @@ def _parts(at: int, written: dict[str, Any], member: str) -> Parts:
     text = written[member]
     if not isinstance(text, str):
         raise PatchRefused(
-            PatchProblem("BAD_POINTER", f"`{member}` is text, got {_kind(text)}", at, fix='for example "/nodes/a"')
+            PatchProblem("BAD_POINTER", f"`{member}` is text, got {_kind(text)}", op=at, hint='for example "/nodes/a"')
         )
     if text and not text.startswith("/"):
         fix = f"write {'/' + text!r:.200}"
         raise PatchRefused(
-            PatchProblem("BAD_POINTER", f"`{member}` must begin with a slash, got {text!r:.200}", at, fix=fix)
+            PatchProblem("BAD_POINTER", f"`{member}` must begin with a slash, got {text!r:.200}", op=at, hint=fix)
         )
     if "~" in text and _BAD_ESCAPE.search(text):
         raise PatchRefused(
-            PatchProblem("BAD_POINTER", f"{text!r:.200}: ~ must be written as ~0, / as ~1", at, fix="escape it")
+            PatchProblem("BAD_POINTER", f"{text!r:.200}: ~ must be written as ~0, / as ~1", op=at, hint="escape it")
         )
     if text.count("/") > depths.VALUE:
-        raise PatchRefused(PatchProblem("PATCH_TOO_DEEP", f"`{member}` has more than {depths.VALUE} parts", at))
+        raise PatchRefused(PatchProblem("PATCH_TOO_DEEP", f"`{member}` has more than {depths.VALUE} parts", op=at))
     parts = text.split("/")[1:]
     return tuple(part.replace("~1", "/").replace("~0", "~") for part in parts) if "~" in text else tuple(parts)
 
 
 def _lacks(at: int, op: str, member: str) -> PatchRefused:
-    return PatchRefused(PatchProblem("MISSING_MEMBER", f"{op!r} needs `{member}`", at, fix=f'add "{member}": ...'))
+    return PatchRefused(PatchProblem("MISSING_MEMBER", f"{op!r} needs `{member}`", op=at, hint=f'add "{member}": ...'))
 
 
 def apply_operation(document: Any, operation: Operation, allowance: Allowance) -> Any:
@@ -208,7 +210,9 @@ def _measure(document: Any, operation: Operation, allowance: Allowance) -> None:
     if operation.op == "move" and operation.path[: len(operation.source)] == operation.source != operation.path:
         text = f"{pointer(operation.source)!r:.200} cannot be moved into itself"
         raise PatchRefused(
-            PatchProblem("MOVE_INTO_ITSELF", text, operation.at, pointer(operation.path), "copy it instead")
+            PatchProblem(
+                "MOVE_INTO_ITSELF", text, op=operation.at, pointer=pointer(operation.path), hint="copy it instead"
+            )
         )
     for value in _reached(document, operation.source):
         allowance.take(operation, value)
@@ -229,14 +233,15 @@ def _reached(document: Any, parts: Parts) -> Iterator[Any]:
 def _failed_test(document: Any, operation: Operation) -> PatchProblem:
     found = list(_reached(document, operation.path))
     place = pointer(operation.path)
-    if not found:
-        missing = _missing(document, operation.at, operation.path, must_exist=True)
-        if missing is not None and missing.code == "PATH_MISSING":
-            text = f"there is nothing at {place!r:.200} to test"
-            return PatchProblem("TEST_FAILED", text, operation.at, place, missing.fix, missing.allowed, missing.nearest)
-        return PatchProblem("TEST_FAILED", f"there is nothing at {place!r:.200} to test", operation.at, place)
-    text = f"{place!r:.200} is {_short(found[0])}, not {_short(operation.value)}"
-    return PatchProblem("TEST_FAILED", text, operation.at, place, "read the workflow again, and test what is there")
+    if found:
+        text = f"{place!r:.200} is {_short(found[0])}, not {_short(operation.value)}"
+        hint = "read the workflow again, and test what is there"
+        return PatchProblem("TEST_FAILED", text, op=operation.at, pointer=place, hint=hint)
+    failed = PatchProblem("TEST_FAILED", f"there is nothing at {place!r:.200} to test", op=operation.at, pointer=place)
+    missing = _missing(document, operation.at, operation.path, must_exist=True)
+    if missing is None or missing.code != "PATH_MISSING":
+        return failed
+    return replace(failed, hint=missing.hint, allowed=missing.allowed, nearest=missing.nearest)
 
 
 def _explained(document: Any, operation: Operation, error: Exception) -> PatchProblem:
@@ -249,8 +254,8 @@ def _explained(document: Any, operation: Operation, error: Exception) -> PatchPr
         if why.pointer != pointer(operation.path) or why.code != "PATH_MISSING":
             return why
         other = 'use "add" for a new one' if operation.op == "replace" else "leave the operation out"
-        return replace(why, fix=f"{why.fix}; else {other}" if why.fix else other)
-    return PatchProblem("PATH_MISSING", said(error), at, pointer(operation.path))
+        return replace(why, hint=f"{why.hint}; else {other}" if why.hint else other)
+    return PatchProblem("PATH_MISSING", said(error), op=at, pointer=pointer(operation.path))
 
 
 def _missing(document: Any, at: int, parts: Parts, *, must_exist: bool) -> PatchProblem | None:
@@ -276,13 +281,13 @@ def _missing(document: Any, at: int, parts: Parts, *, must_exist: bool) -> Patch
             if not _INDEX.fullmatch(part) or int(part) > most:
                 names = f"0 to {most}" if most >= 0 else "none"
                 text = f"{place!r:.200}: the list has {len(document)} items, {part!r:.100} is not one of them"
-                return PatchProblem("BAD_INDEX", text, at, place, f"places: {names}; - for the end")
+                return PatchProblem("BAD_INDEX", text, op=at, pointer=place, hint=f"places: {names}; - for the end")
             if is_last:
                 return None
             document = document[int(part)]
         else:
             text = f"{pointer(parts[:number])!r:.200} is {_short(document)} and holds nothing"
-            return PatchProblem("NOT_A_CONTAINER", text, at, place, "replace it by an object first")
+            return PatchProblem("NOT_A_CONTAINER", text, op=at, pointer=place, hint="replace it by an object first")
     return None
 
 

@@ -106,7 +106,11 @@ def conflict(now: int, op: int | None = None, wanted: int | None = None) -> Patc
     """The workflow has another revision than the patch was written for."""
     text = f"the workflow is at rev {now}" + (f", the patch was written for rev {wanted}" if wanted is not None else "")
     return PatchProblem(
-        "REV_CONFLICT", text, op, "/rev", "read the workflow again, and write the patch for what it is now"
+        "REV_CONFLICT",
+        text,
+        op=op,
+        pointer="/rev",
+        hint="read the workflow again, and write the patch for what it is now",
     )
 
 
@@ -237,7 +241,14 @@ def _misshapen(
     done: list[Operation] | None, place: str, text: str, hint: str = "", allowed: tuple[str, ...] = ()
 ) -> PatchProblem:
     at = done[-1].at if done else None
-    return PatchProblem("BAD_SHAPE", text, at, place, hint or "write the value in the workflow's format", allowed)
+    return PatchProblem(
+        "BAD_SHAPE",
+        text,
+        op=at,
+        pointer=place,
+        hint=hint or "write the value in the workflow's format",
+        allowed=allowed,
+    )
 
 
 def revised(workflow: Workflow, rev: int) -> Workflow:

@@ -23,8 +23,8 @@ def blamed(problems: Iterable[FlowProblem], done: Patched) -> Iterator[PatchProb
         place, operation = _place(each, done, ends, sources)
         fix = done.names.advice(each.node) if each.code == "DANGLING_EDGE" else ""
         yield PatchProblem(
-            each.code, each.message, operation.at if operation is not None else None, pointer(place), fix or each.hint,
-            each.allowed, each.nearest, each.node, each.slot, each.edge, each.severity,
+            each.code, each.message, each.node, each.slot, each.edge, fix or each.hint, each.nearest, each.severity,
+            each.allowed, operation.at if operation is not None else None, pointer(place),
         )  # fmt: skip
 
 

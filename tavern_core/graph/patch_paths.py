@@ -252,5 +252,5 @@ def _characters(operation: Operation) -> int:
 
 def _refused(code: str, text: str, operation: Operation, fix: str = "", parts: Parts | None = None) -> PatchRefused:
     return PatchRefused(
-        PatchProblem(code, text, operation.at, pointer(operation.path if parts is None else parts), fix)
+        PatchProblem(code, text, op=operation.at, pointer=pointer(operation.path if parts is None else parts), hint=fix)
     )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, Literal
+from typing import Any, Final
 
-from tavern_core.errors import sayable
 from tavern_core.frozen_dataclass import dataclass
+from tavern_core.graph.problems import FlowProblem, did_you_mean_one_of
 from tavern_core.model.nearest import nearest
 from tavern_core.model.safe_printing import printed
 
@@ -46,38 +46,28 @@ _SHOWN: Final = 50
 
 
 @dataclass(frozen=True, slots=True)
-class PatchProblem:
-    """One problem of a patch or of its result."""
+class PatchProblem(FlowProblem):
+    """One problem of a patch or of its result, in the words of the patch: new nodes and edges have their localIds."""
 
-    code: str
-    """A key of PATCH_CODES or PROBLEM_CODES."""
-    message: str
     op: int | None = None
     """The place of the operation in the patch, from 0; None: no single operation is the cause."""
     pointer: str = ""
-    """JSON Pointer into the id-keyed form; new nodes and edges have their localIds."""
-    fix: str = ""
-    """What to write instead."""
-    allowed: tuple[str, ...] = ()
-    """The names or values that would be accepted, if there are few."""
-    nearest: tuple[str, ...] = ()
-    """The names that were probably meant, best first."""
-    node: str = ""
-    """Id or localId of the node."""
-    slot: str = ""
-    edge: str = ""
-    """Id or localId of the edge."""
-    severity: Literal["error", "warning"] = "error"
+    """JSON Pointer into the id-keyed form."""
     is_old: bool = False
     """Whether the workflow had this problem before the patch; it is no reason to refuse the patch."""
 
     def __post_init__(self) -> None:
-        for name in ("message", "pointer", "fix", "node", "slot", "edge"):
-            object.__setattr__(self, name, sayable(getattr(self, name)))
+        self.escape("message", "pointer", "hint", "node", "slot", "edge")
 
-    def __str__(self) -> str:
+    @property
+    def fix(self) -> str:
+        """What to write instead: the hint, by its name in JSON."""
+        return self.hint
+
+    @property
+    def located(self) -> str:
         place = f"operation {self.op}: " if self.op is not None else ""
-        return f"{self.code}: {place}{self.message}" + (f" ({self.fix})" if self.fix else "")
+        return f"{self.code}: {place}{self.message}"
 
     def to_json(self) -> dict[str, Any]:
         data = {
@@ -85,7 +75,7 @@ class PatchProblem:
             "severity": self.severity,
             "message": self.message,
             "pointer": self.pointer,
-            "fix": self.fix,
+            "fix": self.hint,
             "allowed": list(self.allowed),
             "nearest": list(self.nearest),
             "node": self.node,
@@ -110,7 +100,7 @@ def unknown(code: str, what: str, name: str, known: Iterable[str], **place: Any)
     names = list(known)[: 20 * _SHOWN]
     near = tuple(nearest(name, names))
     allowed = tuple(names[:_SHOWN])
-    fix = f"did you mean {' or '.join(map(repr, near))}?" if near else ""
+    fix = did_you_mean_one_of(near)
     if not near and names:
         fix = f"there are: {', '.join(map(repr, names[:10]))}" + (" …" if len(names) > 10 else "")
-    return PatchProblem(code, f"{what} {printed(name):.220}", allowed=allowed, nearest=near, fix=fix, **place)
+    return PatchProblem(code, f"{what} {printed(name):.220}", allowed=allowed, nearest=near, hint=fix, **place)

@@ -86,7 +86,7 @@ def show(shown: dict[str, Any], parts: Sequence[str], done: set[tuple[str, str]]
 def _twice(section: str, ids: Sequence[str]) -> PatchProblem:
     what, twice = section[:-1], next(id_ for id_ in ids if ids.count(id_) > 1)
     text = f"two {section} have the id {twice!r:.200}, so a patch cannot name them"
-    return PatchProblem(f"DUPLICATE_{what.upper()}", text, fix="correct the file")
+    return PatchProblem(f"DUPLICATE_{what.upper()}", text, hint="correct the file")
 
 
 def shown_node(node: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,9 +6,9 @@ All problems of a workflow are reported at once, before anything runs; each name
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any, Final, Literal
+from typing import Any, Final
 
-from tavern_core.errors import Finding, Location, sayable
+from tavern_core.errors import Finding, Location, Problem, Severity
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model.nearest import nearest
 
@@ -45,8 +45,12 @@ _MOST_COMPARED: Final = 50_000
 """Names compared for suggestions, for all problems together: of many mistakes, the first ones get a hint."""
 
 
+Identity = tuple[str, str, str, str]
+"""Code, node, slot and edge of a problem."""
+
+
 @dataclass(frozen=True, slots=True)
-class FlowProblem:
+class FlowProblem(Problem):
     """One problem of a workflow."""
 
     code: str
@@ -58,16 +62,21 @@ class FlowProblem:
     edge: str = ""
     hint: str = ""
     nearest: tuple[str, ...] = ()
-    severity: Literal["error", "warning"] = "error"
+    severity: Severity = "error"
     allowed: tuple[str, ...] = ()
     """The names or values that would be accepted, if there are any to choose from."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "message", sayable(self.message))
-        object.__setattr__(self, "hint", sayable(self.hint))
+        self.escape("message", "hint")
 
-    def __str__(self) -> str:
-        return f"{self.code}: {self.message}" + (f" ({self.hint})" if self.hint else "")
+    @property
+    def located(self) -> str:
+        return f"{self.code}: {self.message}"
+
+    @property
+    def identity(self) -> Identity:
+        """What stays the same where the problem is found again, whatever its words."""
+        return self.code, self.node, self.slot, self.edge
 
     def to_json(self) -> dict[str, Any]:
         data = {

@@ -8,9 +8,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from tavern_core.errors import Finding, sayable
+from tavern_core.errors import Finding, Severity, sayable
 from tavern_core.model.plugin_status import Diagnostic
 from tavern_core.schema.secret_scanning import redact_sentence
 
@@ -42,13 +42,13 @@ class Diagnostics:
         *,
         plugin: str = "",
         hint: str = "",
-        severity: Literal["error", "warning", "info"] = "warning",
+        severity: Severity = "warning",
         details: Mapping[str, Any] | None = None,
     ) -> None:
         """Keep one diagnostic and log it."""
         self.put(Diagnostic(code, message, plugin, hint, severity, details or {}))
 
-    def add_finding(self, finding: Finding, *, severity: Literal["error", "warning", "info"] | None = None) -> None:
+    def add_finding(self, finding: Finding, *, severity: Severity | None = None) -> None:
         """Keep what is wrong in a file.
 
         Args:

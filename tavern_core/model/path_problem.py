@@ -1,19 +1,36 @@
-"""What is wrong at a path of a document that was read."""
+"""What is wrong at a path of a document that was read, and the finding that it is in the document's file."""
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final, Protocol
+
+from tavern_core.errors import Finding, Location, Problem, Severity
+from tavern_core.frozen_dataclass import dataclass
 
 Path = tuple[str | int, ...]
+_QUOTED: Final = re.compile(r'in quotes: (?:[\w.]+: )?"([^"]*)"$')
+_PLAIN: Final = re.compile(r"[^\s,\]}#]+")
 
 
-class PathProblem(NamedTuple):
-    """One thing wrong at a path of a document; the document knows where in the file that is (`YamlDocument.locate`)."""
+class Located(Protocol):
+    """A document that knows the positions of its values."""
+
+    def locate(self, path: Sequence[str | int], *, key: bool = False) -> Location: ...
+
+    def line(self, number: int) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class PathProblem(Problem):
+    """One thing wrong at a path of a document."""
 
     path: Path
     message: str
     hint: str = ""
-    severity: Literal["error", "warning", "info"] = "error"
+    severity: Severity = "error"
     at_key: bool = False
     """The key is what is wrong, not its value; one that does not fit a model is unknown."""
     is_missing: bool = False
@@ -21,6 +38,29 @@ class PathProblem(NamedTuple):
     allowed: tuple[str, ...] = ()
     """The values that fit, where they are few."""
 
+    @property
+    def place(self) -> str:
+        """The path as one writes it: ``tools.0.timeout``."""
+        return ".".join(map(str, self.path))
+
+    @property
+    def located(self) -> str:
+        return f"{self.place}: {self.message}" if self.path else self.message
+
     def below(self, path: Path) -> PathProblem:
         """The same, where the document is at `path` of another one."""
-        return self._replace(path=(*path, *self.path))
+        return replace(self, path=(*path, *self.path))
+
+    def finding(self, code: str, document: Located) -> Finding:
+        """The problem in the file of the document."""
+        hint = _as_written(document, self.hint, self.path)
+        return Finding(code, self.message, hint, document.locate(self.path, key=self.at_key), self.severity)
+
+
+def _as_written(document: Located, hint: str, path: Path) -> str:
+    """`hint` with what the file holds in place of the number that was read: ``1.10`` is read as 1.1, and is to be quoted as it is."""
+    quoted, where = _QUOTED.search(hint), document.locate(path)
+    if quoted is None or not where.line or not where.column:
+        return hint
+    written = _PLAIN.match(document.line(where.line), where.column - 1)
+    return f"{hint[: quoted.start(1)]}{written[0]}{hint[quoted.end(1) :]}" if written is not None else hint

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any, Final, Literal
 
-from tavern_core.errors import Finding
+from tavern_core.errors import Finding, Problem, Severity
 from tavern_core.frozen_dataclass import dataclass
 
 PluginState = Literal["found", "reviewed", "granted", "active", "stopped", "disabled", "pending_consent", "failed"]
@@ -145,14 +145,14 @@ class PluginStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class Diagnostic:
+class Diagnostic(Problem):
     """A fact that the host reports to a person; never raised."""
 
     code: str
     message: str
     plugin: str = ""
     hint: str = ""
-    severity: Literal["error", "warning", "info"] = "warning"
+    severity: Severity = "warning"
     details: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:

@@ -10,12 +10,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, Protocol, get_args
+from dataclasses import replace
+from typing import Any, Final, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from tavern_core.errors import Location
 from tavern_core.model.naming_rules import KEBAB_CASE, camel
 from tavern_core.model.nearest import did_you_mean, known_instead
 from tavern_core.model.path_problem import Path, PathProblem
@@ -111,7 +111,7 @@ def _shaped(refusal: PathProblem, shapes: Mapping[str, str]) -> PathProblem:
         return refusal
     if not refusal.at_key and (is_item or not refusal.message.startswith(("must be a mapping", "must be a list"))):
         return refusal
-    return refusal._replace(hint=f"write `{example}`")
+    return replace(refusal, hint=f"write `{example}`")
 
 
 def _walk(details: ErrorDetails, data: Any) -> tuple[Path, tuple[str, ...]]:
@@ -246,27 +246,6 @@ def _type_hint(kind: str, value: Any) -> str:
 def _is_bare(text: str) -> bool:
     """True for text that is a number or truth value but for its quotes."""
     return text in ("true", "false") or re.fullmatch(r"-?[0-9]+(\.[0-9]+)?", text, re.ASCII) is not None
-
-
-class Located(Protocol):
-    """A document that knows the positions of its values."""
-
-    def locate(self, path: Sequence[str | int], *, key: bool = False) -> Location: ...
-
-    def line(self, number: int) -> str: ...
-
-
-_QUOTED: Final = re.compile(r'in quotes: (?:[\w.]+: )?"([^"]*)"$')
-_PLAIN: Final = re.compile(r"[^\s,\]}#]+")
-
-
-def as_written(document: Located, hint: str, path: Path) -> str:
-    """`hint` with what the file holds in place of the number that was read: ``1.10`` is read as 1.1, and is to be quoted as it is."""
-    quoted, where = _QUOTED.search(hint), document.locate(path)
-    if quoted is None or not where.line or not where.column:
-        return hint
-    written = _PLAIN.match(document.line(where.line), where.column - 1)
-    return f"{hint[: quoted.start(1)]}{written[0]}{hint[quoted.end(1) :]}" if written is not None else hint
 
 
 def got(value: Any) -> str:

@@ -2,63 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal, Protocol
+from typing import Any
 
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model.result import ToolResult
-
-
-class TextCall(Protocol):
-    """One call of a block, as created by `tam.bind` (`tam.TamCall`)."""
-
-    @property
-    def index(self) -> int:
-        """Step within its block, from 1."""
-        ...
-
-    @property
-    def block(self) -> int:
-        """Number of the block within the text, from 1."""
-        ...
-
-    @property
-    def tool(self) -> str: ...
-
-    @property
-    def arguments(self) -> Mapping[str, Any]: ...
-
-
-class TextProblem(Protocol):
-    """One thing wrong in the text (`tam.Problem`)."""
-
-    @property
-    def severity(self) -> Literal["error", "warning"]: ...
-
-    @property
-    def code(self) -> str: ...
-
-    @property
-    def message(self) -> str: ...
-
-    @property
-    def hint(self) -> str: ...
-
-    @property
-    def block(self) -> int: ...
-
-    @property
-    def line(self) -> int: ...
-
-    @property
-    def column(self) -> int: ...
+from tavern_core.model.text_call import TamCall, TextProblem
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
     """One call of a text and its result."""
 
-    call: TextCall
+    call: TamCall
     result: ToolResult | None = None
     """None: it did not run, because another step of its chain failed or was refused."""
 
@@ -79,7 +34,7 @@ class TextOutcome:
 
     results: tuple[ToolResult, ...] = ()
     """One for each call that ran or was refused and one for each invalid block, in the order of the text."""
-    calls: tuple[TextCall, ...] = ()
+    calls: tuple[TamCall, ...] = ()
     """All calls of valid blocks, in order; some may not have run (`steps`)."""
     problems: tuple[TextProblem, ...] = ()
     text: str = ""

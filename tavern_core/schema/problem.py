@@ -6,9 +6,9 @@ Nothing here ever shows a whole value: containers are described by their size an
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, Literal
+from typing import Final
 
-from tavern_core.errors import sayable
+from tavern_core.errors import Problem, Severity, sayable
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model.message_translation import Row, say
 from tavern_core.model.safe_printing import shortened
@@ -23,7 +23,7 @@ _LARGE: Final[Row] = ("a very large integer", "非常大的 integer")
 
 
 @dataclass(frozen=True, slots=True)
-class SchemaProblem:
+class SchemaProblem(Problem):
     """One thing wrong with a value.
 
     `path` is a JSON pointer ("" is the whole value), `expected` and `got` are phrases such as ``integer`` and
@@ -37,11 +37,14 @@ class SchemaProblem:
     got: str = ""
     hint: str = ""
     keyword: str = ""
-    severity: Literal["error", "warning"] = "error"
+    severity: Severity = "error"
+
+    @property
+    def located(self) -> str:
+        return f"{self.path}: {self.message}" if self.path else self.message
 
     def __str__(self) -> str:
-        text = f"{self.path}: {self.message}" if self.path else self.message
-        return sayable(f"{text} ({self.hint})" if self.hint else text)
+        return sayable(Problem.__str__(self))
 
     def to_json(self) -> dict[str, str]:
         """The problem as a JSON object; empty members are left out, `path` and `message` never."""

@@ -11,15 +11,15 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, TypeAlias
 
+from tavern_core.model.text_call import TamCall, TextProblem
 from tavern_core.tam.block_binding import BlockBinding
-from tavern_core.tam.bound_call_plan import Plan, TamCall, read_reference
+from tavern_core.tam.bound_call_plan import Plan, read_reference
 from tavern_core.tam.callable_tool_lookup import Catalogue, Schemas
 from tavern_core.tam.document import Block, Document
 from tavern_core.tam.field_key_interpretation import command_number
 from tavern_core.tam.machine import parse
 from tavern_core.tam.malformed_field_repair import body_of, corrected, undelimited
 from tavern_core.tam.near_misses import Reading, has_signs, near_misses, read_body
-from tavern_core.tam.problems import Problem
 from tavern_core.tam.writer import render
 
 Validate: TypeAlias = Callable[[str, Mapping[str, Any]], Iterable[str | tuple[str, str]]]
@@ -90,9 +90,9 @@ def _bound(
     references: bool,
     validate: Validate,
     meant: Callable[[Block], Reading] | None = None,
-) -> tuple[list[TamCall], list[Problem]]:
+) -> tuple[list[TamCall], list[TextProblem]]:
     calls: list[TamCall] = []
-    problems: list[Problem] = []
+    problems: list[TextProblem] = []
     for block in blocks:
         bound = _bind_common(block, catalogue) if not references and not block.problems else None
         refused: list[str | tuple[str, str]] = []

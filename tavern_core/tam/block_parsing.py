@@ -11,9 +11,10 @@ from __future__ import annotations
 import re
 
 from tavern_core.model.message_translation import say
+from tavern_core.model.text_call import TextProblem
 from tavern_core.tam.document import Block, BlockStart, Comment, Event, Field
 from tavern_core.tam.grammar import END, MARKER, MARKER_REACH, PLAIN, START, Form
-from tavern_core.tam.problems import PROBLEM_CODES, Problem
+from tavern_core.tam.problems import PROBLEM_CODES
 from tavern_core.tam.window import NOWHERE, Window
 from tavern_core.tam.wording import WORDS
 
@@ -60,7 +61,7 @@ class OpenBlock(Window):
         self.form: Form = PLAIN
         self.value_start = 0
         self._comments: list[Comment] = []
-        self._problems: list[Problem] = []
+        self._problems: list[TextProblem] = []
         self._seen: dict[str, int] = {}
         self._start = 0  # absolute, unlike every other offset here
         self._start_line = self._start_column = 0
@@ -91,7 +92,7 @@ class OpenBlock(Window):
         if seen >= (MOST_ERRORS if row.severity == "error" else 1):
             return
         line, column = place or (self.count_lines(at), self.column(at))
-        problem = Problem(row.severity, code, message, hint or row.repair, len(self.blocks) + 1, line, column, key)
+        problem = TextProblem(row.severity, code, message, hint or row.repair, len(self.blocks) + 1, line, column, key)
         self._problems.append(problem)
         if self.stream:
             self.events.append(problem)

@@ -4,46 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from tavern_core.errors import InputInvalid
-from tavern_core.frozen_dataclass import dataclass
-from tavern_core.tam.problems import Problem
-
-OnError = Literal["stop", "continue"]
-
-
-@dataclass(frozen=True, slots=True)
-class TamCall:
-    """One call, ready for the pipeline.
-
-    Args:
-        index: number of its step; 1 for a single call.
-        block: number of its block, from 1.
-        tool: the tool's id in the spelling of the catalogue.
-        arguments: typed; the pipeline fills in defaults.
-        request_id: trace and idempotency key of the block.
-        on_error: whether a failure ends the chain.
-        retry: how often to repeat a failed call, at most.
-    """
-
-    index: int
-    block: int
-    tool: str
-    arguments: Mapping[str, Any]
-    request_id: str | None = None
-    on_error: OnError = "stop"
-    retry: int = 0
+from tavern_core.model.text_call import TamCall, TextProblem
 
 
 class Plan(NamedTuple):
     """All calls of a text in the order they run, and all its problems, including those of the scanner."""
 
     calls: tuple[TamCall, ...] = ()
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[TextProblem, ...] = ()
 
     @property
-    def errors(self) -> tuple[Problem, ...]:
+    def errors(self) -> tuple[TextProblem, ...]:
         return tuple(problem for problem in self.problems if problem.severity == "error")
 
 

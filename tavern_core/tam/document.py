@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Literal, NamedTuple, TypeAlias
 
+from tavern_core.model.text_call import TextProblem
 from tavern_core.tam.grammar import THINKING, Thoughts
-from tavern_core.tam.problems import Problem
 
 Dialect = Literal["tam1", "tam2"]
 
@@ -71,7 +71,7 @@ class Block(NamedTuple):
     dialect: Dialect
     fields: tuple[Field, ...]
     comments: tuple[Comment, ...]
-    problems: tuple[Problem, ...]
+    problems: tuple[TextProblem, ...]
     text: str
     closed: bool
 
@@ -112,7 +112,7 @@ class BlockStart(NamedTuple):
     line: int
 
 
-Event: TypeAlias = Text | BlockStart | Field | Comment | Problem | Block
+Event: TypeAlias = Text | BlockStart | Field | Comment | TextProblem | Block
 
 
 class Cuts:
@@ -144,7 +144,7 @@ class Document:
 
     def __init__(self, blocks: Iterable[Block] = (), prose: Iterable[str] = (), thoughts: Thoughts = THINKING) -> None:
         self.blocks: tuple[Block, ...] = tuple(blocks)
-        self.problems: tuple[Problem, ...] = tuple(problem for block in self.blocks for problem in block.problems)
+        self.problems: tuple[TextProblem, ...] = tuple(problem for block in self.blocks for problem in block.problems)
         self._prose_parts: Iterable[str] = prose
         self.thoughts = thoughts
         self._prose: str | None = None

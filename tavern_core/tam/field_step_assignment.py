@@ -6,16 +6,17 @@ from collections.abc import Iterable
 from dataclasses import field
 from typing import Final
 
+from tavern_core.errors import Severity
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model.message_translation import say
 from tavern_core.model.nearest import nearest
-from tavern_core.tam.bound_call_plan import OnError
+from tavern_core.model.text_call import OnError, TextProblem
 from tavern_core.tam.callable_tool_lookup import Catalogue
 from tavern_core.tam.document import Block, Field
 from tavern_core.tam.expected import shown
 from tavern_core.tam.field_key_interpretation import SHARED, Modifier, Place, Tool, place_in_chain, read_modifier
 from tavern_core.tam.parameter_key_matching import Meaning, Parameters
-from tavern_core.tam.problems import PROBLEM_CODES, Problem, Severity
+from tavern_core.tam.problems import PROBLEM_CODES
 from tavern_core.tam.wording import WORDS, joined
 
 MOST_RETRIES: Final = 100
@@ -57,7 +58,7 @@ class FieldPlacing:
         self._given: set[tuple[object, ...]] = set()
         self._suggested: set[str] = set()
         self._seen: dict[str, int] = {}
-        self.problems: list[Problem] = []
+        self.problems: list[TextProblem] = []
 
     def has_mentioned(self, names: Iterable[str]) -> None:
         """These parameters were reported already: do not also report them as missing."""
@@ -79,7 +80,7 @@ class FieldPlacing:
         row = PROBLEM_CODES[code]
         line, column = self._block.place(at.start) if at else (self._block.line, self._block.column)
         self.problems.append(
-            Problem(
+            TextProblem(
                 severity or row.severity,
                 code,
                 message,

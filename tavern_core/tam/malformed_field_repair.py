@@ -12,11 +12,12 @@ from typing import Final, NamedTuple
 
 from tavern_core.model.message_translation import say
 from tavern_core.model.nearest import fold
+from tavern_core.model.text_call import TextProblem
 from tavern_core.tam.document import Block, Field
 from tavern_core.tam.field_key_interpretation import Tool, command_number
 from tavern_core.tam.grammar import HEAD, KEY_CHAR, TAIL
 from tavern_core.tam.near_misses import COMMAND_NAMES, Reading
-from tavern_core.tam.problems import PROBLEM_CODES, Problem
+from tavern_core.tam.problems import PROBLEM_CODES
 from tavern_core.tam.wording import WORDS
 
 _LINE: Final = re.compile(
@@ -130,11 +131,11 @@ def _bare(value: str) -> str:
 
 def corrected(
     block: Block,
-    problems: list[Problem],
+    problems: list[TextProblem],
     lines: list[Undelimited],
     read: Callable[[], Reading],
     tool: Callable[[str], Tool | None],
-) -> list[Problem]:
+) -> list[TextProblem]:
     """The problems of a block with the repairs that its near misses suggest.
 
     Args:
@@ -143,7 +144,7 @@ def corrected(
     """
     row = PROBLEM_CODES["undelimited_field"]
     found = [
-        Problem(row.severity, "undelimited_field", say(WORDS["undelimited"], name=each.name), say(WORDS["write_this"], field=f"{each.name}:{HEAD}{each.value}{TAIL}"),
+        TextProblem(row.severity, "undelimited_field", say(WORDS["undelimited"], name=each.name), say(WORDS["write_this"], field=f"{each.name}:{HEAD}{each.value}{TAIL}"),
                 block.number, each.line, each.column, each.name)
         for each in lines
     ]  # fmt: skip
@@ -164,7 +165,7 @@ def corrected(
     return found
 
 
-def _with_colon(block: Block, problem: Problem) -> str:
+def _with_colon(block: Block, problem: TextProblem) -> str:
     line = (
         block.text.splitlines()[problem.line - block.line][:_LONGEST]
         if problem.line - block.line < len(block.text.splitlines())

@@ -18,9 +18,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from tavern_core.model.message_translation import say
+from tavern_core.model.text_call import TextProblem
 from tavern_core.tam.document import Document
 from tavern_core.tam.grammar import END, HEAD, KEY_CHAR, START, TAIL, THINKING, Thoughts
-from tavern_core.tam.problems import Problem
 from tavern_core.tam.wording import WORDS
 
 MOST: Final = 20
@@ -94,7 +94,7 @@ def has_signs(prose: str) -> bool:
     return _SIGNS.search(prose) is not None
 
 
-def near_misses(document: Document, known: Callable[[str], str], write: Callable[[str], str]) -> list[Problem]:
+def near_misses(document: Document, known: Callable[[str], str], write: Callable[[str], str]) -> list[TextProblem]:
     """The near misses of a text, in its order.
 
     Args:
@@ -118,11 +118,11 @@ def near_misses(document: Document, known: Callable[[str], str], write: Callable
     return problems
 
 
-def _problem(miss: _Miss, line: int, column: int) -> Problem:
+def _problem(miss: _Miss, line: int, column: int) -> TextProblem:
     tool, block = miss.reading
     hint = say(WORDS["write_call"], block=block or _block({"command": tool or "tool id", "parameter": "value"}))
     message = say(WORDS["nearly_of" if tool else "nearly"], tool=tool, what=miss.what)
-    return Problem("error", "looks_like_call", message, hint, 0, line, column)
+    return TextProblem("error", "looks_like_call", message, hint, 0, line, column)
 
 
 class _Places:

@@ -1,4 +1,4 @@
-"""The problems of calls in text: one table of codes, and the value that reports one to the model.
+"""The problems of calls in text: the table of codes (`model/text_call.py` has the problem itself).
 
 A problem names the field, what was expected and the closest valid name, so that a model can write the block again.
 """
@@ -6,43 +6,12 @@ A problem names the field, what was expected and the closest valid name, so that
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, Literal
+from typing import Final
 
+from tavern_core.errors import Severity
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model.message_translation import say
 from tavern_core.tam.wording import WORDS
-
-Severity = Literal["error", "warning"]
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """One problem of one block.
-
-    Args:
-        severity: an `error` invalidates all calls of the block; a `warning` does not.
-        code: a key of `PROBLEM_CODES`.
-        message: the problem, with its names and values.
-        hint: how to repair it.
-        block: number of the block, from 1.
-        line, column: place in the text, from 1.
-        key: the field it is about, as spelled; empty for the block as a whole.
-        step: the chain step it is about; 0 if there is none.
-    """
-
-    severity: Severity
-    code: str
-    message: str
-    hint: str = ""
-    block: int = 0
-    line: int = 0
-    column: int = 0
-    key: str = ""
-    step: int = 0
-
-    def __str__(self) -> str:
-        text = f"{self.severity}[{self.code}] line {self.line}, column {self.column}: {self.message}"
-        return f"{text} {self.hint}" if self.hint else text
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,4 +89,4 @@ PROBLEM_CODES: Final[Mapping[str, ProblemCode]] = {
     "trailing_comment": _warning("A note after a value was ignored.", "own_line"),
     "stray_text": _warning("Text between the fields was ignored.", "text_outside"),
 }
-"""Every code a `Problem` can have. docs/tam.md is checked against it."""
+"""Every code a `TextProblem` can have. docs/tam.md is checked against it."""

@@ -26,7 +26,7 @@ class Scanner:
         scanner = Scanner()
         for chunk in answer:
             for event in scanner.feed(chunk):
-                ...                          # Text, BlockStart, Field, Comment, Problem, Block
+                ...                          # Text, BlockStart, Field, Comment, TextProblem, Block
         scanner.close()
 
     Args:

@@ -21,9 +21,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final, Protocol
 
 from tavern_core.errors import UsageError
+from tavern_core.model.text_call import TamCall
 from tavern_core.schema.json_reader import NotJson, read_json
 from tavern_core.schema.problem import json_type
-from tavern_core.tam.bound_call_plan import Reference, TamCall
+from tavern_core.tam.bound_call_plan import Reference
 from tavern_core.tam.callable_tool_lookup import Catalogue, Schemas
 from tavern_core.tam.field_key_interpretation import command_number, read_modifier
 from tavern_core.tam.grammar import (

@@ -357,10 +357,8 @@ def _checked(new: NewEntry) -> NewEntry:
         UpstreamConfig.model_validate(new.entry)
     except ValidationError as error:
         first = explain(error, new.entry, UpstreamConfig)[0]
-        place = ".".join(map(str, first.path))
         raise ConfigInvalid(
-            redact_text(f"{new.name} cannot be an upstream: {f'{place}: ' if place else ''}{first.message}"),
-            hint=first.hint,
+            redact_text(f"{new.name} cannot be an upstream: {first.located}"), hint=first.hint
         ) from None
     return new
 

@@ -125,3 +125,16 @@ def test_they_are_pickled_and_print_themselves_within_themselves() -> None:
     assert pickle.loads(pickle.dumps(Point(2, 3, ["a"], z=4))) == Point(2, 3, ["a"], z=4)
     tags.append(point)
     assert repr(point) == "Point(x=1, y=0, tags=[...], z=1)"
+
+
+@pytest.mark.parametrize("dataclass", [ours, theirs])
+def test_a_frozen_class_extends_a_frozen_one(dataclass: Any) -> None:
+    @dataclass(frozen=True, slots=True)
+    class Place(made(dataclass)):  # type: ignore[misc]
+        name: str = "here"
+
+    place = Place(-1, 2, name="there")
+    assert (place.x, place.name, place == Place(1, 2, name="there"), place == Place(1, 2)) == (1, "there", True, False)
+    assert dataclasses.replace(place, y=5).y == 5
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        place.name = "elsewhere"

@@ -154,7 +154,7 @@ def profile_of(given: AgentProfile | Mapping[str, Any], giver: str) -> AgentProf
     except ValidationError as error:
         where = f"{giver}: profile {written.get('name', '?')!r:.100}"
         findings = tuple(
-            Finding(CODE, refusal.message, refusal.hint, Location(where, pointer=".".join(map(str, refusal.path))))
+            Finding(CODE, refusal.message, refusal.hint, Location(where, pointer=refusal.place))
             for refusal in explain(error, written, AgentProfile)
         )
         raise ProfileInvalid(findings[0].located, hint=findings[0].hint, findings=findings) from error

@@ -23,15 +23,14 @@ from pydantic.alias_generators import to_camel
 from tavern_core.contract.protocols import NamespaceResolver
 from tavern_core.errors import CallError, Finding, Location, ProfileInvalid
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.kernel.text.json_document import JsonDocument, read_json
+from tavern_core.kernel.text.json_document import read_json
 from tavern_core.model.agent_profile import AgentBudget, AgentProfile
 from tavern_core.model.capability import is_capability, known_capability
 from tavern_core.model.knowledge import KB
 from tavern_core.model.message_translation import Language
 from tavern_core.model.naming_rules import RESERVED_NAMESPACES, UNLISTED_TOOLS, split_id
 from tavern_core.model.nearest import did_you_mean, nearest
-from tavern_core.model.path_problem import PathProblem
-from tavern_core.model.pydantic_errors import as_written, explain
+from tavern_core.model.pydantic_errors import explain
 from tavern_core.model.safe_printing import printed
 from tavern_core.model.tool import ToolSpec
 from tavern_core.schema.provider_tool_export import wire_name
@@ -113,21 +112,11 @@ def parse_profile(text: str | bytes, file: str, name: str) -> tuple[AgentProfile
         try:
             profile = AgentProfile.model_validate(document.data)
         except ValidationError as error:
-            refusals = explain(error, document.data, AgentProfile)
-            findings += [_located(document, refusal) for refusal in refusals]
+            findings += [each.finding(CODE, document) for each in explain(error, document.data, AgentProfile)]
     if findings:
         raise ProfileInvalid(findings[0].located, hint=findings[0].hint, findings=tuple(findings), file=file)
     return profile.model_copy(update={"name": profile.name or name}), tuple(
         misspelt(document.data, lambda key: document.locate((key,), key=True), Location(file, 1, 1))
-    )
-
-
-def _located(document: JsonDocument, refusal: PathProblem) -> Finding:
-    return Finding(
-        CODE,
-        refusal.message,
-        as_written(document, refusal.hint, refusal.path),
-        document.locate(refusal.path, key=refusal.at_key),
     )
 
 

@@ -29,7 +29,8 @@ from tavern_core.kernel.catalogue.parameter_text import fold_lines, harmless
 from tavern_core.model.message_translation import Language, is_in, row_in, text_in, words_in
 from tavern_core.model.naming_rules import JOB_ANSWER, JOB_RESULT
 from tavern_core.model.result import ToolError, ToolResult
-from tavern_core.model.text_calls_outcome import Step, TextProblem
+from tavern_core.model.text_call import TextProblem
+from tavern_core.model.text_calls_outcome import Step
 from tavern_core.schema.provider_tool_export import wire_name
 
 Labels = Mapping[str, str]

@@ -16,6 +16,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from tavern_core.errors import Problem, Severity
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.files.atomic_file import state_errors
 from tavern_core.kernel.files.regular_file import open_regular
@@ -29,15 +30,18 @@ _REMEMBERED: Final = 4096  # hashes of the latest records, to check one that is 
 
 
 @dataclass(frozen=True, slots=True)
-class LogProblem:
+class LogProblem(Problem):
     """One place where the log is not what was written."""
 
     file: str
     line: int
     what: What
     message: str
+    hint: str = ""
+    severity: Severity = "error"
 
-    def __str__(self) -> str:
+    @property
+    def located(self) -> str:
         return f"{self.file}:{self.line}: {self.what}: {self.message}"
 
     def to_json(self) -> dict[str, Any]:

@@ -9,6 +9,7 @@ written for a newer host still loads. An invalid value is an error in both cases
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -20,7 +21,7 @@ from tavern_core.kernel.manifest.manifest_rules import check_manifest
 from tavern_core.kernel.text.yaml_reader import YamlDocument, read_yaml
 from tavern_core.model.manifest import Manifest, Permissions
 from tavern_core.model.path_problem import Path, PathProblem
-from tavern_core.model.pydantic_errors import MOST_EXPLAINED, as_written, explain
+from tavern_core.model.pydantic_errors import MOST_EXPLAINED, explain
 
 CODE: Final = "MANIFEST_INVALID"
 MANIFEST_FILE: Final = "plugin.yaml"
@@ -118,11 +119,11 @@ def _shape(data: dict[str, Any], document: YamlDocument, strict: bool) -> tuple[
             # The rest is checked, too: an author wants to see all errors at once.
             cuts += 1
             data = {"name": "unnamed", "version": "0", **_without(data, {_cut(r, is_rough=cuts > 1) for r in refusals})}
-    findings = [_finding(r, document, "error") for r in wrong]
+    findings = [_finding(r, document) for r in wrong]
     if len(unknown) >= MOST_EXPLAINED:
         message = f"{MOST_EXPLAINED} unknown keys and more"
         findings.append(Finding(CODE, message, "is this a plugin.yaml at all?", Location(document.file, 1, 1)))
-    findings += [_finding(r, document, "error" if strict else "warning") for r in unknown.values()]
+    findings += [_finding(replace(r, severity="error" if strict else "warning"), document) for r in unknown.values()]
     return manifest, findings
 
 
@@ -138,9 +139,9 @@ def _with_form(refusal: PathProblem, data: dict[str, Any]) -> PathProblem:
     """With the form that was meant as repair, for what authors write in a shorter form or in another place."""
     key, *rest = refusal.path or ("",)
     if key == "tools" and len(rest) == 1 and isinstance(rest[0], int) and isinstance(name := data[key][rest[0]], str):
-        return refusal._replace(hint=f"write `{{id: {name:.64}, implementation: {{type: python}}}}`")
+        return replace(refusal, hint=f"write `{{id: {name:.64}, implementation: {{type: python}}}}`")
     if refusal.at_key and not rest and key in Permissions.model_fields:
-        return refusal._replace(hint=f"write it under `permissions`: `permissions: {{{key}: …}}`")
+        return replace(refusal, hint=f"write it under `permissions`: `permissions: {{{key}: …}}`")
     return _alias_direction(refusal, data)
 
 
@@ -156,15 +157,13 @@ def _alias_direction(refusal: PathProblem, data: dict[str, Any]) -> PathProblem:
             turned = ":" not in written
             lines = [f"{item}: {written}" if turned else f"{written}: {item}" for item in ids]
             hint = f"the other id comes first, one line for each: {', '.join(f'`{line}`' for line in lines)}"
-    return refusal._replace(hint=hint)
+    return replace(refusal, hint=hint)
 
 
-def _finding(refusal: PathProblem, document: YamlDocument, severity: Any) -> Finding:
-    where = document.locate(refusal.path, key=refusal.at_key)
-    hint = as_written(document, refusal.hint, refusal.path)
+def _finding(refusal: PathProblem, document: YamlDocument) -> Finding:
     if refusal.at_key and len(refusal.path) == 1 and (section := _empty_above(document.data, refusal.path[0])):
-        hint = f"indent it, if it belongs to {section!r} above it, which is empty"
-    return Finding(CODE, refusal.message, hint, where, severity)
+        refusal = replace(refusal, hint=f"indent it, if it belongs to {section!r} above it, which is empty")
+    return refusal.finding(CODE, document)
 
 
 def _empty_above(data: Any, key: str | int) -> str:

@@ -46,9 +46,8 @@ def check_manifest(manifest: Manifest, document: YamlDocument, *, strict: bool) 
     """Every problem of a manifest whose shape is right. `strict` adds remarks that only concern its author."""
     found: list[Finding] = []
     for rule in (*_RULES, *(_AUTHOR_RULES if strict else ())):
-        for problem in islice(rule(manifest), MOST_FINDINGS):  # each may look for the nearest of many names
-            where = document.locate(problem.path, key=problem.at_key)
-            found.append(Finding(CODE, problem.message, problem.hint, where, problem.severity))
+        problems = islice(rule(manifest), MOST_FINDINGS)  # each may look for the nearest of many names
+        found += [problem.finding(CODE, document) for problem in problems]
     return found
 
 

@@ -28,8 +28,8 @@ from tavern_core.model.capability import DESTRUCTIVE, is_capability, known_capab
 from tavern_core.model.environment_variables import PERMISSION, is_name
 from tavern_core.model.manifest import Manifest
 from tavern_core.model.nearest import did_you_mean, known_instead
-from tavern_core.model.path_problem import Path
-from tavern_core.model.pydantic_errors import Located, as_written, explain
+from tavern_core.model.path_problem import Located, Path
+from tavern_core.model.pydantic_errors import explain
 from tavern_core.model.rate_and_concurrency_limits import NO_LIMITS
 from tavern_core.model.tool import ENDPOINT_KINDS, Example, ToolSpec
 from tavern_core.model.toolfile import Implementation, ToolDefinition
@@ -99,12 +99,7 @@ def read_tool_data(data: Mapping[str, Any], document: Document) -> tuple[ToolDef
     try:
         return ToolDefinition.model_validate(data), ()
     except ValidationError as error:
-        refusals = explain(error, data, ToolDefinition, SHAPES)
-        findings = [
-            Finding(CODE, r.message, as_written(document, r.hint, r.path), document.locate(r.path, key=r.at_key))
-            for r in refusals
-        ]
-        return None, tuple(findings)
+        return None, tuple(each.finding(CODE, document) for each in explain(error, data, ToolDefinition, SHAPES))
 
 
 def tool_spec(

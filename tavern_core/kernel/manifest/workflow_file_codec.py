@@ -72,9 +72,7 @@ def workflow_of(data: Any, id_: str = "", document: JsonDocument | None = None) 
         findings = tuple(
             Finding(CODE, each.message, each.hint, document.locate(each.path))
             if document is not None
-            else Finding(
-                CODE, f"{'.'.join(map(str, each.path))}: {each.message}" if each.path else each.message, each.hint
-            )
+            else Finding(CODE, each.located, each.hint)
             for each in refusals
         )
         raise _invalid(id_, findings) from None

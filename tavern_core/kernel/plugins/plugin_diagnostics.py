@@ -29,9 +29,8 @@ def report(records: Iterable[Record]) -> Iterator[Diagnostic]:
 
 def _as_diagnostic(finding: Finding, plugin: str) -> Diagnostic:
     where = finding.where
-    text = f"{where}: {finding.message}" if where else finding.message
-    place = {"file": where.file, "line": where.line} if where else {}
-    return Diagnostic(finding.code, text, plugin, finding.hint, finding.severity, {**place, **finding.details})
+    details = {**({"file": where.file, "line": where.line} if where else {}), **finding.details}
+    return Diagnostic(finding.code, finding.located, plugin, finding.hint, finding.severity, details)
 
 
 def changed_since_review(record: Record) -> Diagnostic | None:

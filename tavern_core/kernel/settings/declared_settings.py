@@ -140,7 +140,7 @@ def _row(plugin: str, given: SettingItem | Mapping[str, Any], tool: str, finding
         if (problem := key_problem(key, plugin)) is not None:
             findings.append(_finding(key, problem.message, problem.hint))
             return None
-    findings += [_finding(key, f"{p.path[0]}: {p.message}", p.hint) for p in setting_problems(item)]
+    findings += [_finding(key, p.located, p.hint) for p in setting_problems(item)]
     return Declared(key, plugin, key.removeprefix(start), item, tool)
 
 
@@ -154,7 +154,7 @@ def _said(error: Exception, given: Any) -> str:
 
     if not isinstance(error, ValidationError):
         return str(error)
-    return "; ".join(f"{'.'.join(map(str, r.path))}: {r.message}" for r in explain(error, given, SettingItem)[:3])
+    return "; ".join(each.located for each in explain(error, given, SettingItem)[:3])
 
 
 def _finding(key: str, message: str, hint: str = "") -> Finding:

@@ -1,0 +1,67 @@
+"""A tool call that was written as text, and a problem of one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from tavern_core.errors import Problem, Severity
+from tavern_core.frozen_dataclass import dataclass
+
+OnError = Literal["stop", "continue"]
+
+
+@dataclass(frozen=True, slots=True)
+class TamCall:
+    """One call, ready for the pipeline.
+
+    Args:
+        index: number of its step; 1 for a single call.
+        block: number of its block, from 1.
+        tool: the tool's id in the spelling of the catalogue.
+        arguments: typed; the pipeline fills in defaults.
+        request_id: trace and idempotency key of the block.
+        on_error: whether a failure ends the chain.
+        retry: how often to repeat a failed call, at most.
+    """
+
+    index: int
+    block: int
+    tool: str
+    arguments: Mapping[str, Any]
+    request_id: str | None = None
+    on_error: OnError = "stop"
+    retry: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TextProblem(Problem):
+    """One problem of one block.
+
+    Args:
+        severity: an `error` invalidates all calls of the block; a `warning` does not.
+        code: a key of `tam.PROBLEM_CODES`.
+        message: the problem, with its names and values.
+        hint: how to repair it.
+        block: number of the block, from 1.
+        line, column: place in the text, from 1.
+        key: the field it is about, as spelled; empty for the block as a whole.
+        step: the chain step it is about; 0 if there is none.
+    """
+
+    severity: Severity
+    code: str
+    message: str
+    hint: str = ""
+    block: int = 0
+    line: int = 0
+    column: int = 0
+    key: str = ""
+    step: int = 0
+
+    @property
+    def located(self) -> str:
+        return f"{self.severity}[{self.code}] line {self.line}, column {self.column}: {self.message}"
+
+    def __str__(self) -> str:
+        return f"{self.located} {self.hint}" if self.hint else self.located
