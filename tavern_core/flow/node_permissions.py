@@ -8,8 +8,8 @@ from tavern_core.errors import PolicyDenied, TavernError
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.access.profiles import Profile
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
-from tavern_core.model.call import CallContext, grant_fix
-from tavern_core.model.capability import covers, forbids, is_dangerous
+from tavern_core.model.call import CallContext, Rights, shortfall
+from tavern_core.model.capability import is_dangerous
 from tavern_core.model.config import CapabilitiesConfig
 from tavern_core.model.node import NodeSpec
 
@@ -39,8 +39,7 @@ class NodeRights:
         needy = [spec for spec in specs if spec.capabilities]
         limit = await self._of_profile(caller) if needy else None
         for spec in needy:
-            for capability in sorted(spec.capabilities):
-                self._judge_one(spec, capability, caller, limit)
+            self._judge_one(spec, caller, limit)
 
     async def limit(self, caller: CallContext) -> frozenset[str] | None:
         """What the profile of a caller allows now; None: everything. An unreadable profile allows nothing."""
@@ -59,42 +58,21 @@ class NodeRights:
                 f"the workflow was refused: {error.message}", hint=error.hint, profile=caller.profile
             ) from error
 
-    def _judge_one(self, spec: NodeSpec, name: str, caller: CallContext, limit: frozenset[str] | None) -> None:
-        record = self.lifecycle.records.get(spec.plugin)
-        if (
-            record is not None
-            and not record.candidate.fixed_id
-            and not record.candidate.implicit
-            and not record.may(name)
-        ):
-            raise _refused(
-                spec,
-                name,
-                f"plugin {spec.plugin} was not granted",
-                grant_fix(spec.plugin, [name], record.candidate.requested),
-                "plugin",
-            )
-        if forbids(self.config.deny, name):
-            raise _refused(spec, name, "this host denies", "capabilities.deny in tavern.yaml", "host")
-        if self.config.allow is not None and not covers(self.config.allow, name):
-            raise _refused(spec, name, "this host does not allow", "capabilities.allow in tavern.yaml", "host")
-        if limit is not None and not covers(limit, name):
-            raise _refused(
-                spec,
-                name,
-                f"profile {caller.profile!r} does not allow",
-                f"capabilities of profile {caller.profile}",
-                "profile",
-            )
-        if caller is self.host and not is_dangerous(name):
-            return
-        if not covers(caller.permissions, name):
-            raise _refused(spec, name, "the caller does not have", f"CallContext(permissions={{{name!r}}})", "caller")
-        if caller.scopes.get(name) == ():
-            hint = "name what it may reach in CallContext.scopes, or leave the scope out"
-            raise _refused(spec, name, "is not available to this caller: its scope is empty", hint, "caller")
-
-
-def _refused(spec: NodeSpec, name: str, whose: str, hint: str, side: str) -> PolicyDenied:
-    why = f"node type {spec.type} needs {name}, which {whose}"
-    return PolicyDenied(why, hint=hint, plugin=spec.plugin, missing=[name], side=side)
+    def _judge_one(self, spec: NodeSpec, caller: CallContext, limit: frozenset[str] | None) -> None:
+        record, wanted = self.lifecycle.records.get(spec.plugin), frozenset(spec.capabilities)
+        is_free = record is None or record.candidate.fixed_id or record.candidate.implicit
+        rights = Rights(
+            wanted if record is None or is_free else frozenset(filter(record.may, wanted)),
+            frozenset(c for c in wanted if not is_dangerous(c)) if caller is self.host else caller.permissions,
+            None if self.config.allow is None else frozenset(self.config.allow),
+            frozenset(self.config.deny),
+            limit,
+            asked=None if record is None else record.candidate.requested,
+        )
+        if (lacks := shortfall(spec.plugin, wanted, rights, caller)) is not None:
+            names = ", ".join(lacks.missing)
+            why = "which the caller does not have" if lacks.side == "caller" else lacks.reason
+            raise PolicyDenied(
+                f"node type {spec.type} needs {names}, {why}",
+                hint=lacks.fix, plugin=spec.plugin, missing=list(lacks.missing), side=lacks.side,
+            )  # fmt: skip
