@@ -133,7 +133,7 @@ def _running(
     from tavern_core.flow.compiled_workflow_cache import Compiling
     from tavern_core.flow.engine.cache import DiskCache, SessionCache
     from tavern_core.flow.engine.sqlite_run_store import RunStore
-    from tavern_core.flow.node_facilities import HostNodeFacilities
+    from tavern_core.flow.node_facilities import NodeFacilities
     from tavern_core.flow.node_permissions import NodeRights
     from tavern_core.flow.run_pipeline import Caches, Running
 
@@ -154,6 +154,6 @@ def _running(
         ),
     )
     rights = NodeRights(lifecycle, base.config.capabilities, host, inventories.resolved)
-    facilities = HostNodeFacilities(lifecycle, models, models.invoke, artifacts, is_host)
+    facilities = NodeFacilities(lifecycle, models, models.invoke, artifacts, is_host)
     compiling = Compiling(nodes, workflow_files, lifecycle)
     return Running(workflow_files, compiling, rights, facilities, caches, lifecycle.tables, prepare), caches

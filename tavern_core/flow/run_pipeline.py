@@ -18,13 +18,13 @@ from tavern_core.flow.compiled_workflow_cache import Compiling, GivenWorkflows, 
 from tavern_core.flow.engine.cache import DiskCache, Earlier, RunCache, SessionCache
 from tavern_core.flow.engine.node_value_encoding import fresh
 from tavern_core.flow.engine.plan_tables import Prepared
-from tavern_core.flow.engine.protocols import NodeFacilities
 from tavern_core.flow.engine.run import Beginning, Run, RunHost
 from tavern_core.flow.engine.run_event_log import EventLog
 from tavern_core.flow.engine.sqlite_run_store import KeptRun, RunStore
 from tavern_core.flow.engine.subworkflows import given as interface_values
 from tavern_core.flow.engine.subworkflows import input_mismatch
 from tavern_core.flow.hook_chains import FlowCalls, NodeHooks
+from tavern_core.flow.node_facilities import NodeFacilities
 from tavern_core.flow.node_permissions import NodeRights
 from tavern_core.flow.recent_runs import Remembered
 from tavern_core.flow.resuming import TakenUp, document_of_run, stored_options, taken_up

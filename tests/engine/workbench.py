@@ -65,7 +65,7 @@ class Facilities:
     def logger(self, plugin: str) -> logging.Logger:
         return logging.getLogger(f"tavern.plugin.{plugin}")
 
-    def llm(self, plugin: str, name: str) -> Any:
+    def llm(self, plugin: str, name: str, *_: Any) -> Any:
         raise LookupError(name)
 
     def service(self, plugin: str, name: str) -> Any:

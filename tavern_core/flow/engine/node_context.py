@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 from collections.abc import Callable, Coroutine, Mapping
 from inspect import isfunction
 from math import isfinite
@@ -14,7 +13,7 @@ from tavern_core.contract.llm import LLM
 from tavern_core.contract.nodes import MismatchedInput, NodeContext, NothingCame
 from tavern_core.contract.tool_context import LogLevel
 from tavern_core.flow.engine.plan_tables import Work
-from tavern_core.flow.engine.protocols import RunModel, RunPart, ScopePart
+from tavern_core.flow.engine.protocols import RunPart, ScopePart
 from tavern_core.kernel.calls.elicitation import conversation
 from tavern_core.kernel.views.clean_errors import fresh
 from tavern_core.kernel.views.sealed_awaitable import Awaited, awaited
@@ -22,6 +21,11 @@ from tavern_core.kernel.views.sealed_functions import hidden
 from tavern_core.kernel.views.values import exact
 from tavern_core.model.question import Question, QuestionKind, prompt_and_schema
 from tavern_core.model.result import ToolResult
+
+
+def _read(name: str) -> Any:
+    """A property whose value is behind the context."""
+    return property(lambda self: self._behind(name))
 
 
 class RunningNode(NodeContext):
@@ -33,33 +37,13 @@ class RunningNode(NodeContext):
         self._behind = hidden(_through, _Behind(run, scope, number, work))
         self.attempt = attempt
 
-    @property
-    def run_id(self) -> str:  # type: ignore[override]
-        return self._behind("run_id")  # type: ignore[no-any-return]
-
-    @property
-    def path(self) -> str:  # type: ignore[override]
-        return self._behind("path")  # type: ignore[no-any-return]
-
-    @property
-    def type(self) -> str:  # type: ignore[override]
-        return self._behind("type")  # type: ignore[no-any-return]
-
-    @property
-    def config(self) -> Mapping[str, Any]:  # type: ignore[override]
-        return self._behind("config")  # type: ignore[no-any-return]
-
-    @property
-    def mode(self) -> str:  # type: ignore[override]
-        return self._behind("mode")  # type: ignore[no-any-return]
-
-    @property
-    def logger(self) -> logging.Logger:  # type: ignore[override]
-        return self._behind("logger")  # type: ignore[no-any-return]
-
-    @property
-    def is_cancelled(self) -> bool:
-        return self._behind("is_cancelled")  # type: ignore[no-any-return]
+    run_id = _read("run_id")
+    path = _read("path")
+    type = _read("type")
+    config = _read("config")
+    mode = _read("mode")
+    logger = _read("logger")
+    is_cancelled = _read("is_cancelled")
 
     def progress(self, done: float, total: float = 1.0, text: str = "") -> None:
         done, total = float(done), float(total)
@@ -101,32 +85,21 @@ class _Behind:
         self.run, self.scope, self.number, self.work = run, scope, number, work
         self.asked = 0
 
-    def run_id(self) -> str:
-        return self.run.id
-
-    def path(self) -> str:
+    @property
+    def place(self) -> str:
+        """The path of the node."""
         return self.scope.prefix + self.work.step.id
 
-    def type(self) -> str:
-        return self.work.step.type
-
-    def config(self) -> Mapping[str, Any]:
-        return dict(self.work.step.config)
-
-    def mode(self) -> str:
-        return self.work.step.mode
-
-    def logger(self) -> logging.Logger:
-        return self.run.facilities.logger(self.work.step.spec.plugin)
-
-    def is_cancelled(self) -> bool:
-        return self.run.is_cancelled
+    @property
+    def purpose(self) -> str:
+        """Why it calls a tool or a model, for the record."""
+        return f"node {self.place} of {self.run.id}"
 
     def progress(self, done: float, total: float, text: str) -> None:
-        self.run.progress(self.path(), done, total, text)
+        self.run.progress(self.place, done, total, text)
 
     def keep(self, data: Any, media_type: str, name: str) -> dict[str, Any]:
-        return self.run.facilities.keep(data, media_type, name, self.run)
+        return self.run.facilities.keep(data, media_type, name, self.run.context)
 
     def need(self, key: str) -> Awaited:
         return _waited(self.scope.need(self.number, key), "need")
@@ -137,11 +110,14 @@ class _Behind:
     async def _invoke(self, tool: str, arguments: Mapping[str, Any] | None, options: Mapping[str, Any]) -> ToolResult:
         # Who called the workflow is asked where that is possible; else what the tool asks is a question of the run.
         talked = conversation.set(conversation.get() or _Conversation(self))
+        run, outcome = self.run, "unknown"
         try:
-            return await self.run.facilities.invoke(
-                self.work.step.spec.plugin, tool, arguments, self.run, self.path(), options
-            )
+            purpose = str(options.get("purpose") or self.purpose)
+            result = await run.facilities.invoke(tool, arguments, run.context, purpose)
+            outcome = "done" if result.error is None else result.error.outcome
+            return result
         finally:
+            run.may_have_changed = run.may_have_changed or outcome != "none"
             conversation.reset(talked)
 
     def ask(self, schema: dict[str, Any], prompt: str) -> Awaited:
@@ -151,7 +127,7 @@ class _Behind:
     async def _ask(self, number: int, schema: Mapping[str, Any], prompt: str) -> Any:
         async with self.scope.resting(self.number):
             with self.scope.idling(self.number):
-                return await self.run.ask(self.path(), number, schema, prompt)
+                return await self.run.ask(self.place, number, schema, prompt)
 
     async def _ask_all(self, questions: Mapping[str, Question]) -> dict[str, Any]:
         """Ask what a tool asks that the node calls, one question after the other."""
@@ -163,8 +139,7 @@ class _Behind:
         }
 
     def llm(self, name: str) -> LLM:
-        found = self.run.facilities.llm(self.work.step.spec.plugin, name)
-        return found.within(self.run, self.path()) if isinstance(found, RunModel) else found
+        return self.run.facilities.llm(self.work.step.spec.plugin, name, self.run.context, self.purpose)
 
     def service(self, name: str) -> Any:
         return self.run.facilities.service(self.work.step.spec.plugin, name)
@@ -201,21 +176,28 @@ def _prompt(question: Question) -> str:
     return question.prompt or json.dumps(question.request or question.kind)
 
 
-_DOORS: Final[Mapping[str, Callable[..., Any]]] = {
-    name: member for name, member in vars(_Behind).items() if not name.startswith("_") and isfunction(member)
+_MEMBERS: Final[Mapping[str, Callable[..., Any]]] = {
+    "run_id": lambda behind: behind.run.id,
+    "path": lambda behind: behind.place,
+    "type": lambda behind: behind.work.step.type,
+    "config": lambda behind: dict(behind.work.step.config),
+    "mode": lambda behind: behind.work.step.mode,
+    "logger": lambda behind: behind.run.facilities.logger(behind.work.step.spec.plugin),
+    "is_cancelled": lambda behind: behind.run.is_cancelled,
+    **{name: member for name, member in vars(_Behind).items() if not name.startswith("_") and isfunction(member)},
 }
 """The allowed names; any other name, such as ``__getattribute__``, would lead to the run."""
 
 
-def _door(name: str) -> Callable[..., Any]:
-    if (found := _DOORS.get(exact(name))) is None:
+def _member(name: str) -> Callable[..., Any]:
+    if (found := _MEMBERS.get(exact(name))) is None:
         raise AttributeError(f"the context of a node has no {name!r}")
     return found
 
 
 def _through(behind: _Behind, name: str, /, *args: Any) -> Any:
     try:
-        return _door(name)(behind, *args)
+        return _member(name)(behind, *args)
     except BaseException as error:  # noqa: BLE001 - raised again below
         failed = fresh(error, "the host")
     behind = args = None  # type: ignore[assignment]  # the traceback keeps this frame: nothing is left in it

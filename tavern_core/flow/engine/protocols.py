@@ -2,56 +2,21 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
-from tavern_core.contract.llm import LLM
 from tavern_core.contract.nodes import NodeContext
 from tavern_core.flow.engine.channel import Channel
 from tavern_core.flow.engine.concurrency import Place
 from tavern_core.flow.engine.node_outputs import Outputs
 from tavern_core.flow.engine.plan_tables import Prepared, Work
+from tavern_core.flow.node_facilities import NodeFacilities
 from tavern_core.kernel.calls.running_call import Frame
 from tavern_core.kernel.execution.threads import Owner
 from tavern_core.model.call import CallContext
-from tavern_core.model.result import ToolResult
 from tavern_core.model.run import NodeError, NodeState
-
-
-@runtime_checkable
-class RunModel(Protocol):
-    """A language model for the caller of the workflow."""
-
-    def within(self, run: RunPart, path: str) -> LLM: ...
-
-
-class NodeFacilities(Protocol):
-    """What nodes can use besides their inputs; the host's side of NodeContext."""
-
-    def logger(self, plugin: str) -> logging.Logger: ...
-
-    def llm(self, plugin: str, name: str) -> LLM | RunModel: ...
-
-    def service(self, plugin: str, name: str) -> Any: ...
-
-    def keep(self, data: Any, media_type: str, name: str, run: RunPart) -> dict[str, Any]: ...
-
-    async def invoke(
-        self,
-        plugin: str,
-        tool: str,
-        arguments: Mapping[str, Any] | None,
-        run: RunPart,
-        path: str,
-        options: Mapping[str, Any],
-    ) -> ToolResult: ...
-
-    def may_be_repeated(self, tool: str) -> bool:
-        """Whether a second call of a tool does no harm, whatever became of the first."""
-        ...
 
 
 class Cache(Protocol):

@@ -25,11 +25,12 @@ from tavern_core.flow.engine.node_context import RunningNode
 from tavern_core.flow.engine.node_outputs import SKIPPED
 from tavern_core.flow.engine.node_value_encoding import fresh
 from tavern_core.flow.engine.plan_tables import Prepared, Work, mismatches
-from tavern_core.flow.engine.protocols import Around, Cache, NodeFacilities, ScopePart
+from tavern_core.flow.engine.protocols import Around, Cache, ScopePart
 from tavern_core.flow.engine.run_event_log import EventLog
 from tavern_core.flow.engine.run_options import Question, RunOptions
 from tavern_core.flow.engine.scheduler import Scheduler
 from tavern_core.flow.engine.subworkflows import given as interface_values
+from tavern_core.flow.node_facilities import NodeFacilities
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.graph.order import reachable
 from tavern_core.kernel.calls.background_call_request import while_run_waits
