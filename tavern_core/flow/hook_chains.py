@@ -31,38 +31,22 @@ class FlowCalls:
         self._mode = mode
 
     async def change_inputs(
-        self,
-        implementations: Iterable[Implementation],
-        values: Mapping[str, Any],
-        inputs: Mapping[str, Any],
-        what: tuple[str, str],
+        self, implementations: Iterable[Implementation], values: Mapping[str, Any], inputs: Mapping[str, Any], what: str
     ) -> tuple[dict[str, Any], list[InputChange]]:
         """Chain hooks that may change inputs: each gets a copy of the previous result.
 
         Args:
             values: further arguments of the hook besides `inputs`.
-            what: the owner of the inputs, for messages: ("node", its path).
+            what: the owner of the inputs, for messages: a node and its path.
 
         Raises:
             PolicyDenied: one denied, failed, took too long or returned something else (POLICY_DENIED).
         """
         current, changes = inputs if type(inputs) is dict else dict(inputs), list[InputChange]()
         for impl in implementations:
-            answer = await self._calls.guard(
-                impl, {**values, "inputs": copied_parts(current)}, self._mode, " ".join(what)
-            )
-            if answer is None:
-                continue
-            if not isinstance(answer, Mapping) or not all(isinstance(key, str) for key in answer):
-                raise PolicyDenied(
-                    f"{' '.join(what)} was refused: {impl.plugin} answered {type(answer).__name__} from {impl.hook.name}",
-                    hint="return a mapping of inputs, deny(...) or None", plugin=impl.plugin,
-                )  # fmt: skip
-            changed = _copy(answer, impl, " ".join(what))
-            names = sorted(
-                k for k in {*current, *changed} if not _same(current.get(k, _ABSENT), changed.get(k, _ABSENT))
-            )
-            if names:
+            given = {**values, "inputs": copied_parts(current)}
+            changed = await self._changed(impl, given, what, Mapping, "a mapping of inputs")
+            if changed is not None and (names := _differences(current, changed)):
                 changes.append((impl.plugin, ", ".join(names)))
                 current = changed
         return current, changes
@@ -70,31 +54,35 @@ class FlowCalls:
     async def change_patch(
         self, implementations: Iterable[Implementation], patch: list[Any], workflow: Workflow
     ) -> tuple[list[Any], tuple[str, ...]]:
-        """Chain `tavern_before_patch`: each gets a copy of the previous result.
+        """Chain `tavern_before_patch`. Raises as `change_inputs`.
 
         Returns:
             The operations, and the plugins that changed them.
-
-        Raises:
-            PolicyDenied: one denied, failed, took too long or returned something else (POLICY_DENIED).
         """
         changed_by: list[str] = []
         what = f"the patch of workflow {workflow.id or 'without a name'}"
         for impl in implementations:
             given = {"patch": copied_parts(patch), "workflow": copied_parts(workflow.raw)}
-            answer = await self._calls.guard(impl, given, self._mode, what)
-            if answer is None:
-                continue
-            if not isinstance(answer, list | tuple):
-                raise PolicyDenied(
-                    f"{what} was refused: {impl.plugin} answered {type(answer).__name__} from {impl.hook.name}",
-                    hint="return a list of operations, deny(...) or None", plugin=impl.plugin,
-                )  # fmt: skip
-            changed = _copy([*answer], impl, what)
-            if not _same(changed, patch):
+            changed = await self._changed(impl, given, what, list | tuple, "a list of operations")
+            if changed is not None and not _same([*changed], patch):
                 changed_by.append(impl.plugin)
-                patch = changed
+                patch = [*changed]
         return patch, tuple(changed_by)
+
+    async def _changed(self, impl: Implementation, given: Mapping[str, Any], what: str, kind: Any, wanted: str) -> Any:
+        """A copy of what a hook answers, which is of this kind; None: it changes nothing. Raises PolicyDenied."""
+        answer = await self._calls.guard(impl, given, self._mode, what)
+        if answer is None:
+            return None
+        if not isinstance(answer, kind) or (kind is Mapping and not all(isinstance(key, str) for key in answer)):
+            raise PolicyDenied(
+                f"{what} was refused: {impl.plugin} answered {type(answer).__name__} from {impl.hook.name}",
+                hint=f"return {wanted}, deny(...) or None", plugin=impl.plugin,
+            )  # fmt: skip
+        if why := nesting_mismatch(answer):
+            text = f"{what} was refused: what {impl.plugin} answered from {impl.hook.name} {why}"
+            raise PolicyDenied(text, hint=f"see {impl.where}", plugin=impl.plugin)
+        return copied_parts(answer)
 
     async def notify(self, implementations: Iterable[Implementation], values: Mapping[str, Any]) -> None:
         """Call observers; their errors are diagnostics."""
@@ -102,11 +90,8 @@ class FlowCalls:
         await self._calls.notify(implementations, given, self._mode)
 
 
-def _copy(answer: Any, impl: Implementation, what: str) -> Any:
-    if why := nesting_mismatch(answer):
-        text = f"{what} was refused: what {impl.plugin} answered from {impl.hook.name} {why}"
-        raise PolicyDenied(text, hint=f"see {impl.where}", plugin=impl.plugin)
-    return copied_parts(answer)
+def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    return sorted(key for key in {*old, *new} if not _same(old.get(key, _ABSENT), new.get(key, _ABSENT)))
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -142,7 +127,7 @@ class NodeHooks:
         info = _info(path, work)
         streams = {binding.key: inputs.pop(binding.key) for binding in work.step.streams if binding.key in inputs}
         changed, changes = await self._calls.change_inputs(
-            self._before, {"node": info, "run": self._info}, inputs, ("node", path)
+            self._before, {"node": info, "run": self._info}, inputs, f"node {path}"
         )
         for plugin, what in changes:
             run.note("changed", path, {"plugin": plugin, "inputs": what})

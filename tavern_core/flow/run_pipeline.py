@@ -348,7 +348,7 @@ class Running:
         ):  # such a value is refused, with or without hooks
             return own, False
         own, changes = await self._calls.change_inputs(
-            implementations, {"run": info}, own, ("workflow", info.workflow or "without a name")
+            implementations, {"run": info}, own, f"workflow {info.workflow or 'without a name'}"
         )
         for plugin, what in changes:
             run.note("changed", "", {"plugin": plugin, "inputs": what})
