@@ -69,9 +69,8 @@ from tavern_core.kernel.plugins.lazy_contribution_lookup import Sections
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.kernel.plugins.lock_check import lock_path
 from tavern_core.kernel.plugins.plugins import Plugins
-from tavern_core.kernel.plugins.reconciler import Reconciler
+from tavern_core.kernel.plugins.reconciler import Reconciler, Sources
 from tavern_core.kernel.plugins.record import Records
-from tavern_core.kernel.plugins.roster import Roster, Sources
 from tavern_core.kernel.plugins.services import Services
 from tavern_core.kernel.plugins.skill_catalogue import Skills
 from tavern_core.kernel.plugins.tool_homes import ToolHomes
@@ -146,18 +145,10 @@ def compose(loaded: LoadedConfig, options: Options) -> Host:
     isolation = Isolation(base, records, reach, sandboxes, contributions)
     upstreams = UpstreamParts.read(base, grants)
     knowledge = Knowledge(config.knowledge, home / "cache" / "knowledge")
-    roster = Roster(
-        base,
-        records,
-        Sources(_builtin(options, knowledge), options.given, isolation, upstreams.candidates),
-        specs=cache,
-        grants=grants,
-        states=states,
-        registry=registry,
-    )
     imports = ImportWatch(home, config.plugins.probe, limits.import_timeout_ms / 1000, base.diagnostics)
     lifecycle = Lifecycle(records, tables, grants, imports, events)
-    reconciler = Reconciler(base, roster, lifecycle, quarantine, imports)
+    sources = Sources(_builtin(options, knowledge), options.given, isolation, upstreams.candidates)
+    reconciler = Reconciler(lifecycle, sources, grants=grants, states=states, quarantine=quarantine, imports=imports)
     reached = ReachedByUse(services, records)
     consent = Consent(grants, lifecycle, reconciler, reached)
     plugins = Plugins(lifecycle, consent, reconciler, states, quarantine, imports)

@@ -38,7 +38,7 @@ from tavern_core.kernel.execution.sync_async_drivers import step_by_hand
 from tavern_core.kernel.grants.grants import GrantRecord
 from tavern_core.kernel.log.audit_log_queries import AuditLog
 from tavern_core.kernel.log.recorder import Events
-from tavern_core.kernel.plugins.roster import Activate
+from tavern_core.kernel.plugins.reconciler import Activate
 from tavern_core.kernel.settings.masked_settings import DescribedSetting
 from tavern_core.model.approval import Approver
 from tavern_core.model.call import CallContext, check_caller

@@ -36,8 +36,7 @@ from tavern_core.kernel.plugins.host_registries import Tables
 from tavern_core.kernel.plugins.lazy_contribution_lookup import Sections
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.kernel.plugins.plugins import Plugins
-from tavern_core.kernel.plugins.reconciler import Reconciler
-from tavern_core.kernel.plugins.roster import Activate
+from tavern_core.kernel.plugins.reconciler import Activate, Reconciler
 from tavern_core.kernel.plugins.skill_catalogue import Skills
 from tavern_core.model.call import CallContext
 from tavern_core.model.result import ToolResult, failure

@@ -6,7 +6,7 @@ The first reason found is reported; each says what to do about it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -14,10 +14,11 @@ from tavern_core.contract.permissions import TIER, TRUST, canonical_hook, is_per
 from tavern_core.errors import DependencyUnmet, ManifestInvalid, NameConflict, PluginError
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.diagnostics import Diagnostics
+from tavern_core.kernel.foundation import Foundation
 from tavern_core.kernel.grants.grants import Decision
 from tavern_core.kernel.plugins.candidate import Candidate, isolation_reason
+from tavern_core.kernel.plugins.lock_check import GRANTED_BY_PASSING, Decisions
 from tavern_core.kernel.plugins.record import USABLE, Record, Standing
-from tavern_core.model.config import HostConfig
 from tavern_core.model.naming_rules import RESERVED_NAMESPACES, is_reserved, is_reserved_namespace
 from tavern_core.model.nearest import did_you_mean, fold
 from tavern_core.model.plugin_status import Diagnostic
@@ -33,28 +34,20 @@ LONGEST_PATH: Final = 20
 class Circumstances:
     """The inputs of the check besides the plugins."""
 
-    host_version: str
-    config: HostConfig
+    base: Foundation
     switched_off: Mapping[str, str]
     """Plugin → reason, as the operator left it."""
-    safe_mode: bool
     core_tools: Mapping[str, str]
     """The host's own tools: folded local name → local name."""
-    decide: Callable[[Candidate], Decision]
-    origins: Mapping[str, str]
-    """Key of the configuration → where its value was written."""
-    refused_by_lock: Callable[[Candidate], PluginError | None]
-    """Why a locked host does not use a plugin; None where it does."""
-    granted_to: Callable[[str], frozenset[str]]
-    """What the lock file grants a plugin, in any state."""
+    decisions: Decisions
 
 
-def judge(records: Mapping[str, Record], around: Circumstances, diagnostics: Diagnostics) -> None:
+def judge(records: Mapping[str, Record], around: Circumstances) -> None:
     """Set the standing of every record that is not active: state, reason and grants, each taken over as a whole."""
-    _review_names(records, around.config, diagnostics)
+    _review_names(records, around.base)
     waiting = [r for r in records.values() if not r.active]
-    verdicts = {r.name: _judge_alone(r, around, diagnostics) for r in waiting}
-    _judge_slots(records, verdicts, around.config.slots, diagnostics)
+    verdicts = {r.name: _judge_alone(r, around) for r in waiting}
+    _judge_slots(records, verdicts, around.base)
     _judge_dependencies(waiting, verdicts, records)
     for record in waiting:
         verdict = verdicts[record.name]
@@ -66,8 +59,9 @@ def judge(records: Mapping[str, Record], around: Circumstances, diagnostics: Dia
         record.judged(verdict)
 
 
-def _review_names(records: Mapping[str, Record], config: HostConfig, diagnostics: Diagnostics) -> None:
+def _review_names(records: Mapping[str, Record], base: Foundation) -> None:
     """Report entries of tavern.yaml that name no plugin or permission: without effect, they would go unnoticed."""
+    config = base.config
     lists: tuple[tuple[str, Iterable[str]], ...] = (
         ("plugins.load", config.plugins.load or ()),
         ("plugins.disable", config.plugins.disable),
@@ -80,18 +74,18 @@ def _review_names(records: Mapping[str, Record], config: HostConfig, diagnostics
         for name in names:
             if name not in records:
                 hint = did_you_mean(name, records) or "`tavern plugins list` shows the names"
-                _report_name(f"{key}: there is no plugin {name!r:.80}", hint, diagnostics)
+                _report_name(f"{key}: there is no plugin {name!r:.80}", hint, base.diagnostics)
     for name in config.isolation.raise_for:
         if not is_permission(canonical_hook(name) or name):
             hint = did_you_mean(name, known_permissions()) or "docs/permissions.md lists the permissions"
-            _report_name(f"isolation.raise: {name!r:.80} is not a permission", hint, diagnostics)
+            _report_name(f"isolation.raise: {name!r:.80} is not a permission", hint, base.diagnostics)
 
 
 def _report_name(message: str, hint: str, diagnostics: Diagnostics) -> None:
     diagnostics.put(Diagnostic("CONFIG_INVALID", f"{message}; the entry has no effect", hint=hint), judged=True)
 
 
-def _judge_alone(record: Record, around: Circumstances, diagnostics: Diagnostics) -> Standing:
+def _judge_alone(record: Record, around: Circumstances) -> Standing:
     candidate = record.candidate
     if candidate.fixed_id:
         return _REVIEWED
@@ -117,30 +111,30 @@ def _judge_alone(record: Record, around: Circumstances, diagnostics: Diagnostics
     if (taken := around.core_tools.get(fold(candidate.name))) is not None:
         text = f"plugin {candidate.name!r} has the name of the core tool {taken!r}"
         return record.failed(NameConflict(text, hint="rename the plugin"))
-    if candidate.source == "object" and (why := isolation_reason(candidate.facts, around.config.isolation)):
+    if candidate.source == "object" and (why := isolation_reason(candidate.facts, around.base.config.isolation)):
         text = f"{candidate.name} must run in its own process ({why}), but it is an object of this program, whose code runs here already"
         return record.failed(
             PluginError(text, hint="put it into a folder or package, or remove what requires its own process")
         )
-    if (unfit := _judge_host_version(record, around, diagnostics)) is not None:
+    if (unfit := _judge_host_version(record, around.base)) is not None:
         return record.failed(unfit)
-    if (unlocked := around.refused_by_lock(candidate)) is not None:
+    if (unlocked := around.decisions.refusal(candidate)) is not None:
         return record.failed(unlocked)
     return _REVIEWED if record.broken is None else record.failed(record.broken)
 
 
 def _switched_off(record: Record, around: Circumstances) -> tuple[str, str] | None:
     """Why a plugin was turned off, and how to turn it on; None if it is on."""
-    name, plugins = record.name, around.config.plugins
-    if around.safe_mode and record.candidate.source != "object":
+    name, plugins = record.name, around.base.config.plugins
+    if around.base.is_safe_mode and record.candidate.source != "object":
         return "safe mode: only the host's own plugins run", "open the host without safe mode"
     if plugins.load is not None and name not in plugins.load and record.candidate.source != "object":
-        place = around.origins.get("plugins.load", "")
+        place = around.base.loaded.origins.get("plugins.load", "")
         if not plugins.load:
             return f"no plugins are to be loaded{_by(place)}", "leave that out"
         return f"plugins.load does not name it{_by(place)}", f"add {name} to plugins.load"
     if name in plugins.disable:
-        place = around.origins.get("plugins.disable", "")
+        place = around.base.loaded.origins.get("plugins.disable", "")
         return f"named in plugins.disable{_by(place)}", f"take {name} out of plugins.disable"
     if name in around.switched_off:
         reason = around.switched_off[name]
@@ -153,23 +147,21 @@ def _by(origin: str) -> str:
     return f" ({origin})" if origin else ""
 
 
-def _judge_host_version(record: Record, around: Circumstances, diagnostics: Diagnostics) -> DependencyUnmet | None:
+def _judge_host_version(record: Record, base: Foundation) -> DependencyUnmet | None:
     facts = record.candidate.facts
-    if not fits_host(around.host_version, facts.requires_host):
-        text = f"{record.name} needs tavern-core {facts.requires_host}; this is {around.host_version}"
+    if not fits_host(base.version, facts.requires_host):
+        text = f"{record.name} needs tavern-core {facts.requires_host}; this is {base.version}"
         return DependencyUnmet(text, hint=f"pip install 'tavern-core{facts.requires_host}'")
-    if not fits_host(around.host_version, facts.tested_host):
-        text = f"tested with tavern-core {facts.tested_host}; this is {around.host_version}"
-        diagnostics.put(Diagnostic("HOST_UNTESTED", text, record.name), judged=True)
+    if not fits_host(base.version, facts.tested_host):
+        text = f"tested with tavern-core {facts.tested_host}; this is {base.version}"
+        base.diagnostics.put(Diagnostic("HOST_UNTESTED", text, record.name), judged=True)
     return None
 
 
-def _judge_slots(
-    records: Mapping[str, Record], verdicts: dict[str, Standing], chosen: Mapping[str, str], diagnostics: Diagnostics
-) -> None:
+def _judge_slots(records: Mapping[str, Record], verdicts: dict[str, Standing], base: Foundation) -> None:
     """Of the plugins that name an exclusive slot, one may be active: the one that is, else the configured one, else the
     first by precedence."""
-    rivals: dict[str, list[Record]] = {}
+    chosen, rivals = base.config.slots, dict[str, list[Record]]()
     for record in records.values():
         fit = record.active or verdicts[record.name].state == "reviewed"
         for slot in record.candidate.facts.slots if fit else ():
@@ -178,7 +170,7 @@ def _judge_slots(
         names = [r.name for r in rivals.get(slot, ())]
         if wanted not in names:
             text = f"slots.{slot} names {wanted!r}, which does not offer it"
-            diagnostics.add("SLOT_UNFILLED", text, hint=did_you_mean(wanted, names))
+            base.diagnostics.add("SLOT_UNFILLED", text, hint=did_you_mean(wanted, names))
     for slot, claimants in rivals.items():
         winner = min(claimants, key=lambda r: (not r.active, r.name != chosen.get(slot), r.rank, r.name))
         for loser in claimants:
@@ -275,9 +267,9 @@ def _needs(record: Record) -> Iterable[str]:
 def granted_now(record: Record, around: Circumstances) -> Standing:
     """The standing of a plugin against which nothing speaks, with what it is granted."""
     candidate = record.candidate
-    if candidate.source in ("builtin", "object"):  # passing it to the host grants it
+    if candidate.source in GRANTED_BY_PASSING:  # passing it to the host grants it
         return Standing("granted", granted=candidate.requested, findings=candidate.findings, scopes=candidate.scopes)
-    decision = around.decide(candidate)
+    decision = around.decisions.of(candidate)
     granted = decision.granted & candidate.requested
     if TRUST.id in candidate.requested - granted:
         return _untrusted(candidate, decision)
@@ -317,9 +309,10 @@ def _untrusted(candidate: Candidate, decision: Decision) -> Standing:
 
 def _granted_anyway(record: Record, around: Circumstances) -> frozenset[str]:
     """What a plugin that cannot run was granted, as far as known without its manifest."""
-    if record.candidate.source in ("builtin", "object"):
+    if record.candidate.source in GRANTED_BY_PASSING:
         return record.candidate.requested
-    return around.granted_to(record.name)
+    decided = around.decisions.grants.get(record.name)
+    return frozenset() if decided is None else decided.granted
 
 
 def undecided_reason(name: str, undecided: Collection[str]) -> str:

@@ -27,33 +27,65 @@ def reviewed(candidate: Candidate, store: GrantStore) -> Decision | None:
     if decided is None and not store.is_frozen:
         return None
     facts = facts_of_now(candidate)
-    if store.is_frozen and (why := why_not_locked(facts, grants)):
-        raise mismatch(candidate.name, why)
+    if store.is_frozen and (refusal := _refusal(facts, grants)) is not None:
+        raise refusal
     return decide(facts, decided)
 
 
-def why_not_locked(facts: PluginFacts, grants: Grants) -> str:
-    """Why a locked host does not use a plugin; empty when it does."""
+Decided = tuple[Candidate, GrantRecord | None, Decision]
+"""A decision, and what it was made of."""
+
+
+class Decisions:
+    """What the lock file says about plugins, as it is now.
+
+    Args:
+        kept: decisions of earlier checks, about plugins without code: nothing but the file can have changed for them.
+        reads_files: compare the files of every plugin, and not only version and manifest.
+    """
+
+    def __init__(self, store: GrantStore, kept: dict[str, Decided], *, reads_files: bool) -> None:
+        self.grants = store.read()
+        self.is_frozen = store.is_frozen
+        self._kept, self._reads_files = kept, reads_files
+
+    def of(self, candidate: Candidate) -> Decision:
+        """What a plugin may use."""
+        decided, known = self.grants.get(candidate.name), self._kept.get(candidate.name)
+        if known is not None and known[0] is candidate and known[1] is decided:
+            return known[2]
+        if decided is None:
+            decision = Decision(undecided=candidate.requested, tier=candidate.tier)  # without a look at its files
+        else:
+            facts = facts_of_now(candidate) if self._reads_files else _facts_for(candidate, decided)
+            decision = decide(facts, decided)
+        if not candidate.has_code:
+            self._kept[candidate.name] = candidate, decided, decision
+        return decision
+
+    def refusal(self, candidate: Candidate) -> LockMismatch | None:
+        """Why a locked host does not use a plugin; None where it does."""
+        is_bound = self.is_frozen and candidate.source not in GRANTED_BY_PASSING
+        return _refusal(facts_of_now(candidate), self.grants) if is_bound else None
+
+
+def _refusal(facts: PluginFacts, grants: Grants) -> LockMismatch | None:
+    """Why a locked host does not use a plugin; None where it does."""
     why = difference(facts, grants.get(facts.name))
     if why and grants.is_damaged and grants.get(facts.name) is None:
-        return f"the lock file has errors ({grants.findings[0].located})"
-    return why
+        why = f"the lock file has errors ({grants.findings[0].located})"
+    hint = f"review it: tavern plugins review {facts.name}; then: tavern plugins lock"
+    return LockMismatch(f"{facts.name}: this host is locked, and {why}", hint=hint) if why else None
 
 
-def mismatch(name: str, why: str) -> LockMismatch:
-    """The error of a plugin that a locked host does not use."""
-    hint = f"review it: tavern plugins review {name}; then: tavern plugins lock"
-    return LockMismatch(f"{name}: this host is locked, and {why}", hint=hint)
-
-
-def facts_for(candidate: Candidate, record: GrantRecord | None) -> PluginFacts:
+def _facts_for(candidate: Candidate, record: GrantRecord) -> PluginFacts:
     """What the lock file needs to know of a plugin, without reading its files where that can be avoided.
 
     The hash of its files is taken as reviewed when version and manifest are the same, because reading every file of every
     plugin at every start would cost more than all the rest; it is computed when the plugin is activated (`reviewed`).
     """
-    same = record is not None and (record.version, record.manifest_hash) == (candidate.version, candidate.manifest_hash)
-    return _facts(candidate, record.artifact_hash if record is not None and same else candidate.artifact())
+    same = (record.version, record.manifest_hash) == (candidate.version, candidate.manifest_hash)
+    return _facts(candidate, record.artifact_hash if same else candidate.artifact())
 
 
 def facts_of_now(candidate: Candidate) -> PluginFacts:

@@ -1,36 +1,79 @@
-"""Keeps the plugins of a host as they should be: after the start, after a decision, and when files have changed."""
+"""Keeps the plugins of a host as they should be: which there are, which of them may be used, and which are active.
+
+Precedence: the host's own plugins, those passed as objects, folders, installed packages. A name counts once.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import Any, Literal
 
 from tavern_core.errors import PluginError
-from tavern_core.kernel.foundation import Foundation
+from tavern_core.frozen_dataclass import dataclass
+from tavern_core.kernel.grants.grant_store import GrantStore
+from tavern_core.kernel.grants.grants import GrantRecord
 from tavern_core.kernel.hooks.quarantine import Quarantine
+from tavern_core.kernel.plugins.candidate import Candidate, Tiers, builtin_candidate, object_candidate
+from tavern_core.kernel.plugins.candidate_discovery import find_candidates
+from tavern_core.kernel.plugins.eligibility import Circumstances, granted_now, judge
+from tavern_core.kernel.plugins.enabled_state import PluginStates
 from tavern_core.kernel.plugins.host_registries import ImportGuard
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
+from tavern_core.kernel.plugins.lock_check import GRANTED_BY_PASSING, Decided, Decisions
 from tavern_core.kernel.plugins.plugin_diagnostics import report
-from tavern_core.kernel.plugins.record import Record
-from tavern_core.kernel.plugins.roster import Activate, Roster
+from tavern_core.kernel.plugins.record import USABLE, Record
+from tavern_core.model.naming_rules import split_id
+from tavern_core.model.nearest import fold
+from tavern_core.model.plugin_status import Diagnostic
+
+Activate = Literal["needed", "all", "none"]
+"""When plugins are activated: on first use, when the host opens, or never (who only looks)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Where plugins come from besides folders and packages.
+
+    Args:
+        builtin: (name, module, whether it contributes only node types) of the host's own.
+        given: objects passed by the program.
+        tiers: where the code of a discovered plugin runs.
+        upstreams: those of the configuration, as candidates.
+    """
+
+    builtin: Sequence[tuple[str, str, bool]]
+    given: Sequence[Any]
+    tiers: Tiers
+    upstreams: Callable[[], Sequence[Candidate]] = tuple
 
 
 class Reconciler:
-    """Checks plugins, activates those that do not wait for their first use, and looks for new ones."""
+    """Knows every plugin by name, checks them, activates those that do not wait for their first use, and looks for new ones."""
 
     def __init__(
-        self, base: Foundation, roster: Roster, lifecycle: Lifecycle, quarantine: Quarantine, imports: ImportGuard
+        self,
+        lifecycle: Lifecycle,
+        sources: Sources,
+        *,
+        grants: GrantStore,
+        states: PluginStates,
+        quarantine: Quarantine,
+        imports: ImportGuard,
     ) -> None:
-        self._base = base
-        self._roster = roster
-        self._lifecycle = lifecycle
-        self._quarantine = quarantine
-        self._imports = imports
+        self._lifecycle, self._records, self._base = lifecycle, lifecycle.records, lifecycle.tables.base
+        self._sources, self._grants, self._states = sources, grants, states
+        self._quarantine, self._imports = quarantine, imports
+        self._activate: Activate = "needed"
+        """As the host was opened: with ``none`` a new grant starts no plugin either."""
+        self._decisions: dict[str, Decided] = {}
+        self._decided = grants.read().records
+        self._records.add({c.name: Record(c, rank) for rank, c in enumerate(self._candidates())})
 
     async def start(self, activate: Activate) -> None:
         """Activate what must be active from the start."""
-        self._roster.activate = activate
-        records = list(self._lifecycle.records.values())
+        self._activate = activate
+        records = list(self._records.values())
         # Without other plugins that may have nodes, the host's nodes are first needed by name.
         is_alone = all(record.candidate.fixed_id or record.candidate.source == "upstream" for record in records)
         for record in records:
@@ -39,19 +82,83 @@ class Reconciler:
         self.judge()  # the host's own tools are known now: no plugin may have the name of one
         await self._activate_early()
 
-    def judge(self) -> None:
-        """Work out the state of every plugin that is not active, and list what it declares."""
-        wrong_files = self._roster.judge()
-        self._lifecycle.list_declared()
-        self._base.diagnostics.judged([*wrong_files, *report(list(self._lifecycle.records.values()))])
-
     def starts_with_host(self, record: Record) -> bool:
         """Whether a plugin is activated when the host opens (DESIGN §5)."""
         return (
             (record.candidate.fixed_id and not record.candidate.is_nodes_alone)
-            or self._roster.activate == "all"
-            or (self._roster.activate != "none" and record.starts_early)
+            or self._activate == "all"
+            or (self._activate != "none" and record.starts_early)
         )
+
+    async def _activate_early(self) -> None:
+        """Activate plugins that do not wait for their first use; a failure is in the record and does not affect others."""
+        has_tried = False
+        with self._lifecycle.burst():
+            for record in list(self._records.values()):
+                if record.usable and not record.active and self.starts_with_host(record):
+                    has_tried = True
+                    with suppress(PluginError):
+                        await self._lifecycle.activate(record.name)
+        if has_tried:
+            self.judge()
+
+    # Who is there -----------------------------------------------------------------------------------------------------
+
+    async def look_again(self) -> None:
+        """Look for plugins again: removed or replaced ones stop, new ones are checked and started."""
+        fresh = {c.name: (rank, c) for rank, c in enumerate(self._candidates())}
+        leaving = [name for name, record in self._records.items() if _has_left(record, fresh.get(name, (0, None))[1])]
+        for name in leaving:
+            await self._lifecycle.deactivate(name)
+            self._records.pop(name).candidate.unload()
+            self._lifecycle.tables.registry.drop(name)
+        for name, (rank, candidate) in fresh.items():
+            if name in self._records:
+                self._records[name].rank = rank
+            else:
+                self._records[name] = Record(candidate, rank)
+        self.judge()
+        await self._activate_early()
+
+    def read_again(self, name: str) -> None:
+        """A new record for one plugin, from its files as they are now. Raises PluginError: it is no longer there."""
+        ranks = {candidate.name: (candidate, rank) for rank, candidate in enumerate(self._candidates())}
+        if name not in ranks:
+            raise PluginError(f"plugin {name} is no longer there", hint="tavern plugins list")
+        self._records[name] = Record(*ranks[name])
+        self.judge()
+        self._base.signals.tools.emit()
+
+    def _candidates(self) -> list[Candidate]:
+        found = [builtin_candidate(*one, self._base.version) for one in self._sources.builtin]
+        passed = [object_candidate(thing) for thing in self._sources.given]
+        ordinals = {id(candidate): number for number, candidate in enumerate(passed, 1)}
+        found += passed
+        self._base.diagnostics.forget_found()
+        found += find_candidates(
+            self._base.loaded, self._base.diagnostics, self._lifecycle.tables.cache, self._sources.tiers
+        )
+        found += self._sources.upstreams()
+        unique: dict[str, Candidate] = {}
+        for candidate in found:
+            winner = unique.setdefault(candidate.name, candidate)
+            if winner is not candidate:
+                used, unused = (_place(c, ordinals.get(id(c), 0)) for c in (winner, candidate))
+                self._base.diagnostics.put(_clash(candidate, used, unused), found=True)
+        return list(unique.values())
+
+    # Who may be used --------------------------------------------------------------------------------------------------
+
+    def judge(self) -> None:
+        """Work out the state of every plugin that is not active, from what is declared, granted and configured now."""
+        around = self._around()
+        judge(self._records, around)
+        self._lifecycle.list_declared()
+        wrong_files = [
+            Diagnostic(wrong.code, wrong.located, hint=wrong.hint, severity=wrong.severity)
+            for wrong in (*around.decisions.grants.findings, *self._states.findings)
+        ]
+        self._base.diagnostics.judged([*wrong_files, *report(list(self._records.values()))])
 
     async def decided(self, record: Record, read_again: Callable[[], None] | None = None) -> None:
         """Apply a decision about a plugin's rights: check it again, and activate it again if it was active.
@@ -72,50 +179,76 @@ class Reconciler:
 
         What failed for want of rights may have them now.
         """
-        others = self._roster.with_other_rights()
-        for name in others:
-            self._lifecycle.records[name].broken = None
+        around = self._around()
+        looked_at = [record for record in self._records.values() if record.active or record.broken is not None]
+        others = [record for record in looked_at if _has_other_rights(record, around)]
+        for record in others:
+            record.broken = None
         self.judge()
-        return others
+        return {record.name for record in others}
 
     def decided_anew(self) -> set[str]:
         """Show of upstreams what was accepted elsewhere; the plugins about whose newer files another process has decided."""
-        newer, upstreams = self._roster.decided_anew()
-        for candidate in upstreams:
-            self._lifecycle.tools_changed(candidate.name, candidate)
-        return newer
+        before, self._decided = self._decided, self._grants.read().records
+        changed = {name for name in before.keys() | self._decided.keys() if before.get(name) != self._decided.get(name)}
+        known = {name: self._records[name].candidate for name in changed if name in self._records}
+        if any(candidate.source == "upstream" for candidate in known.values()):
+            for candidate in self._sources.upstreams():
+                if candidate.name in known:
+                    self._lifecycle.tools_changed(candidate.name, candidate)
+        decided = ((name, one, self._decided.get(name)) for name, one in known.items())
+        return {name for name, one, now in decided if now is not None and _is_other(now, one)}
 
     def forget_failures(self, name: str) -> None:
         """The operator enabled or reloaded a plugin: what was held against its code is forgotten."""
         self._quarantine.forget(name)
         self._imports.forget(name)
 
-    def read_again(self, name: str) -> None:
-        """A new record for one plugin, from its files as they are now. Raises PluginError: it is no longer there."""
-        self._roster.read_again(name)
-        self.judge()
-        self._base.signals.tools.emit()
+    def _around(self) -> Circumstances:
+        own = [name for name, record in self._records.items() if record.candidate.source == "builtin"]
+        tools = (split_id(e.id)[1] for plugin in own for e in self._lifecycle.tables.registry.of_plugin(plugin))
+        # Who only looks wants to know whether the code changed; who works sees it when a plugin is activated.
+        decisions = Decisions(self._grants, self._decisions, reads_files=self._activate == "none")
+        return Circumstances(
+            self._base, self._states.disabled(), {fold(name): name for name in tools if name}, decisions
+        )
 
-    async def look_again(self) -> None:
-        """Look for plugins again: removed or replaced ones stop, new ones are checked and started."""
-        leaving, take_new = self._roster.look_again()
-        for name in leaving:
-            await self._lifecycle.deactivate(name)
-            record = self._lifecycle.records.pop(name)
-            record.candidate.unload()
-            self._lifecycle.tables.registry.drop(name)
-        take_new()
-        self.judge()
-        await self._activate_early()
 
-    async def _activate_early(self) -> None:
-        """Activate plugins that do not wait for their first use; a failure is in the record and does not affect others."""
-        has_tried = False
-        with self._lifecycle.burst():
-            for record in list(self._lifecycle.records.values()):
-                if record.usable and not record.active and self.starts_with_host(record):
-                    has_tried = True
-                    with suppress(PluginError):
-                        await self._lifecycle.activate(record.name)
-        if has_tried:
-            self.judge()
+def _has_other_rights(record: Record, around: Circumstances) -> bool:
+    """Whether the lock file says something else now than what a plugin runs with, or ran with."""
+    if record.candidate.source in GRANTED_BY_PASSING:
+        return False
+    if around.decisions.is_frozen and around.decisions.grants.get(record.name) is None:
+        return True
+    known, now = record.standing, granted_now(record, around)
+    rights = now.granted, now.undecided, now.scopes, now.kept_apart
+    return now.state not in USABLE or rights != (known.granted, known.undecided, known.scopes, known.kept_apart)
+
+
+def _has_left(record: Record, now: Candidate | None) -> bool:
+    """Whether a plugin was removed, or replaced since its record; the program's own objects stay."""
+    known = record.candidate
+    if now is None:
+        return known.source != "object"
+    return known.source not in ("builtin", "object") and now.stamp != known.stamp
+
+
+def _is_other(decided: GrantRecord, candidate: Candidate) -> bool:
+    return (decided.version, decided.manifest_hash) != (candidate.version, candidate.manifest_hash)
+
+
+def _clash(candidate: Candidate, used: str, unused: str) -> Diagnostic:
+    text = f"plugin {candidate.name!r} is there twice: {used} is used, {unused} is not"
+    hint = "uninstall or rename one"
+    if candidate.source == "object":
+        hint = f"give it another name: Plugin(thing, name='{candidate.name}-2')"
+    return Diagnostic("NAME_CONFLICT", text, candidate.name, hint, details={"winner": used, "loser": unused})
+
+
+def _place(candidate: Candidate, ordinal: int) -> str:
+    if ordinal:
+        return f"the given object {ordinal} ({candidate.location}, version {candidate.version})"
+    what = (
+        f"distribution {candidate.distribution}" if candidate.distribution else candidate.location or "the given object"
+    )
+    return f"{candidate.source} ({what})"
