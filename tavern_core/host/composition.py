@@ -186,7 +186,7 @@ def compose(loaded: LoadedConfig, options: Options) -> Host:
         tools=tools,
         descriptions=Descriptions(tools, specs, inventories),
         profiles=inventories,
-        sections=Sections(lifecycle, contributions, services),
+        sections=Sections(lifecycle),
         compiler=compiler,
         cancellation=cancellation,
         pipeline=pipeline,

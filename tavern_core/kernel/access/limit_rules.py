@@ -12,12 +12,12 @@ specific one does, and any of them goes before what the tool says itself.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 from urllib.parse import urlsplit
 
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.access.tool_selectors import Known, ToolList, ToolNames, plugin_key, specificity
+from tavern_core.model.config import LimitsConfig
 from tavern_core.model.rate_and_concurrency_limits import NO_LIMITS, ToolLimits
 from tavern_core.model.tool import ToolSpec
 
@@ -35,19 +35,13 @@ class LimitRule:
 class LimitRules:
     """The sections, compiled."""
 
-    def __init__(
-        self,
-        tools: Mapping[str, ToolLimits],
-        plugins: Mapping[str, ToolLimits],
-        upstreams: Mapping[str, ToolLimits],
-        known: Known,
-    ) -> None:
+    def __init__(self, config: LimitsConfig, known: Known) -> None:
         self._tools = [
-            (entry, limits, ToolList.compile(f"limits.tools.{entry}", [entry], known, wide=True))
-            for entry, limits in tools.items()
+            (entry, rule.limits(), ToolList.compile(f"limits.tools.{entry}", [entry], known, wide=True))
+            for entry, rule in config.tools.items()
         ]
-        self._plugins = {known.plugin(name): (name, limits) for name, limits in plugins.items()}
-        self._upstreams = {name.lower(): limits for name, limits in upstreams.items()}
+        self._plugins = {known.plugin(name): (name, rule.limits()) for name, rule in config.plugins.items()}
+        self._upstreams = {name.lower(): rule.limits() for name, rule in config.upstreams.items()}
 
     def of_tool(self, tool: ToolSpec) -> tuple[LimitRule, ...]:
         """What holds for the tool alone: most specific first, its own last."""

@@ -23,7 +23,7 @@ from tavern_core.kernel.access.limit_rules import LimitRules
 from tavern_core.kernel.access.list_review import ListReview
 from tavern_core.kernel.access.tool_selectors import GROUP, Known, ToolList, ToolNames, normalize_tool_name
 from tavern_core.model.call import HOST_PRINCIPAL, CallContext
-from tavern_core.model.config import AccessRule, HostConfig, LimitsConfig
+from tavern_core.model.config import AccessRule, HostConfig
 from tavern_core.model.naming_rules import JOB_TOOLS, SEARCH_TOOLS, split_id
 from tavern_core.model.tool import ToolSpec
 from tavern_core.model.untrusted_content_rules import is_source
@@ -101,6 +101,24 @@ class ToolAccess:
 
 
 @dataclass(frozen=True, slots=True)
+class PluginToolGroups:
+    """Tool names per plugin (seed 002, `buildPluginToolGroups`)."""
+
+    all: tuple[str, ...]
+    by_plugin: Mapping[str, tuple[str, ...]]
+    """Plugin → its tools; the host's own plugins are not in it."""
+    named: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Name under `tools.groups` → the tools that ``group:<name>`` means in a list that allows; the host's own may be among them."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "all": list(self.all),
+            "byPlugin": {name: list(ids) for name, ids in self.by_plugin.items()},
+            "named": {name: list(ids) for name, ids in self.named.items()},
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class _CallerLists:
     key: str
     allow: ToolList | None
@@ -172,8 +190,24 @@ class AccessPolicy:
         return is_source(tool) and self._trusted.match(names) is None
 
     def tool_groups(self, tools: Iterable[ToolSpec]) -> PluginToolGroups:
-        """What the groups of lists mean: ``group:plugins``, a plugin's name, the named ones."""
-        return build_plugin_tool_groups(tools, self._known)
+        """What the groups of lists mean: ``group:plugins``, a plugin's name, the named ones; names are normalised."""
+        groups = {
+            name: ToolList.compile(f"tools.groups.{name}", [f"{GROUP}{name}"], self._known, wide=False)
+            for name in self._known.groups
+        }
+        everything: list[str] = []
+        by_plugin: dict[str, list[str]] = {}
+        named: dict[str, list[str]] = {name: [] for name in groups}
+        for tool in tools:
+            names, name = ToolNames.of(tool), normalize_tool_name(tool.id)
+            if names.plugin not in self._known.host:
+                everything.append(name)
+                by_plugin.setdefault((tool.plugin or split_id(tool.id)[0]).lower(), []).append(name)
+            for group, entries in groups.items():
+                if entries.match(names) is not None:
+                    named[group].append(name)
+        per_plugin, per_group = ({name: tuple(ids) for name, ids in each.items()} for each in (by_plugin, named))
+        return PluginToolGroups(tuple(everything), per_plugin, per_group)
 
     def _denied(self, tool_id: str, rules: ToolList, index: int) -> Verdict:
         place = f"{rules.place}[{index}]"
@@ -217,7 +251,7 @@ def compile_access(
         file,
         ApprovalRules(config.approval, known, file),
         known,
-        _limit_rules(config.limits, known),
+        LimitRules(config.limits, known),
         ToolList.compile("tools.pin", tools.pin, known, wide=True) if tools.pin else None,
         ToolList.compile("tools.trusted", tools.trusted, known, wide=False),
         ToolList.compile("tools.untrusted", tools.untrusted, known, wide=True),
@@ -240,12 +274,6 @@ def _findings(review: ListReview, config: HostConfig) -> Iterator[Finding]:
     yield from review.further((f"limits.tools.{entry}", [entry], True) for entry in config.limits.tools)
     for key in config.limits.callers:
         yield from review.caller("limits.callers", key)
-
-
-def _limit_rules(config: LimitsConfig, known: Known) -> LimitRules:
-    sections = (config.tools, config.plugins, config.upstreams)
-    tools, plugins, upstreams = ({name: rule.limits() for name, rule in section.items()} for section in sections)
-    return LimitRules(tools, plugins, upstreams, known)
 
 
 def _unless_denied(access: ToolAccess) -> ToolAccess:
@@ -291,48 +319,3 @@ def _inventory_verdict(tool_id: str, wanted: str | None, profile: Profile | None
         f"profile:{profile.name}",
         f"add {tool_id!r} to tool_ids_inventory of the profile {profile.name!r}",
     )
-
-
-@dataclass(frozen=True, slots=True)
-class PluginToolGroups:
-    """Tool names per plugin (seed 002, `buildPluginToolGroups`)."""
-
-    all: tuple[str, ...]
-    by_plugin: Mapping[str, tuple[str, ...]]
-    """Plugin → its tools; the host's own plugins are not in it."""
-    named: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Name under `tools.groups` → the tools that ``group:<name>`` means in a list that allows; the host's own may be among them."""
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "all": list(self.all),
-            "byPlugin": {name: list(ids) for name, ids in self.by_plugin.items()},
-            "named": {name: list(ids) for name, ids in self.named.items()},
-        }
-
-
-def build_plugin_tool_groups(tools: Iterable[ToolSpec], known: Known) -> PluginToolGroups:
-    """The normalised names of all plugin tools, together, per plugin and per named group, in the order given.
-
-    Args:
-        known: which plugins are the host's own, whose tools are left out, and which groups there are.
-    """
-    groups = {
-        name: ToolList.compile(f"tools.groups.{name}", [f"{GROUP}{name}"], known, wide=False) for name in known.groups
-    }
-    everything: list[str] = []
-    by_plugin: dict[str, list[str]] = {}
-    named: dict[str, list[str]] = {name: [] for name in groups}
-    for tool in tools:
-        names, name = ToolNames.of(tool), normalize_tool_name(tool.id)
-        if names.plugin not in known.host:
-            everything.append(name)
-            by_plugin.setdefault((tool.plugin or split_id(tool.id)[0]).lower(), []).append(name)
-        for group, entries in groups.items():
-            if entries.match(names) is not None:
-                named[group].append(name)
-    return PluginToolGroups(tuple(everything), _frozen(by_plugin), _frozen(named))
-
-
-def _frozen(lists: Mapping[str, list[str]]) -> dict[str, tuple[str, ...]]:
-    return {name: tuple(entries) for name, entries in lists.items()}

@@ -25,6 +25,7 @@ from tavern_core.kernel.grants.grants import (
     carried_over,
     decide,
     expand,
+    record_of,
 )
 from tavern_core.kernel.text.document_limits import LARGEST_FILE
 from tavern_core.model.nearest import did_you_mean
@@ -146,7 +147,7 @@ class GrantStore:
         """
 
         def noted(records: Records) -> Records:
-            return {**records, **{facts.name: _noted(facts, records.get(facts.name)) for facts in installed}}
+            return {**records, **{facts.name: carried_over(facts, records.get(facts.name)) for facts in installed}}
 
         return self._change(noted)
 
@@ -166,22 +167,14 @@ class GrantStore:
             allowed = ((now.granted | granted) - refused) & facts.requested
             wanted = {name: facts.scopes[name] for name in granted if name in facts.scopes}
             scopes = {**{n: s for n, s in now.scopes.items() if n not in granted}, **wanted}
-            record = GrantRecord(
-                facts.name,
-                facts.version,
-                facts.manifest_hash,
-                facts.artifact_hash,
-                facts.requested,
-                allowed,
-                (now.refused | refused) - granted,
-                {name: scope for name, scope in scopes.items() if scope and name in allowed},
-                iso_utc(self._clock()),
-                by,
-                facts.tier if TIER.id in granted else now.tier,
-                facts.target,
-                facts.tools() if before is None or not before.tools else before.tools,
+            decision = replace(
+                now,
+                granted=allowed,
+                refused=(now.refused | refused) - granted,
+                scopes={name: scope for name, scope in scopes.items() if scope and name in allowed},
+                tier=facts.tier if TIER.id in granted else now.tier,
             )
-            return {**records, facts.name: record}
+            return {**records, facts.name: record_of(facts, before, decision, iso_utc(self._clock()), by)}
 
         return self._change(decided)
 
@@ -219,15 +212,6 @@ class GrantStore:
         raise StateDamaged(
             f"{self.path} is being edited by another person or program", hint="repeat the command when they are done"
         )
-
-
-def _noted(facts: PluginFacts, record: GrantRecord | None) -> GrantRecord:
-    if record is None:
-        return GrantRecord(
-            facts.name, facts.version, facts.manifest_hash, facts.artifact_hash, facts.requested, tier=facts.tier,
-            target=facts.target, tools=facts.tools(),
-        )  # fmt: skip
-    return carried_over(facts, record)
 
 
 def _writable_by_others(path: Path) -> list[Finding]:

@@ -180,12 +180,19 @@ def decide(facts: PluginFacts, record: GrantRecord | None) -> Decision:
     )
 
 
-def carried_over(facts: PluginFacts, record: GrantRecord) -> GrantRecord:
+def carried_over(facts: PluginFacts, record: GrantRecord | None) -> GrantRecord:
     """The updated record: the same decisions for the present plugin, as far as it still requests them.
 
     It grants nothing: additional requests are under `requested` and in neither list.
     """
-    decision = decide(facts, record)
+    at, by = ("", "") if record is None else (record.granted_at, record.granted_by)
+    return record_of(facts, record, decide(facts, record), at, by)
+
+
+def record_of(
+    facts: PluginFacts, before: GrantRecord | None, decision: Decision, granted_at: str, granted_by: str
+) -> GrantRecord:
+    """A record of a decision about the present plugin; of its tools, the reviewed definitions stay."""
     return GrantRecord(
         facts.name,
         facts.version,
@@ -195,11 +202,11 @@ def carried_over(facts: PluginFacts, record: GrantRecord) -> GrantRecord:
         decision.granted,
         decision.refused,
         decision.scopes,
-        record.granted_at,
-        record.granted_by,
+        granted_at,
+        granted_by,
         decision.tier,
         facts.target,
-        record.tools or facts.tools(),
+        facts.tools() if before is None or not before.tools else before.tools,
     )
 
 

@@ -7,17 +7,16 @@ from contextlib import suppress
 from typing import Any
 
 from tavern_core.errors import PluginError, UsageError
-from tavern_core.kernel.plugins.contribution_registry import SECTIONS, Contributions
+from tavern_core.kernel.plugins.contribution_registry import SECTIONS
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
-from tavern_core.kernel.plugins.services import Services
 from tavern_core.model.nearest import did_you_mean
 
 
 class Sections:
     """Looks things up, after activating the plugins that declare them."""
 
-    def __init__(self, lifecycle: Lifecycle, contributions: Contributions, services: Services) -> None:
-        self._lifecycle, self._contributions, self._services = lifecycle, contributions, services
+    def __init__(self, lifecycle: Lifecycle) -> None:
+        self._lifecycle, self._contributions = lifecycle, lifecycle.tables.contributions
 
     def all(self, section: str, wait: Callable[[Any], Any]) -> dict[str, Any]:
         """Everything of one section.
@@ -34,7 +33,8 @@ class Sections:
             )
         wait(self.wake(section))
         if section == "services":
-            return {name: self._services[name] for name in self._services}  # without the host's own
+            services = self._lifecycle.tables.services
+            return {name: services[name] for name in services}  # without the host's own
         return self._contributions.all(section)
 
     async def one(self, section: str, name: str) -> Any:

@@ -11,7 +11,7 @@ from tavern_core.errors import PolicyDenied, SettingsInvalid
 from tavern_core.kernel.foundation import Foundation
 from tavern_core.kernel.plugins.services import Services
 from tavern_core.kernel.settings.store import SettingsStore
-from tavern_core.kernel.views.sealed_functions import sealed_object
+from tavern_core.kernel.views.facility_views import sealed_object
 from tavern_core.kernel.views.values import exact
 
 FACILITIES = ("get_config", "on_config_change", "service", "secret", "data_dir", "plugin_config")

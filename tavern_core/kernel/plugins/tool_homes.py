@@ -14,7 +14,7 @@ from tavern_core.kernel.plugins.host_registries import Tables
 from tavern_core.kernel.plugins.plugin_code import handler_in
 from tavern_core.kernel.plugins.record import Record
 from tavern_core.kernel.plugins.remote_plugin_interface import RemotePlugin
-from tavern_core.kernel.views.plugin_view_for_executors import sealed_home
+from tavern_core.kernel.views.facility_views import sealed_home
 from tavern_core.model.tool import ToolSpec
 
 
@@ -26,14 +26,9 @@ class ToolHomes:
     """
 
     def __init__(self, tables: Tables, sandbox_of: Callable[[Record], Sandbox]) -> None:
-        self._contributions = tables.contributions
-        self._services = tables.services
-        self._settings = tables.settings
-        self._engines = tables.engines
-        self._limits = tables.base.config.limits
+        self._tables, self._sandbox_of = tables, sandbox_of
         self._cache = tables.base.home / "cache" / "unpacked"
         """Where zipped plugins are unpacked."""
-        self._sandbox_of = sandbox_of
 
     def _folder(self, record: Record) -> Path | None:
         folder, unpack = record.candidate.folder, record.candidate.unpack
@@ -45,35 +40,37 @@ class ToolHomes:
         Args:
             executor: the plugin whose executor it is. Those of the box call services themselves; any other gets views.
         """
-        is_ours = self._services.is_builtin(executor)
+        is_ours = self._tables.services.is_builtin(executor)
 
         def service(name: str) -> Any:
             if not is_ours:
-                return self._services.view(name, record.name, record.may)
-            return self._services.allowed(name, record.name, record.may, str(spec.implementation.get("method", "")))
+                return self._tables.services.view(name, record.name, record.may)
+            return self._tables.services.allowed(
+                name, record.name, record.may, str(spec.implementation.get("method", ""))
+            )
 
         def settings() -> Mapping[str, Any]:
-            return self._settings.resolve(record.name, tool=spec.local_name)
+            return self._tables.settings.resolve(record.name, tool=spec.local_name)
 
         def plugin_settings() -> Mapping[str, Any]:
-            return self._settings.resolve(record.name)
+            return self._tables.settings.resolve(record.name)
 
         home = ToolHome(
             record.name,
             self._folder(record),
-            self._limits,
+            self._tables.base.config.limits,
             service,
             settings,
             partial(load_handler, record),
             self._sandbox_of(record),
-            self._engines.flow,
+            self._tables.engines.flow,
             frozenset(record.candidate.facts.depends_on),
             plugin_settings,
             is_intact=record.is_intact,
         )
 
         def delegate(other: ToolSpec) -> BoundTool:
-            executor = self._contributions.get("executors", other.kind)
+            executor = self._tables.contributions.get("executors", other.kind)
             if executor is None:
                 raise ToolFileInvalid(f"tool {other.name}: there is no executor for tools of kind {other.kind!r}")
             return cast(BoundTool, executor.bind(other, home))

@@ -10,11 +10,9 @@ It does not hide what any Python code in the process can reach: `gc`, running fr
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from types import MethodType
 from typing import Any
-
-from tavern_core.kernel.views.clean_errors import fresh
 
 
 def hidden(
@@ -31,25 +29,3 @@ def hidden(
     facts.clear()  # __wrapped__ among them, which is the function
     facts |= {"__name__": name, "__qualname__": name, "__doc__": doc, "__module__": "tavern", **said}
     return sealed
-
-
-def sealed_object(facilities: object, names: Iterable[str], label: str) -> Any:
-    """An object with the methods `names` of `facilities`; neither it nor its errors lead to `facilities`."""
-    body: dict[str, Any] = {
-        name: staticmethod(hidden(_through, getattr(facilities, name), name, getattr(facilities, name).__doc__ or ""))
-        for name in names
-    }
-    return type(label, (), body | {"__slots__": (), "__module__": "tavern"})()
-
-
-def _through(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    try:
-        return function(*args, **kwargs)
-    except BaseException as error:  # noqa: BLE001 - raised again below
-        failed = fresh(error, "the host")
-    # The traceback keeps this frame: clear its variables.
-    function = args = kwargs = None  # type: ignore[assignment]
-    try:
-        raise failed
-    finally:
-        del failed

@@ -1,9 +1,9 @@
-"""The view of a tool's plugin for executors of other plugins: the same facilities, without access to their implementation."""
+"""What plugins and their executors get of the host's facilities: the same methods, without access to their implementation."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, Final, cast
 
@@ -12,6 +12,15 @@ from tavern_core.kernel.views.clean_errors import fresh
 from tavern_core.kernel.views.sealed_awaitable import awaited
 from tavern_core.kernel.views.sealed_functions import hidden
 from tavern_core.kernel.views.values import exact
+
+
+def sealed_object(facilities: object, names: Iterable[str], label: str) -> Any:
+    """An object with the methods `names` of `facilities`; neither it nor its errors lead to `facilities`."""
+    body: dict[str, Any] = {
+        name: staticmethod(hidden(_call, getattr(facilities, name), name, getattr(facilities, name).__doc__ or ""))
+        for name in names
+    }
+    return type(label, (), body | {"__slots__": (), "__module__": "tavern"})()
 
 
 def sealed_home(home: ToolHome) -> ToolHome:
