@@ -49,7 +49,7 @@ from tavern_core.kernel.hooks.event_emitter import EventEmitter
 from tavern_core.kernel.hooks.hook_chain_calls import HookCalls
 from tavern_core.kernel.hooks.quarantine import Quarantine
 from tavern_core.kernel.hooks.table import HookTable
-from tavern_core.kernel.jobs.job_records import JobChanges, JobRecords
+from tavern_core.kernel.jobs.job_records import JobRecords
 from tavern_core.kernel.jobs.jobs import Jobs
 from tavern_core.kernel.jobs.new_jobs import NewJobs
 from tavern_core.kernel.jobs.running_jobs import RunningJobs
@@ -235,11 +235,10 @@ def _jobs(
     tables: Tables, kept: RecordStore, stored: StoredApprovals, disk: ForDisk, compiler: Compiler
 ) -> tuple[RunningJobs, NewJobs, Jobs]:
     base, config = tables.base, tables.base.config.jobs
-    changes = JobChanges(JobRecords(kept, config.ttl_ms / 1000), base.recorder, disk)
-    running = RunningJobs(changes, stored, base.portal, tables.engines, disk, base.mode, config.concurrency)
-    new = NewJobs(
-        running, disk, base.config.limits.argument_bytes, config.poll_ms, config.ttl_ms, base.config.idempotency.ttl_ms
-    )
+    records = JobRecords(kept, config.ttl_ms / 1000, base.recorder, disk, base.mode)
+    running = RunningJobs(records, stored, base.portal, tables.engines, config.concurrency)
+    key_ms = base.config.idempotency.ttl_ms
+    new = NewJobs(running, base.config.limits.argument_bytes, config.poll_ms, config.ttl_ms, key_ms)
     return running, new, Jobs(running, new, stored, compiler.find)
 
 

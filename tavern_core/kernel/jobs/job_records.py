@@ -7,8 +7,9 @@ import json
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from functools import partial
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from pydantic_core import to_json
 
@@ -17,12 +18,14 @@ from tavern_core.errors import CallError
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.calls.pending_approval_store import denial
 from tavern_core.kernel.calls.result_serialization import result_of, result_text
+from tavern_core.kernel.execution.sync_async_drivers import Mode
 from tavern_core.kernel.log.recorder import Recorder
 from tavern_core.kernel.settings.result_redaction import ForDisk
 from tavern_core.model.event import JOB_CHANGED
 from tavern_core.model.job import ENDED, Job, JobStatus
 from tavern_core.model.result import ToolError, ToolResult
 
+T = TypeVar("T")
 KIND: Final = "job"
 RESULT: Final = "job-result"
 ANSWER: Final = "job-answer"
@@ -52,24 +55,35 @@ class KeptJob:
 
 
 class JobRecords:
-    """The jobs of one store.
+    """The jobs of one store; each change is reported.
 
     Args:
         seconds: how long a job stays stored after its end.
+        disk: redacts secrets before storing.
+        mode: how a slow store is asked.
     """
 
-    def __init__(self, records: RecordStore, seconds: float) -> None:
-        self.records = records
+    def __init__(self, store: RecordStore, seconds: float, recorder: Recorder, disk: ForDisk, mode: Mode) -> None:
+        self.store = store
+        self.disk = disk
+        self.mode = mode
         self._seconds = seconds
+        self._recorder = recorder
+
+    async def aside(self, method: Callable[..., T], *args: Any, **options: Any) -> T:
+        """Ask the store; a slow one in a thread: the loop serves other calls."""
+        if self.store.is_quick:
+            return method(*args, **options)
+        return await self.mode.guarded(partial(method, *args, **options), seconds=None)  # type: ignore[no-any-return]
 
     def add(self, job: Job, owner: str, facts: Mapping[str, Any]) -> KeptJob | None:
         """Keep a new job; the one that has its id already, if there is one."""
-        known = self.records.add(Record(KIND, job.id, owner, job.status, _text(job, facts), job.created, 0.0))
+        known = self.store.add(Record(KIND, job.id, owner, job.status, _text(job, facts), job.created, 0.0))
         return None if known is None else self._kept(known, {}) or KeptJob(job, known, {})
 
     def get(self, id: str) -> KeptJob | None:  # noqa: A002 - the job's
         """One job; None: it does not exist or is unreadable."""
-        record = self.records.get(KIND, id)
+        record = self.store.get(KIND, id)
         return None if record is None else self._kept(record, {})
 
     def list(self, owner: str | None, states: tuple[str, ...], most: int, tools: Collection[str] = ()) -> list[KeptJob]:
@@ -79,10 +93,10 @@ class JobRecords:
             tools: only calls of one of these ids; empty: of any tool.
         """
         alive: dict[str, bool] = {}
-        records = [*self.records.list(KIND, owner=owner, states=states, most=_MOST_SEARCHED if tools else most)]
+        records = [*self.store.list(KIND, owner=owner, states=states, most=_MOST_SEARCHED if tools else most)]
         if "failed" in states:
             unsure = tuple(state for state in ("queued", "running", "input_required") if state not in states)
-            records += self.records.list(KIND, owner=owner, states=unsure, most=_MOST_SEARCHED) if unsure else ()
+            records += self.store.list(KIND, owner=owner, states=unsure, most=_MOST_SEARCHED) if unsure else ()
             records.sort(key=lambda record: record.created, reverse=True)
         if named := [f'"tool":{to_json(tool).decode()}' for tool in tools]:  # parsing all takes ten times as long
             records = [record for record in records if any(name in record.data for name in named)]
@@ -98,7 +112,7 @@ class JobRecords:
         """Whether a job is shown; one whose process has died long ago is removed."""
         is_old = kept is not None and kept.is_lost and time.time() - kept.job.updated > _LONGEST_S
         if is_old and kept is not None:
-            self.records.remove(KIND, kept.job.id)
+            self.store.remove(KIND, kept.job.id)
         return not is_old
 
     def change(
@@ -107,10 +121,26 @@ class JobRecords:
         edit: Callable[[Job], Job],
         when: Callable[[KeptJob], bool] | None = None,
         **facts: Any,
+    ) -> Job | None:
+        """Change an unfinished job, and report it; None: it is finished or removed, or `when` refuses it.
+
+        Args:
+            facts: what changes of its facts; see `KeptJob.facts`.
+        """
+        if (kept := self._changed(id, edit, when, facts)) is None:
+            return None
+        self.report(kept.job, str(kept.facts.get("user") or ""))
+        return kept.job
+
+    def keep(self, id: str, when: Callable[[KeptJob], bool], **facts: Any) -> None:  # noqa: A002 - the job's
+        """`change` for facts that only the host needs, which are not reported."""
+        self._changed(id, lambda job: job, when, facts)
+
+    def _changed(
+        self, id_: str, edit: Callable[[Job], Job], when: Callable[[KeptJob], bool] | None, facts: Mapping[str, Any]
     ) -> KeptJob | None:
-        """Change an unfinished job, atomically; None: it is finished or removed, or not as `when` wants it."""
         while True:
-            record = self.records.get(KIND, id)
+            record = self.store.get(KIND, id_)
             kept = None if record is None else self._kept(record, None)
             if record is None or kept is None or kept.job.status in ENDED or (when is not None and not when(kept)):
                 return None
@@ -118,7 +148,7 @@ class JobRecords:
             stored = self._seconds if job.status in ENDED else _LONGEST_S
             expires = 0.0 if job.status in ("queued", "running") else time.time() + stored
             known = {**kept.facts, **facts}
-            if self.records.replace(replace(record, state=job.status, data=_text(job, known), expires=expires)):
+            if self.store.replace(replace(record, state=job.status, data=_text(job, known), expires=expires)):
                 return KeptJob(job, record, known)
 
     def leave_answer(self, id: str, question: str, value: Any) -> bool:  # noqa: A002 - the job's
@@ -126,14 +156,14 @@ class JobRecords:
         now = time.time()
         text = to_json({"value": value}).decode()
         own = Record(ANSWER, f"{id}\x1f{question}", "", "given", text, now, now + self._seconds)
-        if (known := self.records.add(own)) is None:
+        if (known := self.store.add(own)) is None:
             return True
         is_corrupt = not self.answer_left(id, question)
-        return is_corrupt and self.records.replace(replace(own, version=known.version))
+        return is_corrupt and self.store.replace(replace(own, version=known.version))
 
     def answer_left(self, id: str, question: str) -> builtins.list[Any]:  # noqa: A002 - the job's
         """The answer that was left to a question; none or one."""
-        record = self.records.get(ANSWER, f"{id}\x1f{question}")
+        record = self.store.get(ANSWER, f"{id}\x1f{question}")
         try:
             return [] if record is None else [json.loads(record.data)["value"]]
         except (ValueError, KeyError, TypeError):  # it is corrupt
@@ -141,19 +171,19 @@ class JobRecords:
 
     def forget_answer(self, id: str, question: str) -> None:  # noqa: A002 - the job's
         """Remove the answer that was left to a question: the job has it."""
-        self.records.remove(ANSWER, f"{id}\x1f{question}")
+        self.store.remove(ANSWER, f"{id}\x1f{question}")
 
     def put_result(self, id: str, owner: str, result: ToolResult) -> None:  # noqa: A002 - the job's
         """Store the result of a job, before it is reported as finished."""
         now = time.time()
-        self.records.remove(RESULT, id)
-        self.records.add(
+        self.store.remove(RESULT, id)
+        self.store.add(
             Record(RESULT, id, owner, "result", result_text(result, with_call=True), now, now + self._seconds)
         )
 
     def result(self, id: str) -> ToolResult | None:  # noqa: A002 - the job's
         """The outcome of a job; None: there is none."""
-        record = self.records.get(RESULT, id)
+        record = self.store.get(RESULT, id)
         return None if record is None or not record.data else result_of(json.loads(record.data))
 
     def _kept(self, record: Record, alive: dict[str, bool] | None) -> KeptJob | None:
@@ -177,7 +207,7 @@ class JobRecords:
         if alive is not None and job.status not in ENDED:
             process = str(facts.get("process", ""))
             if process not in alive:
-                alive[process] = self.records.is_present(process)
+                alive[process] = self.store.is_present(process)
             # A job that asks is made again from its beginning when it is resumed; a run keeps its questions itself.
             is_waiting = facts.get("approval") or (job.questions and not job.id.startswith("run-"))
             if not alive[process] and not (job.status == "input_required" and is_waiting):
@@ -189,31 +219,7 @@ class JobRecords:
 
     def _denial(self, job: Job, facts: Mapping[str, Any]) -> CallError | None:
         approval = facts.get("approval")
-        return None if not approval else denial(self.records, str(approval), job.tool)
-
-
-@dataclass(frozen=True, slots=True)
-class JobChanges:
-    """Changes jobs in the store, and reports it."""
-
-    records: JobRecords
-    recorder: Recorder
-    disk: ForDisk
-    """Redacts secrets before storing."""
-
-    def change(
-        self, id_: str, edit: Callable[[Job], Job], when: Callable[[KeptJob], bool] | None = None, **facts: Any
-    ) -> Job | None:
-        """Change an unfinished job; None: it is finished or removed, or `when` refuses it.
-
-        Args:
-            facts: what changes of its facts; see `KeptJob.facts`.
-        """
-        kept = self.records.change(id_, edit, when, **facts)
-        if kept is None:
-            return None
-        self.report(kept.job, str(kept.facts.get("user") or ""))
-        return kept.job
+        return None if not approval else denial(self.store, str(approval), job.tool)
 
     def report(self, job: Job, user: str) -> None:
         """JOB_CHANGED. Progress is for subscribers alone: the log would fill with it.
@@ -221,7 +227,7 @@ class JobChanges:
         Args:
             user: the id of its caller's user; empty: none.
         """
-        if not self.recorder.is_on:
+        if not self._recorder.is_on:
             return
         data: dict[str, Any] = {"job": job.id, "tool": job.tool, "status": job.status, "principal": job.principal}
         if user:
@@ -231,9 +237,9 @@ class JobChanges:
         if job.trace:
             data |= job.trace
         if job.status == "running" and job.progress is not None:
-            self.recorder.show(JOB_CHANGED, data, call_id=job.call_id)
+            self._recorder.show(JOB_CHANGED, data, call_id=job.call_id)
         else:
-            self.recorder.note(JOB_CHANGED, data, call_id=job.call_id)
+            self._recorder.note(JOB_CHANGED, data, call_id=job.call_id)
 
 
 def ended(job: Job, status: JobStatus, error: ToolError | None = None, call_id: str = "") -> Job:

@@ -58,8 +58,7 @@ class Jobs(Mapping[str, Job]):
         self._find = find
         self._running = running
         self._new = new
-        self._changes = running.changes
-        self._records = running.changes.records
+        self._records = running.records
         self._engines = running.engines
         self._approvals = approvals
 
@@ -156,7 +155,7 @@ class Jobs(Mapping[str, Job]):
         """
         if not (seconds is None or (isinstance(seconds, int | float) and seconds == seconds)):
             raise UsageError(f"seconds={seconds!r:.80} is not a number", hint="jobs.wait(id, 10)")
-        job, is_asking = await self._running.aside(self.look, id, context=context)
+        job, is_asking = await self._records.aside(self.look, id, context=context)
         if job.is_over or is_asking or (seconds is not None and seconds <= 0):
             return job
         end = None if seconds is None else time.monotonic() + min(seconds, _LONGEST_WAIT_S)
@@ -164,7 +163,7 @@ class Jobs(Mapping[str, Job]):
         async with while_job_waits():
             while True:
                 await asyncio.sleep(pause if end is None else max(min(pause, end - time.monotonic()), 0))
-                job, is_asking = await self._running.aside(self.look, id, context=context)
+                job, is_asking = await self._records.aside(self.look, id, context=context)
                 if job.is_over or is_asking or (end is not None and time.monotonic() >= end):
                     return job
                 pause = min(pause * 1.5, self._new.poll_ms / 1000)
@@ -180,7 +179,7 @@ class Jobs(Mapping[str, Job]):
         if (running := self._running.get(id)) is not None and running.is_cancelled:
             return job, False
         records = self._records
-        if kept is None or not records.records.is_present(str(kept.facts.get("process"))):
+        if kept is None or not records.store.is_present(str(kept.facts.get("process"))):
             return job, True
         approval = kept.facts.get("approval")
         if job.id.startswith("run-") and not approval:  # it says itself which of its questions are open
@@ -222,7 +221,7 @@ class Jobs(Mapping[str, Job]):
             is_ours = isinstance(error, asyncio.CancelledError) and cancellations() > before
             if is_ours or isinstance(error, KeyboardInterrupt | GeneratorExit):
                 raise
-        return await self._new.begin(request, self._running.mode, None)
+        return await self._new.begin(request, self._records.mode, None)
 
     def cancel(self, id: str, *, context: CallContext | None = None) -> bool:  # noqa: A002 - the job's
         """Ask a job to end, in any process; False: it is finished already. Raises as `find`."""
@@ -234,8 +233,8 @@ class Jobs(Mapping[str, Job]):
         if (running := self._running.get(id)) is not None:
             self._running.end(running)
             return True
-        if self._records.records.is_present(str(kept.facts.get("process", ""))):
-            ask_to_end(self._records.records, id)
+        if self._records.store.is_present(str(kept.facts.get("process", ""))):
+            ask_to_end(self._records.store, id)
             return True
         if kept.is_lost and (runs := self._engines.runs) is not None and runs.job(id) is not None:
             if not runs.cancel(id):
@@ -245,7 +244,7 @@ class Jobs(Mapping[str, Job]):
                 return True
         has_run = job.status == "input_required" and not kept.facts.get("approval")
         error = CANCELLED if has_run else NEVER_RAN
-        return self._changes.change(id, lambda job: ended(job, "cancelled", error)) is not None
+        return self._records.change(id, lambda job: ended(job, "cancelled", error)) is not None
 
     def answer(self, id: str, value: Any, question: str = "", *, context: CallContext | None = None) -> bool:  # noqa: A002 - the job's
         """Answer a question of a job; False: it has no open question, or another answer came first.
@@ -281,7 +280,7 @@ class Jobs(Mapping[str, Job]):
                 if why := mismatch(Question.from_json(asked[name]), value):
                     raise InputInvalid(f"the answer to {name} does not fit: {why}", hint="answer again")
                 return self._records.leave_answer(id, name, value)  # for the process in which it runs
-            give_answer(self._changes, running, name, value)
+            give_answer(self._records, running, name, value)
             return True
         return self._engines.runs is not None and self._engines.runs.answer(id, name, value)
 
@@ -302,7 +301,7 @@ class Jobs(Mapping[str, Job]):
             JobNotFound: it does not exist, or is another caller's (JOB_NOT_FOUND).
             UsageError: it runs, is finished, may have happened, or its arguments held secrets (USAGE).
         """
-        job, kept = await self._running.aside(self._found, id, context)
+        job, kept = await self._records.aside(self._found, id, context)
         runs = self._engines.runs
         is_run = id.startswith("run-") and runs is not None and runs.job(id) is not None
         if kept is None or (is_run and not kept.facts.get("approval")):
@@ -312,11 +311,9 @@ class Jobs(Mapping[str, Job]):
                 command = f"tavern workflows resume {id}" if can_go_on else f"tavern workflows runs {id}"
                 raise UsageError(f"{id} is {job.status}: there is nothing to resume", hint=command)
             await runs.resume(id)
-            return await self._running.aside(self.find, id)
+            return await self._records.aside(self.find, id)
         process = str(kept.facts.get("process", ""))
-        is_here = job.status == "input_required" and await self._running.aside(
-            self._records.records.is_present, process
-        )
+        is_here = job.status == "input_required" and await self._records.aside(self._records.store.is_present, process)
         if is_here:
             raise UsageError(f"a process of this home runs {id}", hint=f"answer it: tavern jobs answer {id} VALUE")
         is_waiting = job.status == "input_required"
@@ -344,13 +341,13 @@ class Jobs(Mapping[str, Job]):
             kept.facts.get("key"),
             str(kept.facts.get("door", "api")),
         )
-        await self._running.aside(self._running.enter)
+        await self._records.aside(self._running.enter)
         running = RunningJob(id, kept.record.owner, request, request.arguments, request.context, job.trace)
         has_asked = kept.facts.get("asked") and job.error is not None and job.error.outcome == "none"
         running.has_asked = bool(has_asked) or (is_waiting and not kept.facts.get("approval"))
         running.point, running.followed = (str(kept.facts.get(name) or "") for name in ("point", "followed"))
         running.known = [(str(name), value) for name, value in kept.facts.get("answers") or ()]
-        changed = await self._running.aside(self._taken_up, running, kept)
+        changed = await self._records.aside(self._taken_up, running, kept)
         if changed is None:
             raise UsageError(f"{id} was taken up elsewhere", hint=f"tavern jobs show {id}")
         return changed
@@ -368,14 +365,14 @@ class Jobs(Mapping[str, Job]):
         again = partial(replace, status="queued", error=None, questions=())
         asked = [str(question["id"]) for question in found.job.questions]
         running.known += [(name, value) for name in asked for value in self._records.answer_left(id_, name)]
-        answers = self._changes.disk.arguments({"given": [*running.known]}) or {}
+        answers = self._records.disk.arguments({"given": [*running.known]}) or {}
         try:
-            changed = self._changes.change(
+            changed = self._records.change(
                 id_, again, is_as_found, process=process, answers=answers.get("given", ()), asked=running.has_asked
             )
         except StateDamaged:  # it may be stored as ours nevertheless, and no process runs it
             before = partial(replace, status=found.record.state, questions=found.job.questions)
-            undo = partial(self._changes.change, id_, before, is_ours, **found.facts)
+            undo = partial(self._records.change, id_, before, is_ours, **found.facts)
             self._running.owed.owe(id_, undo, is_dispensable=True)
             raise
         if changed is not None:

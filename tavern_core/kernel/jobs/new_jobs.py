@@ -20,7 +20,6 @@ from tavern_core.kernel.execution.sync_async_drivers import Mode, TimeLimit
 from tavern_core.kernel.jobs.job_records import KeptJob, ended
 from tavern_core.kernel.jobs.running_job import RunningJob
 from tavern_core.kernel.jobs.running_jobs import NEVER_RAN, RunningJobs
-from tavern_core.kernel.settings.result_redaction import ForDisk
 from tavern_core.kernel.stores.store_offload import ask
 from tavern_core.model.call import HOST_PRINCIPAL, CallContext, owner_of
 from tavern_core.model.job import Job
@@ -35,21 +34,17 @@ class NewJobs:
 
     Args:
         running: runs them.
-        disk: redacts secrets before storing.
         argument_bytes: most characters of the arguments of a call.
         poll_ms: how long callers should wait before they poll again.
         ttl_ms: how long a job stays stored after its end.
         key_ms: how long an idempotency key holds after it.
     """
 
-    def __init__(
-        self, running: RunningJobs, disk: ForDisk, argument_bytes: int, poll_ms: int, ttl_ms: int, key_ms: int
-    ) -> None:
+    def __init__(self, running: RunningJobs, argument_bytes: int, poll_ms: int, ttl_ms: int, key_ms: int) -> None:
         self.key_s = key_ms / 1000
         self.poll_ms = poll_ms
         self._running = running
-        self._changes = running.changes
-        self._disk = disk
+        self._records = running.records
         self._argument_bytes = argument_bytes
         self._ttl_ms = ttl_ms
 
@@ -61,7 +56,7 @@ class NewJobs:
             InternalError: the store cannot be used (INTERNAL).
             TimeLimit: a slow store did not answer in time.
         """
-        records = self._changes.records.records
+        records = self._records.store
         job, running = (
             self._stored_job(request)
             if records.is_quick
@@ -83,7 +78,7 @@ class NewJobs:
             return (kept.facts.get("process"), kept.job.created) == (self._running.process, begun.created)
 
         end = partial(ended, status="cancelled", error=NEVER_RAN)
-        undo = partial(self._changes.change, begun.id, end, when=is_it)
+        undo = partial(self._records.change, begun.id, end, when=is_it)
         self._running.owed.owe(begun.id, undo, is_dispensable=True)
 
     def _stored_job(self, request: Request) -> tuple[Job, RunningJob | None]:
@@ -107,19 +102,19 @@ class NewJobs:
             digest, id_ = digest_of(arguments), _named(id_, f"{request.tool}\x1f{request.key}\x1f{owner}")
         job = Job(
             id_, request.tool, "queued", caller.principal, now, now, None, (), None, "", self.poll_ms, self._ttl_ms,
-            self._disk.text(request.purpose) if request.purpose else "", "" if context is None else caller.request_id,
+            self._records.disk.text(request.purpose) if request.purpose else "", "" if context is None else caller.request_id,
             caller.task_id, trace,
         )  # fmt: skip
         facts = {
             "process": self._running.process, "caller": None if context is None else context.to_json(), "user": caller.user_id,
-            "arguments": arguments and self._stored(arguments, request), "key": request.key and self._disk.text(request.key),
+            "arguments": arguments and self._stored(arguments, request), "key": request.key and self._records.disk.text(request.key),
             "door": request.door, "again": request.is_harmless_again, **({"digest": digest} if digest else {}),
             **({"named": request.named} if request.named else {}),
         }  # fmt: skip
         job, is_new = self._add(job, owner, facts, digest)
         if not is_new:
             return job, None
-        self._changes.report(job, caller.user_id)
+        self._records.report(job, caller.user_id)
         own = request.arguments if arguments is None else arguments
         running = RunningJob(job.id, owner, request, own, context, trace, outer)
         if request.done is not None:
@@ -137,7 +132,7 @@ class NewJobs:
             tried = 0
             while digest and self._is_old_run(job.id):
                 job = replace(job, id=_named(job.id, job.id))
-            while (known := self._changes.records.add(job, owner, facts)) is not None:
+            while (known := self._records.add(job, owner, facts)) is not None:
                 known = self._with_run(known)
                 if self._is_same(known, owner, digest, job.created):
                     return known.job, False
@@ -155,7 +150,7 @@ class NewJobs:
 
     def _is_old_run(self, id_: str) -> bool:
         """Whether it is a stored run whose job is stored no longer."""
-        return self._run(id_) is not None and self._changes.records.get(id_) is None
+        return self._run(id_) is not None and self._records.get(id_) is None
 
     def _with_run(self, known: KeptJob) -> KeptJob:
         """A job whose process has ended after its run had begun: it is that run, whatever has become of it since."""
@@ -164,9 +159,9 @@ class NewJobs:
 
     async def now(self, job: Job, mode: Mode, left: float | None) -> Job:
         """See `Background`."""
-        records = self._changes.records
+        records = self._records
         try:
-            kept = await ask(mode, records.records, records.get, job.id, seconds=left)
+            kept = await ask(mode, records.store, records.get, job.id, seconds=left)
         except (InternalError, TimeLimit):
             return job
         return job if kept is None else kept.job
@@ -191,8 +186,8 @@ class NewJobs:
     def _stored(self, arguments: Any, request: Request) -> Any:
         """Arguments as they are stored; None: they, or the key, hold secrets, and the job cannot be resumed."""
         is_marked = request.marked is not None and any(request.marked(arguments))
-        holds_secret = is_marked or (request.key is not None and self._disk.text(request.key) != request.key)
-        return None if holds_secret else self._disk.arguments(arguments)
+        holds_secret = is_marked or (request.key is not None and self._records.disk.text(request.key) != request.key)
+        return None if holds_secret else self._records.disk.arguments(arguments)
 
 
 def _is_text(value: object) -> bool:

@@ -15,8 +15,8 @@ from tavern_core.errors import InputInvalid, TavernError
 from tavern_core.kernel.calls.background_call_request import Request
 from tavern_core.kernel.calls.elicitation import mismatch, unanswered
 from tavern_core.kernel.calls.running_call import Frame
-from tavern_core.kernel.execution.sync_async_drivers import Mode
-from tavern_core.kernel.jobs.job_records import JobChanges
+from tavern_core.kernel.jobs.job_records import JobRecords
+from tavern_core.kernel.limits.slots import Slots
 from tavern_core.model.call import CallContext
 from tavern_core.model.job import Job, JobStatus
 from tavern_core.model.question import Question, QuestionKind
@@ -125,14 +125,12 @@ class JobConversation:
 
     def __init__(
         self,
-        changes: JobChanges,
+        records: JobRecords,
         running: RunningJob,
-        mode: Mode,
+        slots: Slots,
         without_slot: Callable[[], AbstractAsyncContextManager[None]],
-        is_full: Callable[[], bool],
     ) -> None:
-        self._changes, self._running, self._mode, self._without_slot = changes, running, mode, without_slot
-        self._is_full = is_full
+        self._records, self._running, self._slots, self._without_slot = records, running, slots, without_slot
 
     def can_ask(self, kind: QuestionKind) -> bool:
         return True
@@ -153,7 +151,7 @@ class JobConversation:
             await self._show()
             async with self._without_slot():
                 answers = {**known, **{key: await future for key, (_, future) in waits.items()}}
-                if self._is_full() and not asked:
+                if self._slots.is_full and not asked:
                     self._running.is_entering = True
                     await self._show()
             return answers
@@ -189,16 +187,13 @@ class JobConversation:
         return []
 
     async def _show(self) -> None:
-        if self._changes.records.records.is_quick:
-            show_questions(self._changes, self._running)
-        else:
-            await self._mode.guarded(show_questions, self._changes, self._running, seconds=None)
+        await self._records.aside(show_questions, self._records, self._running)
 
     def log(self, level: LogLevel, message: str) -> None:
         pass  # the log of the process has it
 
 
-def show_questions(changes: JobChanges, running: RunningJob) -> None:
+def show_questions(records: JobRecords, running: RunningJob) -> None:
     """Store with a job what its tool asks now, from any thread."""
 
     def now(job: Job) -> Job:
@@ -207,15 +202,15 @@ def show_questions(changes: JobChanges, running: RunningJob) -> None:
         return replace(job, status=status, questions=questions)
 
     with running.storing:
-        answers = changes.disk.arguments({"given": [*running.given]}) or {}
+        answers = records.disk.arguments({"given": [*running.given]}) or {}
         try:
-            changes.change(running.id, now, answers=answers.get("given", ()), asked=running.is_entering)
+            records.change(running.id, now, answers=answers.get("given", ()), asked=running.is_entering)
             running.is_shown = True
         except TavernError:
             running.is_shown = False  # stored as soon as the store can be used
 
 
-def give_answer(changes: JobChanges, running: RunningJob, name: str, value: Any) -> None:
+def give_answer(records: JobRecords, running: RunningJob, name: str, value: Any) -> None:
     """Hand an answer to the tool that asked, from any thread.
 
     Raises:
@@ -232,4 +227,4 @@ def give_answer(changes: JobChanges, running: RunningJob, name: str, value: Any)
         running.given.append((name, value))
     with suppress(RuntimeError):  # the loop of a thread that has ended
         future.get_loop().call_soon_threadsafe(lambda: None if future.done() else future.set_result(value))
-    show_questions(changes, running)
+    show_questions(records, running)

@@ -19,7 +19,7 @@ from concurrent.futures import Future
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol
 
 from tavern_core.contract.protocols import Calls, RunJobs
 from tavern_core.contract.trace_context import within_trace
@@ -39,8 +39,7 @@ from tavern_core.kernel.calls.running_call import current
 from tavern_core.kernel.calls.taint_tracking import Starter
 from tavern_core.kernel.calls.tool_context_control import Progress, on_left_behind, on_progress
 from tavern_core.kernel.execution.portal import Portal
-from tavern_core.kernel.execution.sync_async_drivers import Mode
-from tavern_core.kernel.jobs.job_records import LOST, JobChanges, KeptJob, ended
+from tavern_core.kernel.jobs.job_records import LOST, JobRecords, KeptJob, ended
 from tavern_core.kernel.jobs.running_job import (
     AGAIN_S,
     JobConversation,
@@ -50,13 +49,11 @@ from tavern_core.kernel.jobs.running_job import (
     show_questions,
 )
 from tavern_core.kernel.limits.slots import Full, Slots
-from tavern_core.kernel.settings.result_redaction import ForDisk
 from tavern_core.kernel.stores.end_requests import asked_to_end
 from tavern_core.kernel.stores.owed_changes import OwedChanges
 from tavern_core.model.job import Job, JobStatus
 from tavern_core.model.result import ToolError, ToolResult, failure
 
-T = TypeVar("T")
 _WATCH_S: Final = 0.2
 """How often a process checks for cancellations and approvals of its jobs by other processes."""
 _SAVE_S: Final = 0.2
@@ -87,29 +84,17 @@ class RunningJobs:
 
     Args:
         engines: runs calls and workflows.
-        disk: redacts secrets before storing.
-        mode: how slow stores are asked.
         concurrency: jobs that run at a time; callers alternate.
     """
 
     def __init__(
-        self,
-        changes: JobChanges,
-        approvals: StoredApprovals,
-        portal: Portal,
-        engines: Engines,
-        disk: ForDisk,
-        mode: Mode,
-        concurrency: int,
+        self, records: JobRecords, approvals: StoredApprovals, portal: Portal, engines: Engines, concurrency: int
     ) -> None:
-        self.mode = mode
-        self.changes = changes
+        self.records = records
         self.engines = engines
         self.process = secrets.token_hex(8)
-        self._records = changes.records
         self._approvals = approvals
         self._portal = portal
-        self._disk = disk
         self._slots = Slots(concurrency, _MOST_WAITING)
         self._lock = threading.Lock()
         self._running: dict[str, RunningJob] = {}
@@ -145,7 +130,7 @@ class RunningJobs:
             StateDamaged: the store cannot be used (STATE_DAMAGED).
         """
         if not self._entered:
-            self._records.records.enter(self.process)
+            self.records.store.enter(self.process)
             self._entered = True
 
     def take_up(self, running: RunningJob) -> None:
@@ -226,24 +211,18 @@ class RunningJobs:
         is_unfinished = status == "cancelled" or result.status != ("ok" if result.ok else "error")
         if running.is_elsewhere or (running.is_left and is_unfinished):
             self._gone(running, ToolResult(False, error=LOST, job=running.id))
-        elif self._records.records.is_quick:
+        elif self.records.store.is_quick:
             self._over(running, result, status)
         else:  # a task of its own: no second cancellation keeps the end from being stored
             ending = asyncio.ensure_future(self._over_aside(running, result, status))
             self._ending.add(ending)
             ending.add_done_callback(self._ending.discard)
 
-    async def aside(self, method: Callable[..., T], *args: Any, **options: Any) -> T:
-        """Ask the store; a slow one in a thread: the loop serves other calls."""
-        if self._records.records.is_quick:
-            return method(*args, **options)
-        return await self.mode.guarded(partial(method, *args, **options), seconds=None)  # type: ignore[no-any-return]
-
     async def _mark(self, running: RunningJob, edit: Callable[[Job], Job], **options: Any) -> Job | None:
         """Change a stored job before it goes on. While the store cannot be used, it waits: after a kill, the record must be right."""
         while True:
             try:
-                return await self.aside(self.changes.change, running.id, edit, **options)
+                return await self.records.aside(self.records.change, running.id, edit, **options)
             except StateDamaged:
                 await asyncio.sleep(AGAIN_S)
 
@@ -341,7 +320,7 @@ class RunningJobs:
         beside = partial(self._without_slot, running)
         without_slot.set(beside)
         if not running.id.startswith("run-"):  # a run has questions of its own
-            conversation.set(JobConversation(self.changes, running, self.mode, beside, lambda: self._slots.is_full))
+            conversation.set(JobConversation(self.records, running, self._slots, beside))
         if (outer := running.outer) is not None:  # its caller does not wait for it, and still counts as one around it
             current.set((outer[0] + 1, None, running.context, "", outer[4] and Starter(outer[4])))
         while True:
@@ -390,9 +369,8 @@ class RunningJobs:
 
     async def _keep_point(self, running: RunningJob, text: str, followed: str) -> None:
         running.point, running.followed = text, followed
-        facts = {"point": text, "followed": followed}
         with suppress(StateDamaged):  # the call goes on; after a kill, its outcome is unknown
-            await self.aside(self._records.change, running.id, lambda job: job, self._is_ours, **facts)
+            await self.records.aside(self.records.keep, running.id, self._is_ours, point=text, followed=followed)
 
     async def _decided(self, running: RunningJob, approval: str) -> str:
         """The state of the request once it is decided. Raises ApprovalRejected: it is not there any more."""
@@ -400,11 +378,11 @@ class RunningJobs:
         while True:
             wake.clear()  # what is decided from here on is seen at once
             try:
-                if (state := (await self.aside(self._approvals.get, approval)).state) != "pending":
+                if (state := (await self.records.aside(self._approvals.get, approval)).state) != "pending":
                     return state
             except UsageError:
                 with suppress(StateDamaged):
-                    denied = await self.aside(denial, self._records.records, approval, running.request.tool)
+                    denied = await self.records.aside(denial, self.records.store, approval, running.request.tool)
                     if denied is None:
                         return "approved"
                     raise denied from None
@@ -419,7 +397,7 @@ class RunningJobs:
         if now - running.saved_at < _SAVE_S and progress.done != progress.total:
             return
         running.saved_at = now
-        if self._records.records.is_quick:
+        if self.records.store.is_quick:
             self._save_progress(running)
         else:
             with suppress(TavernError, RuntimeError):  # the host has been closed
@@ -428,14 +406,14 @@ class RunningJobs:
     def _save_progress(self, running: RunningJob) -> None:
         shown = running.progress
         with suppress(TavernError):
-            self.changes.change(running.id, lambda job: replace(job, progress=shown))
+            self.records.change(running.id, lambda job: replace(job, progress=shown))
 
     def _save_aside(self, running: RunningJob) -> None:
         async def save() -> None:
             shown = None
             while shown is not running.progress:
                 shown = running.progress
-                await self.aside(self._save_progress, running)
+                await self.records.aside(self._save_progress, running)
 
         if running.saving is None or running.saving.done():
             running.saving = asyncio.ensure_future(save())
@@ -443,7 +421,7 @@ class RunningJobs:
     # Ending --------------------------------------------------------------------------------------------------------------
 
     def _over(self, running: RunningJob, result: ToolResult, status: JobStatus) -> None:
-        clean = self._disk.result(result, running.arguments)
+        clean = self.records.disk.result(result, running.arguments)
         try:
             self._write_end(running, clean, status)
         except TavernError:
@@ -453,17 +431,17 @@ class RunningJobs:
     async def _over_aside(self, running: RunningJob, result: ToolResult, status: JobStatus) -> None:
         if running.saving is not None:
             await asyncio.wait([running.saving])
-        await self.aside(self._over, running, result, status)
+        await self.records.aside(self._over, running, result, status)
 
     def _write_end(self, running: RunningJob, clean: ToolResult, status: JobStatus) -> None:
         with suppress(ValueError):  # it is still reported as finished; the result is known here
-            self._records.put_result(running.id, running.owner, clean)
+            self.records.put_result(running.id, running.owner, clean)
 
         def over(job: Job) -> Job:
             progress = running.progress or job.progress  # the last one may have come too soon to be stored
             return replace(ended(job, status, clean.error, running.call_id), progress=progress)
 
-        self.changes.change(running.id, over, approval=None)
+        self.records.change(running.id, over, approval=None)
 
     def _gone(self, running: RunningJob, result: ToolResult) -> None:
         with self._lock:
@@ -495,22 +473,22 @@ class RunningJobs:
         while self._running:
             await asyncio.sleep(self._pause)
             with suppress(TavernError):  # tried again in a moment
-                for id_ in await self.aside(asked_to_end, self._records.records):
+                for id_ in await self.records.aside(asked_to_end, self.records.store):
                     if (running := self._running.get(id_)) is not None and not running.is_cancelled:
                         self.end(running)
                 for running in list(self._running.values()):
                     if running.asked:
-                        await self.aside(self._take_answers, running)
+                        await self.records.aside(self._take_answers, running)
 
     def _take_answers(self, running: RunningJob) -> None:
         """Hand the answers of other processes to the tool that asked."""
         if not running.is_shown:
-            show_questions(self.changes, running)
+            show_questions(self.records, running)
         for name in list(running.asked):
-            for value in self._records.answer_left(running.id, name):
+            for value in self.records.answer_left(running.id, name):
                 with suppress(InputInvalid):  # the question stays open
-                    give_answer(self.changes, running, name, value)
-                self._records.forget_answer(running.id, name)
+                    give_answer(self.records, running, name, value)
+                self.records.forget_answer(running.id, name)
 
     def leave(self) -> set[str]:
         """Soon the jobs of this process end with it; whatever of them can be resumed stays stored as it is. Returns their ids."""
@@ -528,9 +506,9 @@ class RunningJobs:
         if ends:
             await asyncio.wait(ends, timeout=_CLOSE_S)
         with suppress(StateDamaged):
-            await self.aside(self.owed.close)
+            await self.records.aside(self.owed.close)
             if self._entered:
-                await self.aside(self._records.records.leave, self.process)
+                await self.records.aside(self.records.store.leave, self.process)
 
 
 def status_of(result: ToolResult) -> JobStatus:
