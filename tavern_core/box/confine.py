@@ -117,7 +117,7 @@ def apply_layers(
 
 
 def _own_namespaces(policy: BoxPolicy) -> None:
-    namespaces.apply(namespaces.IPC | (0 if policy.may_network else namespaces.NET))
+    namespaces.apply(namespaces.apart(policy))
     rlimits.bound_processes(policy.limits)
 
 

@@ -20,10 +20,11 @@ import os
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from tavern_core.box import landlock, namespaces, privileges, rlimits, seccomp
 from tavern_core.box.confine import apply_layers, close_others, require_one_thread
+from tavern_core.box.egress_proxy_socket import Listener, listen
 from tavern_core.box.namespaces import own_places
 from tavern_core.box.policy import (
     LANDLOCK,
@@ -37,9 +38,6 @@ from tavern_core.box.policy import (
 )
 from tavern_core.box.syscalls import MACHINE, fork_into, prctl, unshare
 from tavern_core.box.write_broker import judges
-
-if TYPE_CHECKING:
-    from tavern_core.box.egress_proxy_socket import Listener
 
 _SET_PDEATHSIG: Final = 1
 _LARGEST_REPORT: Final = 65_536
@@ -100,8 +98,6 @@ class Started:
 
 def warm(policy: BoxPolicy) -> None:
     """Compute what forked processes can share."""
-    if policy.has_gateway:
-        from tavern_core.box import egress_proxy_socket  # noqa: F401 - so that forked processes have it
     if MACHINE in seccomp.MACHINES:
         seccomp.assemble(policy, MACHINE, 0, is_program=True, asks=judges(policy))
 
@@ -164,7 +160,7 @@ def fork_init(policy: BoxPolicy) -> int:
     ):
         raise OSError(errno.ENOTSUP, "only for a program that may start others, with all namespaces")
     require_one_thread()
-    return fork_into(namespaces.USER | namespaces.PID | namespaces.MOUNT | _apart(policy))
+    return fork_into(namespaces.USER | namespaces.PID | namespaces.MOUNT | namespaces.apart(policy))
 
 
 def start_as_init(policy: BoxPolicy, program: Program, user: tuple[int, int]) -> Started:
@@ -195,16 +191,17 @@ def start_as_init(policy: BoxPolicy, program: Program, user: tuple[int, int]) ->
         privileges.apply()  # no process inside may read this one's memory
     asking: list[int] = []
     skipped |= _confine(policy, has_namespaces=has_namespaces, own=own, asking=asking if judges(policy) else None)
-    streams = [(os.POSIX_SPAWN_DUP2, source, target) for target, source in enumerate(program.streams)]
-    pid = os.posix_spawn(
-        program.argv[0], list(program.argv), environment, file_actions=streams, setsid=True, setsigmask=(),
-        setsigdef=_DEFAULT_SIGNALS,
-    )  # fmt: skip
+    pid = spawn(replace(program, environment=environment))
     return Started(pid, gateway=gateway, asking=asking[0] if asking else -1, skipped=skipped)
 
 
-def _apart(policy: BoxPolicy) -> int:
-    return namespaces.IPC | (0 if policy.may_network else namespaces.NET)
+def spawn(program: Program) -> int:
+    """Start a program in its own session as this process is now; returns its process id. Raises OSError: it cannot run."""
+    streams = [(os.POSIX_SPAWN_DUP2, source, target) for target, source in enumerate(program.streams)]
+    return os.posix_spawn(
+        program.argv[0], list(program.argv), program.environment, file_actions=streams, setsid=True, setsigmask=(),
+        setsigdef=_DEFAULT_SIGNALS,
+    )  # fmt: skip
 
 
 def _namespaces(policy: BoxPolicy) -> tuple[tuple[str, ...], dict[str, str], Listener | None]:
@@ -223,7 +220,7 @@ def _namespaces(policy: BoxPolicy) -> tuple[tuple[str, ...], dict[str, str], Lis
 
     def own_namespaces() -> None:
         nonlocal opened
-        namespaces.apply(_apart(policy))
+        namespaces.apply(namespaces.apart(policy))
         done.append(NAMESPACES)
         opened = _gateway(policy, has_own_network=True)
 
@@ -232,11 +229,7 @@ def _namespaces(policy: BoxPolicy) -> tuple[tuple[str, ...], dict[str, str], Lis
 
 
 def _gateway(policy: BoxPolicy, *, has_own_network: bool) -> Listener | None:
-    if not policy.has_gateway:
-        return None
-    from tavern_core.box.egress_proxy_socket import listen
-
-    return listen(has_own_network=has_own_network)
+    return listen(has_own_network=has_own_network) if policy.has_gateway else None
 
 
 def _child(

@@ -4,18 +4,19 @@ Why not kill the process group? A grandchild that called `setsid` has left our g
 nothing connects it to the call. A *child subreaper* becomes the parent of all orphaned descendants; it
 kills its children until it has none, and no descendant can escape, not even as root.
 
-The standard library only, and no thread: its users fork.
+No thread: its users fork.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import select
 import signal
 import time
 from typing import Any
+
+from tavern_core.box.syscalls import prctl
 
 GIVE_UP_S = 5.0
 """After this long with children that cannot be killed (stuck in the kernel, or of another user) they are reported."""
@@ -27,19 +28,14 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 def become_subreaper() -> None:
     """From now on, orphaned descendants become our children. Not inherited by forked processes."""
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def die_with_parent(parent: int) -> None:
     """End with the process `parent`, which forked this one; immediately if it has already ended."""
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(0)
-
-
-def _prctl(option: int, value: int) -> None:
-    if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0):
-        raise OSError(ctypes.get_errno(), f"prctl {option}")
 
 
 def wake_on_children() -> int:

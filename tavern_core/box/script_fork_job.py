@@ -25,18 +25,15 @@ import signal
 import socket
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
+from tavern_core.box import launcher
+from tavern_core.box.egress_proxy_socket import Listener
+from tavern_core.box.policy import BoxPolicy, BoxUnavailable
 from tavern_core.box.process_tree import become_subreaper, end_all, look_for, wait_for, wake_on_children
-
-if TYPE_CHECKING:
-    from tavern_core.box.egress_proxy_socket import Listener
-    from tavern_core.box.launcher import Ending, Started
-    from tavern_core.box.policy import BoxPolicy
 
 GRACE_S = 0.1
 """Between SIGTERM and SIGKILL. Less than the host waits for cancelled work (0.25 s)."""
-_DEFAULT_SIGNALS = (signal.SIGPIPE, signal.SIGINT, signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGXFSZ)
 
 
 class Job:
@@ -76,18 +73,13 @@ def _fork_guard(policy: BoxPolicy | None) -> tuple[int, bool]:
         OSError: no process can be created.
     """
     if policy is not None:
-        from tavern_core.box import launcher
-
         with contextlib.suppress(OSError):  # the guard detects what is missing
             return launcher.fork_init(policy), True
     return os.fork(), False
 
 
 def _warmed_up(rules: str) -> BoxPolicy:
-    """Import and compute once what the forked guards need. Returns the policy."""
-    from tavern_core.box import launcher
-    from tavern_core.box.policy import BoxPolicy
-
+    """Compute once what the forked guards need. Returns the policy."""
     policy = BoxPolicy.from_json(rules)
     launcher.warm(policy)
     gc.freeze()  # so that reference counting does not copy it
@@ -105,44 +97,38 @@ def guard_script(request: dict[str, Any], descriptors: list[int], init: tuple[in
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a script may send it to process 1 of its namespace
     become_subreaper()
     wake = wake_on_children()
-    boxed = None
     try:
         os.chdir(request["cwd"])
-        if request["policy"] is not None:
-            boxed = start_boxed(request, descriptors, status, init)
-            script = boxed.pid
-        else:
-            script = start(request, descriptors)
+        started = start(request, descriptors, status, init)
     except OSError as error:
         say(status, f"failed {error.errno or 0}")
         os._exit(0)
     for descriptor in descriptors[1:]:
         os.close(descriptor)
-    say(status, f"started {script}")
-    code, why = watch(script, status, wake, request["seconds"])
+    say(status, f"started {started.pid}")
+    code, why = watch(started.pid, status, wake, request["seconds"])
     if why in ("stop", "time"):
-        code = end_politely(script, status, wake)
-    code, left = end_all(script, code, wake, is_init=init is not None)
-    if boxed is not None:
-        code = report_box(boxed.ending(code), status)
+        code = end_politely(started.pid, status, wake)
+    code, left = end_all(started.pid, code, wake, is_init=init is not None)
+    code = report_box(started.ending(code), status)
     say(status, f"ended {code} {why or 'exit'} {left}")
     os._exit(0)
 
 
-def start_boxed(
+def start(
     request: dict[str, Any], descriptors: list[int], status: socket.socket, init: tuple[int, int] | None
-) -> Started:
-    """As `start`, in a box. Ends this process if a required layer is missing."""
-    from tavern_core.box import launcher, policy
-
+) -> launcher.Started:
+    """Run the script with only three descriptors, in its box if it has one. Ends this process if a required layer is missing."""
     streams = descriptors[1], descriptors[2], descriptors[3]
     what = launcher.Program(request["argv"], request["env"], request["cwd"], streams)
+    if request["policy"] is None:
+        return launcher.Started(launcher.spawn(what))
     try:
         if init is not None:
             started = launcher.start_as_init(request["policy"], what, init)
         else:
             started = launcher.start(request["policy"], what)
-    except policy.BoxUnavailable as error:
+    except BoxUnavailable as error:
         say(status, f"boxless {error.layer} {error.reason}")
         os._exit(0)
     if started.gateway is not None:
@@ -160,7 +146,7 @@ def hand_over(gateway: Listener, status: socket.socket) -> None:
         socket.send_fds(status, [f"gateway {gateway.token}".encode()], [listening.fileno()])
 
 
-def report_box(ending: Ending, status: socket.socket) -> int:
+def report_box(ending: launcher.Ending, status: socket.socket) -> int:
     """Report why the script did not run, which ends this process, or the layers that it ran without. Returns its wait status."""
     if ending.missing is not None:
         say(status, f"boxless {ending.missing[0]} {ending.missing[1]}")
@@ -171,16 +157,6 @@ def report_box(ending: Ending, status: socket.socket) -> int:
     if ending.skipped:
         say(status, f"weak {json.dumps(dict(ending.skipped))}")
     return ending.status
-
-
-def start(request: dict[str, Any], descriptors: list[int]) -> int:
-    """Run the script in its own session, with only three descriptors."""
-    actions = [(os.POSIX_SPAWN_DUP2, descriptors[number + 1], number) for number in range(3)]
-    argv = [os.fsencode(word) for word in request["argv"]]
-    environment = {os.fsencode(name): os.fsencode(value) for name, value in request["env"].items()}
-    return os.posix_spawn(
-        argv[0], argv, environment, file_actions=actions, setsid=True, setsigmask=(), setsigdef=_DEFAULT_SIGNALS
-    )
 
 
 def watch(script: int, status: socket.socket, wake: int, seconds: float) -> tuple[int | None, str]:

@@ -110,7 +110,10 @@ class Spawner:
 
     def _hand_over(self, request: bytes, stdin: bytes | None, policy: str) -> Child:
         with contextlib.ExitStack() as theirs, contextlib.ExitStack() as ours:
-            given, kept = _pipe_to(ours, theirs) if stdin is None else (theirs.enter_context(readable(stdin)), -1)
+            if stdin is None:
+                kept, given = _pipe(ours, theirs, we_read=False)
+            else:
+                kept, given = -1, theirs.enter_context(readable(stdin))
             stdout, stdout_end = _pipe(ours, theirs)
             stderr, stderr_end = _pipe(ours, theirs)
             status, status_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -127,19 +130,11 @@ def _environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name == "LD_LIBRARY_PATH"}
 
 
-def _pipe_to(ours: contextlib.ExitStack, theirs: contextlib.ExitStack) -> tuple[int, int]:
-    """(their end to read; our end to write, never blocking)."""
+def _pipe(ours: contextlib.ExitStack, theirs: contextlib.ExitStack, *, we_read: bool = True) -> tuple[int, int]:
+    """(our end, which never blocks; their end)."""
     reader, writer = os.pipe2(os.O_CLOEXEC)
-    theirs.callback(os.close, reader)
-    ours.callback(os.close, writer)
-    os.set_blocking(writer, False)
-    return reader, writer
-
-
-def _pipe(ours: contextlib.ExitStack, theirs: contextlib.ExitStack) -> tuple[int, int]:
-    """(our end to read, never blocking; their end to write)."""
-    reader, writer = os.pipe2(os.O_CLOEXEC)
-    ours.callback(os.close, reader)
-    theirs.callback(os.close, writer)
-    os.set_blocking(reader, False)
-    return reader, writer
+    own, other = (reader, writer) if we_read else (writer, reader)
+    ours.callback(os.close, own)
+    theirs.callback(os.close, other)
+    os.set_blocking(own, False)
+    return own, other
