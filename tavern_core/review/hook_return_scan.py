@@ -11,15 +11,21 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field
 from typing import Final
 
-from tavern_core.errors import Finding, Location
+from tavern_core.errors import Finding
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.review.name_resolution import UNDEFINED, Definition, OwnModule, OwnNames
+from tavern_core.review.name_resolution import (
+    UNDEFINED,
+    Definition,
+    Function,
+    OwnModule,
+    OwnNames,
+    last_name,
+    options_of,
+    place_of,
+)
 
 _CODE: Final = "TOOL_FILE_INVALID"
 _MOST_STEPS: Final = 12
-_Function = ast.FunctionDef | ast.AsyncFunctionDef
-Is = Callable[[str, ast.expr, str], bool]
-"""Whether an expression in a file is a name of the contract (``tool``, ``offer``, ``Service`` …)."""
 
 
 @dataclass(slots=True)
@@ -47,19 +53,19 @@ class OfferedScan:
         marked: function of a `@tool` → its local name, by identity of the node.
     """
 
-    def __init__(self, names: OwnNames, is_: Is, marked: Mapping[ast.AST, str], findings: list[Finding]) -> None:
-        self._names, self._is, self._marked, self._findings = names, is_, marked, findings
+    def __init__(self, names: OwnNames, marked: Mapping[ast.AST, str], findings: list[Finding]) -> None:
+        self._names, self._marked, self._findings = names, marked, findings
         self.unseen: list[Unseen] = []
 
-    def tools(self, module: OwnModule, hook: _Function) -> Returned:
+    def tools(self, module: OwnModule, hook: Function) -> Returned:
         """The local names of the tools that a `tavern_register_tools` returns."""
         return self._all(module, hook, self._tool)
 
-    def named(self, module: OwnModule, hook: _Function, kind: str) -> Returned:
+    def named(self, module: OwnModule, hook: Function, kind: str) -> Returned:
         """The names of what another contributing hook returns: of each ``Kind("name", …)``, or the keys of a mapping."""
         return self._all(module, hook, lambda where, item, step: self._section(where, item, kind, step))
 
-    def _all(self, module: OwnModule, function: _Function, read: Reader) -> Returned:
+    def _all(self, module: OwnModule, function: Function, read: Reader) -> Returned:
         before = len(self.unseen)
         where = _Place(module, function)
         found = [name for value in _values(function) for name in self._seen(where, value, read, 0)]
@@ -102,7 +108,7 @@ class OfferedScan:
                 yield from self._meant(where, node, attribute, own, read, step)
             case ast.Call(func=ast.Name() | ast.Attribute() as func) if isinstance(
                 made := self._of(where, func), Definition
-            ) and isinstance(made.node, _Function):
+            ) and isinstance(made.node, Function):
                 if made.node in self._marked or made.node.decorator_list:
                     raise Unseen(where.module.file, node, f"what {ast.unparse(func)}(…) gives is computed")
                 for value in _values(made.node):
@@ -115,8 +121,7 @@ class OfferedScan:
     ) -> Iterator[tuple[str, str, int]]:
         meaning = self._names.find(module, name)
         if meaning == UNDEFINED:
-            place = Location(where.module.file, node.lineno, node.col_offset + 1)
-            self._findings.append(Finding(_CODE, f"{name!r} is defined nowhere", "define or import it", place))
+            self._refuse(where, node, f"{name!r} is defined nowhere", "define or import it")
         elif not isinstance(meaning, Definition):
             raise Unseen(where.module.file, node, f"{name!r} comes from another package")
         elif isinstance(meaning.node, ast.expr):
@@ -146,15 +151,11 @@ class OfferedScan:
             case ast.Dict():
                 yield self._key(where, node, ("id", "name")).rpartition(":")[2], file, line
             case ast.Call(func=func, args=args):
-                options = {k.arg: k.value for k in node.keywords if k.arg is not None}
-                if self._is(file, func, "Tool") or self._is(file, func, "ToolSpec"):
-                    yield (
-                        self._text(where, args[0] if args else options.get("name"), node).rpartition(":")[2],
-                        file,
-                        line,
-                    )
-                elif self._is(file, func, "offer") or self._is(file, func, "factory"):
-                    yield from ((name, file, line) for name in self._of_offer(where, node, func, args, options, step))
+                if where.module.is_ours(func, "Tool") or where.module.is_ours(func, "ToolSpec"):
+                    named = args[0] if args else options_of(node).get("name")
+                    yield self._text(where, named, node).rpartition(":")[2], file, line
+                elif where.module.is_ours(func, "offer") or where.module.is_ours(func, "factory"):
+                    yield from ((name, file, line) for name in self._of_offer(where, node, step))
                 elif (made := self._of(where, func)) is not None and isinstance(made.node, ast.ClassDef):
                     yield from ((name, file, line) for name in self._of_class(where, node, made))
                 else:
@@ -169,39 +170,24 @@ class OfferedScan:
         if (name := self._marked.get(meaning.node)) is not None:
             yield name
         elif isinstance(meaning.node, ast.ClassDef):
-            self._refuse(
-                where,
-                node,
-                f"the class {meaning.node.name} is not a tool",
-                f"return an instance: {meaning.node.name}()",
-            )
-        elif isinstance(meaning.node, _Function) and not meaning.node.decorator_list:
-            self._refuse(
-                where,
-                node,
-                f"the function {meaning.node.name} is not a tool",
-                f"mark it: @tool above def {meaning.node.name}",
-            )
+            name = meaning.node.name
+            self._refuse(where, node, f"the class {name} is not a tool", f"return an instance: {name}()")
+        elif isinstance(meaning.node, Function) and not meaning.node.decorator_list:
+            name = meaning.node.name
+            self._refuse(where, node, f"the function {name} is not a tool", f"mark it: @tool above def {name}")
         else:
             raise Unseen(where.module.file, node, f"what decorates {ast.unparse(node)} is not known")
 
-    def _of_offer(
-        self,
-        where: _Place,
-        node: ast.Call,
-        func: ast.expr,
-        args: list[ast.expr],
-        options: Mapping[str, ast.expr],
-        step: int,
-    ) -> Iterator[str]:
+    def _of_offer(self, where: _Place, node: ast.Call, step: int) -> Iterator[str]:
+        options = options_of(node)
         if (names := options.get("names")) is not None:
             if not isinstance(names, ast.List | ast.Tuple):
                 raise Unseen(where.module.file, node, "its names are computed")
             yield from (self._text(where, item, node) for item in names.elts)
         elif "name" in options:
             yield self._text(where, options["name"], node)
-        elif args and self._is(where.module.file, func, "offer"):
-            yield from (name for name, _, _ in self._items(where, args[0], self._tool, step + 1))
+        elif node.args and where.module.is_ours(node.func, "offer"):
+            yield from (name for name, _, _ in self._items(where, node.args[0], self._tool, step + 1))
         else:
             raise Unseen(where.module.file, node, "a factory without names makes what it likes")
 
@@ -217,12 +203,8 @@ class OfferedScan:
             names = [value.value]
         elif not names and not is_open and "__call__" not in members:
             assert isinstance(made.node, ast.ClassDef)
-            self._refuse(
-                where,
-                node,
-                f"{made.node.name}() is not a tool: none of its methods is marked",
-                "mark them: @tool above def ...",
-            )
+            message = f"{made.node.name}() is not a tool: none of its methods is marked"
+            self._refuse(where, node, message, "mark them: @tool above def ...")
         yield from names
         if is_open:
             raise Unseen(where.module.file, node, f"not all of the class of {ast.unparse(node)} can be seen")
@@ -232,7 +214,7 @@ class OfferedScan:
         assert isinstance(made.node, ast.ClassDef)
         is_whole = step < _MOST_STEPS and not made.node.decorator_list and not made.node.keywords
         for base in reversed(made.node.bases) if is_whole else ():
-            name = ast.unparse(base.value if isinstance(base, ast.Subscript) else base).rpartition(".")[2]
+            name = last_name(base.value if isinstance(base, ast.Subscript) else base)
             inner = self._of(_Place(made.module, None), base)
             if inner is not None and isinstance(inner.node, ast.ClassDef):
                 is_whole &= self._members(inner, members, step + 1)
@@ -258,7 +240,7 @@ class OfferedScan:
     def _section(self, where: _Place, node: ast.expr, kind: str, _: int) -> Iterator[tuple[str, str, int]]:
         file = where.module.file
         match node:
-            case ast.Call(func=func, args=args, keywords=keywords) if kind and self._is(file, func, kind):
+            case ast.Call(func=func, args=args, keywords=keywords) if kind and where.module.is_ours(func, kind):
                 name = args[0] if args else next((k.value for k in keywords if k.arg == "name"), None)
                 yield self._text(where, name, node), file, node.lineno
             case ast.Dict(keys=keys) if kind in ("", "Service"):
@@ -285,9 +267,7 @@ class OfferedScan:
         raise Unseen(where.module.file, whole, "its name is computed")
 
     def _refuse(self, where: _Place, node: ast.expr, message: str, hint: str) -> None:
-        self._findings.append(
-            Finding(_CODE, message, hint, Location(where.module.file, node.lineno, node.col_offset + 1))
-        )
+        self._findings.append(Finding(_CODE, message, hint, place_of(where.module.file, node)))
 
 
 Reader = Callable[["_Place", ast.expr, int], Iterator[tuple[str, str, int]]]
@@ -296,12 +276,12 @@ Reader = Callable[["_Place", ast.expr, int], Iterator[tuple[str, str, int]]]
 class _Place:
     """The scope of an expression: a module, and the function whose local names it may use."""
 
-    def __init__(self, module: OwnModule, function: _Function | None) -> None:
+    def __init__(self, module: OwnModule, function: Function | None) -> None:
         self.module = module
         self.local: dict[str, ast.expr | None] = {} if function is None else _locals(function)
 
 
-def _locals(function: _Function) -> dict[str, ast.expr | None]:
+def _locals(function: Function) -> dict[str, ast.expr | None]:
     """Local name → its value; None if it has several, or is changed."""
     given = function.args
     found: dict[str, ast.expr | None] = {a.arg: None for a in (*given.posonlyargs, *given.args, *given.kwonlyargs)}
@@ -336,7 +316,7 @@ def _locals(function: _Function) -> dict[str, ast.expr | None]:
     return found
 
 
-def _values(function: _Function) -> Iterator[ast.expr]:
+def _values(function: Function) -> Iterator[ast.expr]:
     """Everything that a function returns or yields, without its inner functions."""
     waiting: list[ast.AST] = list(function.body)
     while waiting:

@@ -15,16 +15,21 @@ from dataclasses import field
 from functools import cache
 from typing import Final, Literal
 
+from tavern_core.contract.hookspecs import PROJECT
+from tavern_core.errors import Location
 from tavern_core.frozen_dataclass import dataclass
 
+OURS: Final = "tavern_core"
+OWN: Final = "."
+"""The origin of names that a module of the plugin itself exports."""
 UNKNOWN: Final = "unknown"
 UNDEFINED: Final = "undefined"
 _MOST_STEPS: Final = 20
 _GIVEN: Final = frozenset(
     {*dir(builtins), "__name__", "__file__", "__doc__", "__package__", "__path__", "__spec__", "__loader__"}
 )
-_Function = ast.FunctionDef | ast.AsyncFunctionDef
-Node = _Function | ast.ClassDef | ast.expr
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+Node = Function | ast.ClassDef | ast.expr
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +55,22 @@ class OwnModule:
     stars: list[Imported] = field(default_factory=list)
     imports: list[tuple[ast.ImportFrom, Imported]] = field(default_factory=list)
     """``from`` imports of own modules that always run when the module is imported."""
+    origins: dict[str, str] = field(default_factory=dict)
+    """Name → its dotted origin, for what is imported anywhere in the module; it starts with a dot for the plugin's own modules."""
+
+    def origin(self, node: ast.expr) -> str:
+        """The dotted origin of a name: ``tc.hookimpl`` → ``tavern_core.hookimpl``; empty if unknown."""
+        parts: list[str] = []
+        while isinstance(node, ast.Attribute):
+            parts.append(node.attr)
+            node = node.value
+        base = self.origins.get(node.id, "") if isinstance(node, ast.Name) else ""
+        return ".".join([base, *reversed(parts)]) if base else ""
+
+    def is_ours(self, node: ast.expr, name: str) -> bool:
+        """True if `node` is the contract's `name` (hookimpl, tool, Service), also through a module of the plugin itself."""
+        origin = self.origin(node)
+        return origin.startswith((f"{OURS}.", OWN)) and origin.rpartition(".")[2] == name
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +94,14 @@ class OwnNames:
 
     def __init__(self, trees: Sequence[tuple[str, ast.Module]], package: str = "") -> None:
         self._package = package
-        self.modules: Mapping[str, OwnModule] = {
-            dotted_of(file): OwnModule(file, tree, dotted_of(file)) for file, tree in trees
-        }
+        self.parsed = [OwnModule(file, tree, dotted_of(file)) for file, tree in trees]
+        """All of them, two of the same name included."""
+        self.modules: Mapping[str, OwnModule] = {module.dotted: module for module in self.parsed}
         self._folders = {dotted.rpartition(".")[0] for dotted in self.modules if dotted}
-        for module in self.modules.values():
+        for module in self.parsed:
             self._bind(module, module.tree.body, is_certain=True)
+        for module in self.parsed:
+            self._find_origins(module)
 
     def find(self, module: OwnModule, name: str, steps: int = 0) -> Meaning:
         """The meaning of `name` at module level of `module`."""
@@ -95,7 +118,7 @@ class OwnNames:
                 if not name.startswith("_") and (found := self.find(own, name, steps + 1)) != UNDEFINED:
                     return found
             else:
-                is_open |= star.module != "tavern_core" or name in exported()
+                is_open |= star.module != OURS or name in exported()
         return UNKNOWN if is_open else UNDEFINED
 
     def inside(self, dotted: str) -> str:
@@ -166,6 +189,26 @@ class OwnNames:
                         if isinstance(statements, list):
                             self._bind(module, statements, is_certain=False)
 
+    def _find_origins(self, module: OwnModule) -> None:
+        origins = module.origins
+        origins.update(_imports(module.tree))
+        for star in module.stars:
+            if star.module == OURS:
+                origins |= {name: f"{OURS}.{name}" for name in exported() if name not in origins}
+            elif star.is_own and (inner := self.modules.get(star.module)) is not None:
+                for name in inner.bound:
+                    origins.setdefault(name, f"{OWN}{star.module}.{name}")
+        for node in module.tree.body:  # hookimpl = pluggy.HookimplMarker("tavern"); mark = hookimpl
+            match node:
+                case ast.Assign(
+                    targets=[ast.Name(id=name)], value=ast.Call(func=marker, args=[ast.Constant(value=of)])
+                ):
+                    if of == PROJECT and module.origin(marker) == "pluggy.HookimplMarker":
+                        origins[name] = f"{OURS}.hookimpl"
+                case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                    if origin := module.origin(value):
+                        origins[name] = origin
+
     def _import_from(self, module: OwnModule, node: ast.ImportFrom, *, is_certain: bool) -> None:
         if node.level:
             parts = module.dotted.split(".") if module.dotted else []
@@ -192,12 +235,47 @@ class OwnNames:
         return rest if self._package and first == self._package else None
 
 
+def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                top = alias.name.partition(".")[0]
+                yield (alias.asname, alias.name) if alias.asname else (top, top)
+        elif isinstance(node, ast.ImportFrom):
+            origin = f"{OWN}{node.module or ''}" if node.level else node.module or ""
+            for alias in node.names:
+                yield alias.asname or alias.name, f"{origin}.{alias.name}"
+
+
 @cache
 def exported() -> tuple[str, ...]:
     """The names of ``from tavern_core import *``; imported by name, because the kernel knows nothing above it."""
-    return tuple(importlib.import_module("tavern_core").__all__)
+    return tuple(importlib.import_module(OURS).__all__)
 
 
 def dotted_of(file: str) -> str:
     """``tools/impl.py`` → ``tools.impl``; ``__init__.py`` → the empty name of the package itself."""
     return file.removesuffix(".py").removesuffix("__init__").rstrip("/").replace("/", ".")
+
+
+# Parts of expressions --------------------------------------------------------------------------------------------------
+
+
+def called(node: ast.expr) -> ast.expr:
+    """A decorator without its arguments."""
+    return node.func if isinstance(node, ast.Call) else node
+
+
+def options_of(node: ast.expr) -> dict[str, ast.expr]:
+    """The keyword arguments of a call; none for another expression."""
+    return {k.arg: k.value for k in node.keywords if k.arg is not None} if isinstance(node, ast.Call) else {}
+
+
+def last_name(node: ast.AST | None) -> str:
+    """The last part of a dotted name; empty for another expression."""
+    return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
+
+
+def place_of(file: str, node: ast.expr | ast.arg | ast.stmt) -> Location:
+    """Where a node begins."""
+    return Location(file, node.lineno, node.col_offset + 1)

@@ -10,21 +10,19 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final, Literal, Protocol
+from typing import Final, Literal
 
 from tavern_core.frozen_dataclass import dataclass
+from tavern_core.review.name_resolution import OWN, Function, OwnModule, called, last_name, options_of
 
 Effect = Literal["looks", "changes", "unsaid", "unknown"]
 """`@read_only`; `@mutates`; no mark; with an unknown decorator."""
 _MARKS: Final[Mapping[str, Effect]] = {"read_only": "looks", "mutates": "changes"}
-_OF_US: Final = "tavern_core"
-_OWN: Final = "."
 _SAYS_NOTHING: Final = frozenset({"staticmethod", "classmethod", "abstractmethod", "override", "final"})
 _NO_METHODS: Final = frozenset({"object", "Protocol", "ABC", "Generic"})
 _MOST_BASES: Final = 100
 MOST_SERVICES: Final = 200
-_Function = ast.FunctionDef | ast.AsyncFunctionDef
-_Class = tuple["ParsedModule", ast.ClassDef]
+_Class = tuple[OwnModule, ast.ClassDef]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,39 +47,23 @@ class FoundService:
     """False when more methods may be published than the source shows."""
 
 
-class ParsedModule(Protocol):
-    """A module of the plugin, and the origins of its names."""
-
-    @property
-    def file(self) -> str: ...
-
-    @property
-    def tree(self) -> ast.Module: ...
-
-    def origin(self, node: ast.expr) -> str:
-        """The dotted origin of a name; it starts with a dot for the plugin's own modules; empty: unknown."""
-        ...
-
-
-def found_services(modules: Sequence[ParsedModule]) -> Iterator[FoundService]:
+def found_services(modules: Sequence[OwnModule]) -> Iterator[FoundService]:
     """The services that the plugin's source shows, each name and class once."""
     classes = _Classes(modules)
     reported: set[tuple[str, str]] = set()
     for module in modules:
         for node in ast.walk(module.tree):
-            if len(reported) < MOST_SERVICES and isinstance(node, ast.Call) and _is_ours(module, node.func, "Service"):
+            if len(reported) < MOST_SERVICES and isinstance(node, ast.Call) and module.is_ours(node.func, "Service"):
                 found = _service(module, node, classes)
                 if found is not None and (found.name, found.publisher) not in reported:
                     reported.add((found.name, found.publisher))
                     yield found
 
 
-def _service(module: ParsedModule, call: ast.Call, classes: _Classes) -> FoundService | None:
+def _service(module: OwnModule, call: ast.Call, classes: _Classes) -> FoundService | None:
     if any(isinstance(given, ast.Starred) for given in call.args) or any(k.arg is None for k in call.keywords):
         return None
-    given = dict(zip(("name", "object", "interface"), call.args, strict=False)) | {
-        str(k.arg): k.value for k in call.keywords
-    }
+    given = dict(zip(("name", "object", "interface"), call.args, strict=False)) | options_of(call)
     name = _text(module, given.get("name"))
     interface = given.get("interface")
     if interface is None or (isinstance(interface, ast.Constant) and interface.value is None):
@@ -100,9 +82,9 @@ def _service(module: ParsedModule, call: ast.Call, classes: _Classes) -> FoundSe
 class _Classes:
     """The classes of all modules, and which of them an expression means."""
 
-    def __init__(self, modules: Iterable[ParsedModule]) -> None:
+    def __init__(self, modules: Iterable[OwnModule]) -> None:
         self._known: dict[tuple[str, str], _Class | None] = {}  # file ("": any) and name; None if several have the name
-        self._made: dict[str, tuple[ParsedModule, ast.expr] | None] = {}
+        self._made: dict[str, tuple[OwnModule, ast.expr] | None] = {}
         for module in modules:
             for node in ast.walk(module.tree):
                 match node:
@@ -113,22 +95,22 @@ class _Classes:
                         ast.Assign(targets=[target], value=ast.Call(func=made))
                         | ast.AnnAssign(target=target, value=ast.Call(func=made))
                     ):
-                        name = _last(target)
+                        name = last_name(target)
                         self._made[name] = None if name in self._made else (module, made)
 
-    def named(self, module: ParsedModule, node: ast.expr) -> _Class | None:
+    def named(self, module: OwnModule, node: ast.expr) -> _Class | None:
         """The class of a name; None if it is from another package, or ambiguous."""
-        name = _last(node)
+        name = last_name(node)
         if isinstance(node, ast.Name) and (here := self._known.get((module.file, name))) is not None:
             return here
         found = self._known.get(("", name))
         return found if found is not None and _comes_from(module.origin(node), found[0].file) else None
 
-    def of_object(self, module: ParsedModule, node: ast.expr | None) -> _Class | None:
+    def of_object(self, module: OwnModule, node: ast.expr | None) -> _Class | None:
         """The class of the value of an expression, or of the value assigned to its name."""
         if isinstance(node, ast.Call):
             return self.named(module, node.func)
-        made = self._made.get(_last(node))
+        made = self._made.get(last_name(node))
         return None if made is None else self.named(*made)
 
     def collect(self, found: _Class, methods: dict[str, FoundMethod | None], seen: set[int]) -> bool:
@@ -138,7 +120,7 @@ class _Classes:
         is_complete = len(seen) < _MOST_BASES
         for base in reversed(made.bases) if is_complete else ():
             base = base.value if isinstance(base, ast.Subscript) else base
-            if _last(base) in _NO_METHODS:
+            if last_name(base) in _NO_METHODS:
                 continue
             if (inner := self.named(module, base)) is None:
                 is_complete = False
@@ -151,7 +133,7 @@ class _Classes:
                 case ast.ClassDef(name=name) | ast.AnnAssign(target=ast.Name(id=name)):
                     methods[name] = None
                 case ast.Assign(targets=targets, value=value):
-                    methods.update((_last(target), None) for target in targets)
+                    methods.update((last_name(target), None) for target in targets)
                     is_complete &= isinstance(value, ast.Constant)
                 case ast.If() | ast.Try() | ast.For() | ast.With() | ast.While() | ast.Match():
                     is_complete = False
@@ -162,16 +144,16 @@ def _comes_from(origin: str, file: str) -> bool:
     """Whether a name of this origin may be the one defined in a file of the plugin."""
     package, _, module = file.removesuffix(".py").rpartition("/")
     stem = package.rpartition("/")[2] if module == "__init__" else module
-    return origin.startswith(_OWN) or (bool(stem) and origin.split(".")[-2:-1] == [stem])
+    return origin.startswith(OWN) or (bool(stem) and origin.split(".")[-2:-1] == [stem])
 
 
-def _method(module: ParsedModule, node: _Function) -> FoundMethod | None:
+def _method(module: OwnModule, node: Function) -> FoundMethod | None:
     effect: Effect = "unsaid"
     for decorator in node.decorator_list:
-        name = _last(decorator.func if isinstance(decorator, ast.Call) else decorator)
+        name = last_name(called(decorator))
         if name in ("property", "cached_property", "setter", "getter", "deleter"):
             return None
-        mark = next((word for word in _MARKS if _is_ours(module, decorator, word)), None)
+        mark = next((word for word in _MARKS if module.is_ours(decorator, word)), None)
         if mark is not None:
             effect = _MARKS[mark]
         elif name not in _SAYS_NOTHING and effect == "unsaid":
@@ -179,15 +161,7 @@ def _method(module: ParsedModule, node: _Function) -> FoundMethod | None:
     return FoundMethod(node.name, effect, module.file, node.lineno)
 
 
-def _is_ours(module: ParsedModule, node: ast.expr, name: str) -> bool:
-    """True for the contract's `name`, also through a module of the plugin itself."""
-    if name != _last(node) and not isinstance(node, ast.Name):
-        return False
-    origin = module.origin(node)
-    return origin.startswith((_OF_US, _OWN)) and origin.rpartition(".")[2] == name
-
-
-def _text(module: ParsedModule, node: ast.expr | None) -> str | None:
+def _text(module: OwnModule, node: ast.expr | None) -> str | None:
     """A literal text, or the constant of this module with this name."""
     if isinstance(node, ast.Constant):
         return node.value if isinstance(node.value, str) else None
@@ -199,8 +173,3 @@ def _text(module: ParsedModule, node: ast.expr | None) -> str | None:
                 case ast.AnnAssign(target=ast.Name(id=name), value=ast.Constant(value=str(text))) if name == node.id:
                     return text
     return None
-
-
-def _last(node: ast.AST | None) -> str:
-    """The last part of a dotted name."""
-    return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""

@@ -14,6 +14,7 @@ from typing import Any, Final
 from tavern_core.contract.tools import ToolMark
 from tavern_core.errors import Finding, Location
 from tavern_core.model.nearest import did_you_mean
+from tavern_core.review.name_resolution import Function, options_of, place_of
 from tavern_core.schema.schema_check import check_schema
 
 _CODE: Final = "TOOL_FILE_INVALID"
@@ -22,36 +23,32 @@ _SIMPLE: Final[Mapping[str, dict[str, Any]]] = {
     "dict": {"type": "object"}, "list": {"type": "array"}, "Any": {}, "object": {}, "None": {"type": "null"},
 }  # fmt: skip
 _OPTIONS: Final = frozenset(f.name for f in fields(ToolMark))
-_Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def tool_findings(function: _Function, mark: ast.expr, file: str, *, is_method: bool) -> Iterator[Finding]:
+def tool_findings(function: Function, mark: ast.expr, file: str, *, is_method: bool) -> Iterator[Finding]:
     """Everything that registration of the tool would refuse, as far as the source shows it."""
-    options = {k.arg: k.value for k in mark.keywords if k.arg} if isinstance(mark, ast.Call) else {}
+    options = options_of(mark)
     for name in options.keys() - _OPTIONS:
         hint = did_you_mean(name, _OPTIONS) or f"its options: {', '.join(sorted(_OPTIONS))}"
-        yield Finding(_CODE, f"@tool has no option {name!r}", hint, _place(file, mark))
+        yield Finding(_CODE, f"@tool has no option {name!r}", hint, place_of(file, mark))
     given = function.args
     if given.vararg is not None:
         hint = f"take a list instead: `{given.vararg.arg}: list[...]`"
-        yield Finding(
-            _CODE, f"{function.name} cannot be a tool: it takes `*{given.vararg.arg}`", hint, _place(file, given.vararg)
-        )
+        message = f"{function.name} cannot be a tool: it takes `*{given.vararg.arg}`"
+        yield Finding(_CODE, message, hint, place_of(file, given.vararg))
     for argument in given.posonlyargs[1 if is_method else 0 :]:
         message = f"{function.name} cannot be a tool: parameter {argument.arg!r} is positional-only"
-        yield Finding(_CODE, message, "remove the `/`: tools are called by name", _place(file, argument))
+        yield Finding(_CODE, message, "remove the `/`: tools are called by name", place_of(file, argument))
     written = _literal(options.get("parameters"))
     if isinstance(written, dict):
-        yield from _of_schema(
-            written, Location(file, options["parameters"].lineno, options["parameters"].col_offset + 1)
-        )
-        yield from unfit(function, written, _place(file, function), is_method=is_method)
+        yield from _of_schema(written, place_of(file, options["parameters"]))
+        yield from unfit(function, written, place_of(file, function), is_method=is_method)
     elif "parameters" not in options:
         yield from _defaults(function, file)
 
 
 def unfit(
-    function: _Function, schema: Mapping[str, Any], where: Location, *, is_method: bool = False
+    function: Function, schema: Mapping[str, Any], where: Location, *, is_method: bool = False
 ) -> Iterator[Finding]:
     """Conflicts between a written schema and a signature, by the rules of the executor."""
     given = function.args
@@ -64,7 +61,7 @@ def unfit(
         yield Finding(_CODE, message, did_you_mean(name, accepted) or f"it takes: {', '.join(sorted(accepted))}", where)
 
 
-def _defaults(function: _Function, file: str) -> Iterator[Finding]:
+def _defaults(function: Function, file: str) -> Iterator[Finding]:
     """Defaults that do not fit their own types."""
     given = function.args
     positional = [*given.posonlyargs, *given.args]
@@ -78,7 +75,7 @@ def _defaults(function: _Function, file: str) -> Iterator[Finding]:
         schema, default = _schema(argument.annotation), _literal(value)
         if schema is not None and default is not None:  # None: computed, or no default at all
             whole = {"type": "object", "properties": {argument.arg: {**schema, "default": default}}}
-            yield from _of_schema(whole, _place(file, value))
+            yield from _of_schema(whole, place_of(file, value))
 
 
 def _of_schema(schema: dict[str, Any], where: Location) -> Iterator[Finding]:
@@ -140,7 +137,3 @@ def _literal(node: ast.expr | None) -> Any:
         return None if node is None else ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return None
-
-
-def _place(file: str, node: ast.expr | ast.arg | ast.stmt) -> Location:
-    return Location(file, node.lineno, node.col_offset + 1)
