@@ -154,12 +154,8 @@ def _missing_imports(names: OwnNames) -> Iterator[Finding]:
             written = "." * node.level + (node.module or "")
             if not names.has_module(imported.module) and imported.module:
                 near = did_you_mean(imported.module, [dotted for dotted in names.modules if dotted])
-                yield Finding(
-                    CODE,
-                    f"{written!r} is not a module of the plugin",
-                    near or "create it, or correct the import",
-                    where,
-                )
+                message = f"{written!r} is not a module of the plugin"
+                yield Finding(CODE, message, near or "create it, or correct the import", where)
                 continue
             own = names.modules.get(imported.module)
             for alias in node.names:
@@ -172,9 +168,8 @@ def _missing_imports(names: OwnNames) -> Iterator[Finding]:
                 ):
                     continue
                 near = did_you_mean(alias.name, own.bound)
-                yield Finding(
-                    CODE, f"{written!r} has no {alias.name!r}", near or "define it, or correct the import", where
-                )
+                message = f"{written!r} has no {alias.name!r}"
+                yield Finding(CODE, message, near or "define it, or correct the import", where)
 
 
 def _parse(file: str, content: bytes, scan: SourceScan) -> ast.Module | None:

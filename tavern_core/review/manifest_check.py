@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Final
+from typing import Final, Literal
 
 from tavern_core.contract.core_services import CORE_SERVICES
 from tavern_core.contract.hookspecs import HOOKS, Hook
@@ -148,8 +148,7 @@ class ManifestCheck:
             yield Finding(TOOL, f"the tool {spec.local_name!r} has no description", hint, where, "warning")
         for key, schema in (("parameters", spec.input_schema), ("output", spec.output_schema or {})):
             for flaw in likely_slips(dict(schema)):
-                where = self._declared_at(spec, key, *_steps(flaw.path))
-                yield Finding(TOOL, f"the tool {spec.local_name!r}: {flaw.message}", flaw.hint, where, "warning")
+                yield self._flaw(spec, flaw.message, flaw.hint, key, *_steps(flaw.path), severity="warning")
         if spec.kind == "script":
             yield from self._script(spec)
         if workflow := spec.implementation.get("workflowId"):
@@ -164,21 +163,20 @@ class ManifestCheck:
 
     def _workflow(self, spec: ToolSpec, written: str) -> Iterator[Finding]:
         """The file of a workflow tool: is it there, is it a workflow, and do its edges make sense, whatever its nodes are?"""
-        tool, names = spec.local_name, workflow_file_names(written)
+        names = workflow_file_names(written)
         file = next((name for name in names if not self._files.problem(name)), None)
         if file is None:
             problem = self._files.problem(names[0])
-            where = self._declared_at(spec, "implementation", "workflowId")
-            yield Finding(TOOL, f"the tool {tool!r}: {problem}", "create it, or correct the path", where)
+            yield self._flaw(spec, problem, "create it, or correct the path", "implementation", "workflowId")
             return
         try:
-            workflow = read_workflow(self._files.read(file) or b"", file, tool)
+            workflow = read_workflow(self._files.read(file) or b"", file, spec.local_name)
         except WorkflowInvalid as error:
             yield from error.findings
             return
         for each in compile_workflow(workflow, _AnyNodes()).errors:
             if each.code in _OF_ANY_NODES:
-                yield Finding(TOOL, f"the tool {tool!r}: {each.message}", each.hint, Location(file))
+                yield Finding(TOOL, f"the tool {spec.local_name!r}: {each.message}", each.hint, Location(file))
         if spec not in self._tools.drafts:
             yield from self._interface(spec, file, workflow.inputs())
 
@@ -188,13 +186,24 @@ class ManifestCheck:
         for name in given:
             if name not in inputs:
                 hint = did_you_mean(name, inputs) or f"its inputs: {', '.join(inputs) or 'none'}"
-                where = self._declared_at(spec, "parameters", "properties", name)
-                yield Finding(TOOL, f"the tool {spec.local_name!r}: {file} has no input {name!r}", hint, where)
+                yield self._flaw(spec, f"{file} has no input {name!r}", hint, "parameters", "properties", name)
         for name, slot in inputs.items():
             if slot.required is True and slot.default is ABSENT and name not in given:
-                message = f"the tool {spec.local_name!r}: {file} requires the input {name!r}, which is not a parameter"
+                message = f"{file} requires the input {name!r}, which is not a parameter"
                 hint = "add it to the parameters, or leave `parameters` out: the interface of the file is used then"
-                yield Finding(TOOL, message, hint, self._declared_at(spec, "parameters", "properties"))
+                yield self._flaw(spec, message, hint, "parameters", "properties")
+
+    def _flaw(
+        self,
+        spec: ToolSpec,
+        message: str,
+        hint: str,
+        *inside: str | int,
+        severity: Literal["error", "warning"] = "error",
+    ) -> Finding:
+        """A finding about a tool, or about the part `inside` of its declaration."""
+        where = self._declared_at(spec, *inside)
+        return Finding(TOOL, f"the tool {spec.local_name!r}: {message}", hint, where, severity)
 
     def _declared_at(self, spec: ToolSpec, *inside: str | int) -> Location:
         """Where a tool is declared, or a part of it: in its file, or in plugin.yaml."""
@@ -211,13 +220,11 @@ class ManifestCheck:
         file = "".join(words[words_before_file(words)[0] :][:1])
         if problem := self._files.problem(file):
             hint = "create it, or correct the path; it is relative to plugin.yaml"
-            where = self._declared_at(spec, "implementation", "command")
-            yield Finding(TOOL, f"the tool {spec.local_name!r}: {problem}", hint, where)
+            yield self._flaw(spec, problem, hint, "implementation", "command")
         cwd = spec.implementation.get("cwd")
         if isinstance(cwd, str) and self._files.names(cwd) is None:
-            where = self._declared_at(spec, "implementation", "cwd")
-            message = f"the tool {spec.local_name!r}: {cwd!r} is not a folder of the plugin"
-            yield Finding(TOOL, message, "create it, or leave cwd out", where)
+            message = f"{cwd!r} is not a folder of the plugin"
+            yield self._flaw(spec, message, "create it, or leave cwd out", "implementation", "cwd")
 
     # Hooks -------------------------------------------------------------------------------------------------------------
 
@@ -319,9 +326,8 @@ class ManifestCheck:
             where = self._declared_at(spec)
             module, _, path = target.partition(":")
             if "" not in names.modules:
-                yield Finding(
-                    TOOL, f"the plugin has no package in which {target!r} could be", "add an __init__.py", where
-                )
+                message = f"the plugin has no package in which {target!r} could be"
+                yield Finding(TOOL, message, "add an __init__.py", where)
             elif (own := names.modules.get(names.inside(module))) is None:
                 near = did_you_mean(module, [dotted for dotted in names.modules if dotted])
                 hint = near or "create it, or correct the handler: module:function, within the plugin"
@@ -343,12 +349,8 @@ class ManifestCheck:
             for name, file, line in found.names if declared else ():
                 if name not in (*declared, *overrides):
                     hint = did_you_mean(name, declared) or f"add it: {section}: [{', '.join([*declared, name])}]"
-                    yield Finding(
-                        HOOK,
-                        f"the {section[:-1]} {name!r} is offered, but plugin.yaml does not declare it",
-                        hint,
-                        Location(file, line, 1),
-                    )
+                    message = f"the {section[:-1]} {name!r} is offered, but plugin.yaml does not declare it"
+                    yield Finding(HOOK, message, hint, Location(file, line, 1))
             offered = {name for name, _, _ in found.names}
             for index, name in enumerate(declared) if found.is_complete else ():
                 if name not in offered:
@@ -381,12 +383,8 @@ class ManifestCheck:
             if spec.kind != "node" or not local:
                 continue
             if owner in ("", self._manifest.name) and not has_nodes:
-                yield Finding(
-                    TOOL,
-                    f"the plugin has no node {local!r}: it contributes none",
-                    "add `nodes: {entry: nodes}`, or name another's node",
-                    where,
-                )
+                message = f"the plugin has no node {local!r}: it contributes none"
+                yield Finding(TOOL, message, "add `nodes: {entry: nodes}`, or name another's node", where)
             elif owner not in ("", "core", self._manifest.name, *self._manifest.depends_on):
                 message = f"the node {owner}:{local} belongs to plugin {owner}, which {self._manifest.name} does not depend on"
                 yield Finding(TOOL, message, f'add to plugin.yaml: `dependsOn: {{{owner}: ""}}`', where)

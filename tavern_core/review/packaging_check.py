@@ -11,7 +11,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from packaging.version import InvalidVersion, Version
 
@@ -27,6 +27,7 @@ PROJECT_FILE: Final = "pyproject.toml"
 _LARGEST: Final = 1_000_000
 _TAKES_ALL: Final = ("flit_core", "poetry.core", "poetry_core", "pdm.backend", "uv_build", "maturin")
 """Backends that put every file of a package into the wheel."""
+Severity = Literal["error", "warning"]
 _NO_DATA: Final = (".py", ".pyc", ".pyi")
 
 
@@ -72,12 +73,9 @@ class _Project:
         )
         found = next((name for name in groups if near and name in near), "")
         message = f"no entry point in the group {GROUP!r}: pip installs the package, and no host finds the plugin"
-        return Finding(
-            CODE,
-            message + (f" (there is {found!r})" if found else ""),
-            f'write under [project.entry-points."{GROUP}"] the line `{line}`',
-            self._at(found or "project"),
-        )
+        message += f" (there is {found!r})" if found else ""
+        hint = f'write under [project.entry-points."{GROUP}"] the line `{line}`'
+        return self._finding(message, hint, found or "project")
 
     def entry_points(self, plugin: str) -> Iterator[Finding]:
         groups = _table(self._project, "entry-points")
@@ -99,52 +97,29 @@ class _Project:
         yield from wrong
         if self._module in targets.values() and plugin not in targets:
             named = next(name for name, value in targets.items() if value == self._module)
-            yield Finding(
-                CODE,
-                f"the entry point is called {named!r}, the plugin {plugin!r}",
-                f"write {line}",
-                self._at(named),
-                "warning",
-            )
+            message = f"the entry point is called {named!r}, the plugin {plugin!r}"
+            yield self._finding(message, f"write {line}", named, "warning")
         elif self._module not in targets.values() and not wrong:
-            yield Finding(
-                CODE, f"no entry point names {self._module!r}, where plugin.yaml is", f"add {line}", self._at(GROUP)
-            )
+            message = f"no entry point names {self._module!r}, where plugin.yaml is"
+            yield self._finding(message, f"add {line}", GROUP)
 
     def _target(self, name: str, value: str, fix: str) -> Iterator[Finding]:
-        where = self._at(name)
+        place = Path(*value.split("."))
+        roots = (self._folder / place, self._folder / "src" / place)
         if ":" in value:
-            yield Finding(
-                CODE, f"the entry point {name} = {value!r} names an object; a plugin is a package", fix, where
-            )
-        elif not self._is_package(value):
-            place = Path(*value.split("."))
-            roots = (self._folder / place, self._folder / "src" / place)
+            named = "an object; a plugin is a package"
+        elif not any((root / "__init__.py").is_file() for root in roots):
             if any(root.with_suffix(".py").is_file() for root in roots):
-                message = (
-                    f"the entry point {name} = {value!r} names a bare module; plugin.yaml needs a package to be in"
-                )
+                named = "a bare module; plugin.yaml needs a package to be in"
             elif any(root.is_dir() for root in roots):
-                message, fix = (
-                    f"the entry point {name} = {value!r} names a folder without __init__.py",
-                    f"add {place}/__init__.py",
-                )
+                named, fix = "a folder without __init__.py", f"add {place}/__init__.py"
             else:
-                message = f"the entry point {name} = {value!r} names no package of the project"
-            yield Finding(CODE, message, fix, where)
-        elif not any(
-            (root / Path(*value.split(".")) / MANIFEST_FILE).is_file() for root in (self._folder, self._folder / "src")
-        ):
-            yield Finding(
-                CODE,
-                f"the entry point {name} = {value!r} names a package without {MANIFEST_FILE}",
-                f"put {MANIFEST_FILE} into it",
-                where,
-            )
-
-    def _is_package(self, value: str) -> bool:
-        place = Path(*value.split("."), "__init__.py")
-        return any((root / place).is_file() for root in (self._folder, self._folder / "src"))
+                named = "no package of the project"
+        elif not any((root / MANIFEST_FILE).is_file() for root in roots):
+            named, fix = f"a package without {MANIFEST_FILE}", f"put {MANIFEST_FILE} into it"
+        else:
+            return
+        yield self._finding(f"the entry point {name} = {value!r} names {named}", fix, name)
 
     # Versions --------------------------------------------------------------------------------------------------------------
 
@@ -161,15 +136,13 @@ class _Project:
                 return
         if isinstance(found, str) and _version(found) != _version(said):
             message = f"plugin.yaml says version {said}, {PROJECT_FILE} says {found}"
-            yield Finding(
-                CODE, message, "write the same version in both", reading.document.locate(("version",)), "warning"
-            )
+            where = reading.document.locate(("version",))
+            yield Finding(CODE, message, "write the same version in both", where, "warning")
 
     def _computed(self) -> str | None:
         """A dynamic version that is a plain text in a file of the project."""
-        tool = _table(self._data, "tool")
-        given = _table(_table(tool, "setuptools"), "dynamic").get("version")
-        path = _table(_table(tool, "hatch"), "version").get("path")
+        given = _table(self._data, "tool", "setuptools", "dynamic").get("version")
+        path = _table(self._data, "tool", "hatch", "version").get("path")
         if isinstance(given, Mapping) and isinstance(given.get("attr"), str):
             module, _, name = given["attr"].rpartition(".")
             place = Path(*module.split("."))
@@ -193,14 +166,13 @@ class _Project:
     def contents(self) -> Iterator[Finding]:
         """Files of the plugin that the wheel would leave out."""
         backend = self._backend.partition(":")[0]
-        tool = _table(self._data, "tool")
         files = [
             path.relative_to(self._package).as_posix() for path in sorted(self._package.rglob("*")) if _is_data(path)
         ]
         if backend.startswith("hatchling"):
-            yield from self._hatch(_table(_table(_table(_table(tool, "hatch"), "build"), "targets"), "wheel"), files)
+            yield from self._hatch(_table(self._data, "tool", "hatch", "build", "targets", "wheel"), files)
         elif backend.startswith("setuptools"):
-            yield from self._setuptools(_table(tool, "setuptools"), files)
+            yield from self._setuptools(_table(self._data, "tool", "setuptools"), files)
         elif not backend.startswith(_TAKES_ALL):
             yield self._unseen("package data", backend)
 
@@ -221,12 +193,8 @@ class _Project:
             and (listed or not any(inside == name or inside.startswith(f"{name}/") for name in names))
             and "force-include" not in wheel
         ):
-            yield Finding(
-                CODE,
-                f"the wheel leaves out {inside}, where plugin.yaml is",
-                fix,
-                self._at("packages" if listed else "project"),
-            )
+            message = f"the wheel leaves out {inside}, where plugin.yaml is"
+            yield self._finding(message, fix, "packages" if listed else "project")
             return
         excluded = [str(pattern).lstrip("/") for pattern in wheel.get("exclude") or ()]
         out = [
@@ -245,12 +213,8 @@ class _Project:
             return
         packages = tool.get("packages")
         if isinstance(packages, list) and self._module not in packages:
-            yield Finding(
-                CODE,
-                f"the wheel leaves out {self._module}, where plugin.yaml is",
-                f"add {self._module!r} to packages",
-                self._at("packages"),
-            )
+            message = f"the wheel leaves out {self._module}, where plugin.yaml is"
+            yield self._finding(message, f"add {self._module!r} to packages", "packages")
             return
         in_manifest = _patterns(_read(self._folder / "MANIFEST.in")) if tool.get("include-package-data", True) else []
         data = _table(tool, "package-data")
@@ -278,10 +242,13 @@ class _Project:
         if not files:
             return
         shown = ", ".join(files[:3]) + (f" and {len(files) - 3} more" if len(files) > 3 else "")
-        severity: Any = "error" if MANIFEST_FILE in files else "warning"
-        yield Finding(CODE, f"the wheel leaves out files of the plugin: {shown}", fix, self._at(key), severity)
+        severity: Severity = "error" if MANIFEST_FILE in files else "warning"
+        yield self._finding(f"the wheel leaves out files of the plugin: {shown}", fix, key, severity)
 
     # Places ----------------------------------------------------------------------------------------------------------------
+
+    def _finding(self, message: str, hint: str, key: str, severity: Severity = "error") -> Finding:
+        return Finding(CODE, message, hint, self._at(key), severity)
 
     def _at(self, key: str) -> Location:
         """The line of a key or a table; the first line if it is missing."""
@@ -293,18 +260,17 @@ class _Project:
         return Location(PROJECT_FILE, self._text.count("\n", 0, start) + 1, start - self._text.rfind("\n", 0, start))
 
     def _unseen(self, what: str, by: str) -> Finding:
-        return Finding(
-            "CODE_UNSEEN",
-            f"{what}: computed by {by}, which check does not run",
-            "`pip install .`, then `tavern plugins check NAME`",
-            self._at("build-backend"),
-            "info",
-        )
+        message = f"{what}: computed by {by}, which check does not run"
+        hint = "`pip install .`, then `tavern plugins check NAME`"
+        return Finding("CODE_UNSEEN", message, hint, self._at("build-backend"), "info")
 
 
-def _table(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    found = data.get(key)
-    return found if isinstance(found, Mapping) else {}
+def _table(data: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:
+    """A table in a table, and so on; an empty one if there is none."""
+    for key in keys:
+        found = data.get(key)
+        data = found if isinstance(found, Mapping) else {}
+    return data
 
 
 def _read(file: Path) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from tavern_core.contract.hookspecs import HOOKS
 from tavern_core.contract.permissions import describe_permission, requested_permissions
@@ -22,22 +22,9 @@ from tavern_core.review.plugin_check import CheckReport
 from tavern_core.review.trace_record import Traced
 from tavern_core.schema.secret_names import is_secret_name
 
-HARMLESS: Final = frozenset(
-    {
-        "HOME",
-        "LANG",
-        "LANGUAGE",
-        "LD_LIBRARY_PATH",
-        "LOGNAME",
-        "NO_COLOR",
-        "PATH",
-        "PWD",
-        "TERM",
-        "TMPDIR",
-        "TZ",
-        "USER",
-    }
-)
+HARMLESS: Final = frozenset({
+    "HOME", "LANG", "LANGUAGE", "LD_LIBRARY_PATH", "LOGNAME", "NO_COLOR", "PATH", "PWD", "TERM", "TMPDIR", "TZ", "USER",
+})  # fmt: skip
 """Variables that describe the machine and contain no secrets; also ``LC_*``."""
 _MOST_NAMED: Final = 3
 
@@ -75,9 +62,8 @@ def trace_findings(
     yield from map(_host_changed, traced.changes)
     for test, printed in traced.printed:
         message = f"{printed:,} characters were printed in {test}: they fill the host's output or log"
-        yield Finding(
-            "OUTPUT_TOO_LARGE", message, "answer with what it has to say, or use ctx.logger", severity="warning"
-        )
+        hint = "answer with what it has to say, or use ctx.logger"
+        yield Finding("OUTPUT_TOO_LARGE", message, hint, severity="warning")
     for use in _by_line(traced.uses, "native"):
         message = f"it {use[0].said}: what that does, no guard sees"
         yield Finding("USE_UNDECLARED", message, "", _place(use[0]), "warning", _details(use))
@@ -90,21 +76,14 @@ def _not_ended(traced: Traced) -> Iterator[Finding]:
         hint = "correct it, or name tests that end: tavern plugins check NAME --trace -- -k NAME_OF_TEST"
         yield Finding("TRACE_INCOMPLETE", f"{traced.ended}; later events are not recorded", hint)
     elif traced.failed:
-        yield Finding(
-            "TRACE_INCOMPLETE",
-            f"{traced.failed} of its {traced.collected} tests failed; what they would use is not seen",
-            "correct them",
-        )
+        message = f"{traced.failed} of its {traced.collected} tests failed; what they would use is not seen"
+        yield Finding("TRACE_INCOMPLETE", message, "correct them")
     elif not traced.collected:
         hint = "write tests, or name them: tavern plugins check NAME --trace -- FOLDER"
         yield Finding("TRACE_INCOMPLETE", "no tests were found; only its import was traced", hint, severity="warning")
     for failure in traced.failures[:1]:
-        yield Finding(
-            "TRACE_INCOMPLETE",
-            f"the guard itself failed, so something may be missing: {failure}",
-            "please report it",
-            severity="warning",
-        )
+        message = f"the guard itself failed, so something may be missing: {failure}"
+        yield Finding("TRACE_INCOMPLETE", message, "please report it", severity="warning")
 
 
 def _import_findings(uses: Iterable[Use]) -> Iterator[Finding]:
@@ -112,13 +91,8 @@ def _import_findings(uses: Iterable[Use]) -> Iterator[Finding]:
         is_outside = use.kind == "write" and use.target.partition("/")[0] != "$plugin"
         if is_outside or use.kind in ("connect", "listen", "spawn", "thread"):
             message = f"importing it {use.said}: every listing of plugins pays for that"
-            yield Finding(
-                "IMPORT_NOT_PURE",
-                message,
-                "do it in tavern_start, or when it is first needed",
-                _place(use),
-                details=use.to_json(),
-            )
+            hint = "do it in tavern_start, or when it is first needed"
+            yield Finding("IMPORT_NOT_PURE", message, hint, _place(use), details=use.to_json())
 
 
 def _hidden_hooks(traced: Traced, manifest: Manifest, folder: Path | None) -> Iterator[Finding]:
@@ -128,11 +102,8 @@ def _hidden_hooks(traced: Traced, manifest: Manifest, folder: Path | None) -> It
         hook = HOOKS[name]
         if hook.permissions and not requested & set(hook.permissions):
             file, _, line = where.rpartition(":")
-            shown = (
-                str(Path(file).relative_to(folder))
-                if folder is not None and Path(file).is_relative_to(folder)
-                else file
-            )
+            is_inside = folder is not None and Path(file).is_relative_to(folder)
+            shown = str(Path(file).relative_to(folder)) if folder is not None and is_inside else file
             message = f"{name} is implemented once it is imported, and plugin.yaml does not request it"
             hint = f'add to permissions.hooks in plugin.yaml the line `- "{hook.permissions[0]}"`'
             yield Finding("HOOK_REFUSED", message, hint, Location(shown, int(line) if line.isdigit() else 0, 1))
@@ -145,19 +116,9 @@ def _undeclared(asked: Asked, uses: Sequence[Use]) -> Iterator[Finding]:
             lines.setdefault((permission, use.file, use.line), []).append(use)
     for (permission, _, _), group in lines.items():
         is_wider = permission in asked.scopes
-        beyond = (
-            f" further than plugin.yaml requests {permission!r}"
-            if is_wider
-            else f", and plugin.yaml does not request {permission!r}"
-        )
-        yield Finding(
-            "USE_UNDECLARED",
-            f"it {_uses(group)}{beyond}",
-            _line(permission, group, is_wider),
-            _place(group[0]),
-            "error",
-            _details(group, permission),
-        )
+        beyond = " further than plugin.yaml requests" if is_wider else ", and plugin.yaml does not request"
+        message, hint = f"it {_uses(group)}{beyond} {permission!r}", _line(permission, group, is_wider)
+        yield Finding("USE_UNDECLARED", message, hint, _place(group[0]), "error", _details(group, permission))
 
 
 def _uses(group: Sequence[Use]) -> str:
@@ -177,29 +138,20 @@ def _line(permission: str, group: Sequence[Use], is_wider: bool) -> str:
         return f"add to {row.section} in plugin.yaml `- {json.dumps(row.written or permission)}`"
     scope = list(dict.fromkeys(short_entry(use) for use in group if entries(use)))[:_MOST_NAMED]
     if is_wider:
-        return (
-            f"add to its scope in plugin.yaml {', '.join(map(json.dumps, scope))}"
-            if scope
-            else "leave its scope out in plugin.yaml"
-        )
+        entries_ = ", ".join(map(json.dumps, scope))
+        return f"add to its scope in plugin.yaml {entries_}" if scope else "leave its scope out in plugin.yaml"
     shown = f", scope: {json.dumps(scope)}" if scope else ""
     return f"add to {row.section} in plugin.yaml `- {{name: {json.dumps(permission)}{shown}}}`"
 
 
 def _environment(uses: Iterable[Use], asked: Container[str]) -> Iterator[Finding]:
     for use in uses:
-        if (
-            use.kind != "variable"
-            or use.target in HARMLESS
-            or use.target.startswith("LC_")
-            or f"{ENV_PREFIX}{use.target}" in asked
-        ):
+        is_harmless = use.target in HARMLESS or use.target.startswith("LC_")
+        if use.kind != "variable" or is_harmless or f"{ENV_PREFIX}{use.target}" in asked:
             continue
-        is_grave = use.target == EVERYTHING or is_secret_name(use.target)
+        severity: Any = "error" if use.target == EVERYTHING or is_secret_name(use.target) else "warning"
         hint = "a worker does not have it: declare a setting (configOptions), a secret (`secrets:<name>` and ctx.secret(name)), or ask for `env:<NAME>`"
-        yield Finding(
-            "USE_UNDECLARED", f"it {use.said}", hint, _place(use), "error" if is_grave else "warning", _details([use])
-        )
+        yield Finding("USE_UNDECLARED", f"it {use.said}", hint, _place(use), severity, _details([use]))
 
 
 def _unused(
@@ -211,13 +163,8 @@ def _unused(
             continue
         hint = "test what needs it" + ("; a tool names it" if request.name in named else ", or delete the line")
         where = document.locate(("permissions", "capabilities", index))
-        yield Finding(
-            "USE_UNSEEN",
-            f"plugin.yaml requests {request.name!r}, and its tests never used it",
-            hint,
-            where,
-            "info",
-        )
+        message = f"plugin.yaml requests {request.name!r}, and its tests never used it"
+        yield Finding("USE_UNSEEN", message, hint, where, "info")
     for key, names in (("use", manifest.permissions.services.use), ("write", manifest.permissions.services.write)):
         for index, name in enumerate(names):
             if not any(use.kind == "service" and use.target == name for use in uses):

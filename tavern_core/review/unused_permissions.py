@@ -77,12 +77,8 @@ def _services(
         for key, index, name in (*_numbered("use", asked.use), *_numbered("write", asked.write)):
             if name not in scan.texts and not any(name in text for text in by_tools):
                 message = f"plugin.yaml requests to {key} the service {name!r}, but nothing names it"
-                yield (
-                    ("permissions", "services", key, index),
-                    CODE,
-                    message,
-                    "delete the line, or call ctx.service with it",
-                )
+                hint = "delete the line, or call ctx.service with it"
+                yield ("permissions", "services", key, index), CODE, message, hint
     for index, name in enumerate(asked.use):
         if name in asked.write:
             message = f"plugin.yaml requests to use the service {name!r}, which it asks to write: that covers it"
