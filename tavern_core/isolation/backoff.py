@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
@@ -29,18 +30,14 @@ class Backoff:
         before = self._row(plugin)
         seconds = min(float(before["seconds"]) * 2, LONGEST_S) if before else FIRST_S
         row = {"reason": why, "until": time.time() + seconds, "seconds": seconds}
-        try:
+        with suppress(OSError, StateDamaged):  # it is still paused in this process, by its own count
             self._file.change(lambda values: {**values, plugin: row})
-        except (OSError, StateDamaged):  # it is still paused in this process, by its own count
-            return
 
     def end(self, plugin: str) -> None:
         """It works again, or the operator wants to retry it."""
         if self._row(plugin) is not None:
-            try:
+            with suppress(OSError, StateDamaged):
                 self._file.change(lambda values: {k: v for k, v in values.items() if k != plugin})
-            except (OSError, StateDamaged):
-                return
 
     def why(self, plugin: str) -> str:
         """Why a plugin is paused now and until when; empty if it is not."""

@@ -31,21 +31,6 @@ class Mount:
     """The mount point."""
 
 
-@dataclass(frozen=True, slots=True)
-class Closed:
-    """What stays shut for a worker, whatever was granted.
-
-    Args:
-        home: the state folder of the host; it is never visible.
-        kept: files that decide what is allowed: not to be read on the way to modules.
-        unwritable: what no box writes to (`Sandboxes.unwritable`).
-    """
-
-    home: Path
-    kept: Iterable[Path]
-    unwritable: Iterable[str]
-
-
 def closed(paths: Iterable[str | Path], mounts: Sequence[Mount] | None = None) -> list[str]:
     """The resolved `paths`, with every other path of the same mount.
 

@@ -115,6 +115,11 @@ def mapping_of(data: Any) -> dict[str, Any]:
     return data
 
 
+def taken(data: Any, *readers: Callable[[Any], Any]) -> list[Any]:
+    """The items of a list, each as its own reader takes it. Raises ValueError: one is refused, or there are more or fewer."""
+    return [reader(item) for reader, item in zip(readers, data, strict=True)]
+
+
 def as_json(value: Any) -> Any:
     """`value` as JSON; what has no form in JSON becomes text, as in a record of the call."""
     copy, problem = json_copy(value)
@@ -221,7 +226,7 @@ def _pack_result(result: ToolResult) -> Any:
 
 
 def _unpack_result(data: Any, known: Known) -> ToolResult:
-    evidence = tuple(Evidence(_evidence_type(t), text_of(r), text_of(s), float(c)) for t, r, s, c in data["evidence"])
+    evidence = tuple(Evidence(*taken(one, _evidence_type, text_of, text_of, float)) for one in data["evidence"])
     error = None if data["error"] is None else _error(*data["error"])
     if data["status"] not in ("ok", "error", "input_required", "job"):
         raise ValueError("an invalid result")
@@ -264,18 +269,15 @@ def _pack_event(event: Event) -> list[Any]:
 
 
 def _unpack_event(data: Any, known: Known) -> Event:
-    kind, time, values, call_id, plugin, seq = data
-    return Event(text_of(kind), float(time), mapping_of(values), text_of(call_id), text_of(plugin), int(seq))
+    return Event(*taken(data, text_of, float, mapping_of, text_of, text_of, int))
 
 
 def _unpack_deny(data: Any, known: Known) -> Deny:
-    reason, hint, details = data
-    return Deny(text_of(reason), text_of(hint), mapping_of(details))
+    return Deny(*taken(data, text_of, text_of, mapping_of))
 
 
 def _unpack_approval(data: Any, known: Known) -> RequireApproval:
-    reason, details = data
-    return RequireApproval(text_of(reason), mapping_of(details))
+    return RequireApproval(*taken(data, text_of, mapping_of))
 
 
 def _unpack_other(data: Any, known: Known) -> object:

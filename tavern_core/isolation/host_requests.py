@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, Final
@@ -176,6 +176,10 @@ class Answering:
             raise ToolFailed("this node has ended", hint="use the context while the node runs")
         ctx, loop = found
         what, given = message["method"], message["given"]
+
+        def done(work: Coroutine[Any, Any, Any]) -> Any:
+            return asyncio.run_coroutine_threadsafe(work, loop).result()
+
         match what:
             case "is_cancelled":
                 return bool(ctx.is_cancelled)
@@ -184,7 +188,7 @@ class Answering:
                 return None
             case "need":
                 try:
-                    return VALUES.encode(asyncio.run_coroutine_threadsafe(ctx.need(str(given[0])), loop).result())
+                    return VALUES.encode(done(ctx.need(str(given[0]))))
                 except NothingCame:
                     return NOTHING
             case "keep":
@@ -192,17 +196,12 @@ class Answering:
                 return ctx.keep(VALUES.decode(data), str(media_type), str(name))
             case "llm":
                 name, messages, options = given
-                found_answer = asyncio.run_coroutine_threadsafe(
-                    ctx.llm(name).complete(messages, **options), loop
-                ).result()
-                return _to_plugin(answer_json(found_answer))
+                return _to_plugin(answer_json(done(ctx.llm(name).complete(messages, **options))))
             case "ask":
-                return VALUES.encode(asyncio.run_coroutine_threadsafe(ctx.ask(*given), loop).result())
+                return VALUES.encode(done(ctx.ask(*given)))
             case "invoke":
                 tool, arguments, options = given
-                return CALLS.encode(
-                    asyncio.run_coroutine_threadsafe(ctx.invoke(tool, arguments, **options), loop).result()
-                )
+                return CALLS.encode(done(ctx.invoke(tool, arguments, **options)))
         raise ToolFailed(f"a node does not offer {what!r:.80}")
 
     def _answered(self, worker: WorkerClient, message: dict[str, Any]) -> Any:

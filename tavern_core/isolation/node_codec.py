@@ -27,6 +27,7 @@ from tavern_core.isolation.codec import (
     as_json,
     crossing,
     mapping_of,
+    taken,
     text_of,
 )
 from tavern_core.kernel.nodes.annotation_coercion import plain
@@ -182,8 +183,7 @@ def _pack_info(node: NodeInfo) -> list[Any]:
 
 
 def _unpack_info(data: Any, known: Known) -> NodeInfo:
-    path, type_, config, plugin = data
-    return NodeInfo(text_of(path), text_of(type_), dict(config), text_of(plugin))
+    return NodeInfo(*taken(data, text_of, text_of, mapping_of, text_of))
 
 
 def _unpack_definition(data: Any, known: Known) -> NodeSpec:

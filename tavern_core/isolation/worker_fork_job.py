@@ -110,12 +110,9 @@ def _confine(policy: BoxPolicy, begun: Begun, side: int) -> None:
     asking: list[int] = []
     try:
         layers = confine(policy, begun=begun, asking=asking.append)
-    except BoxUnavailable as error:
-        said = {"layer": str(error.layer), "reason": sayable(str(error.reason))}
-        os.write(side, NOT_CONFINED + encode(said))  # the socket is new and has space
-        os._exit(0)
     except Exception as error:  # noqa: BLE001 - a partial box is not a box
-        os.write(side, NOT_CONFINED + encode({"layer": "box", "reason": sayable(repr(error))}))
+        layer, reason = (error.layer, error.reason) if isinstance(error, BoxUnavailable) else ("box", repr(error))
+        os.write(side, NOT_CONFINED + encode({"layer": layer, "reason": sayable(reason)}))  # it is new and has space
         os._exit(0)
     with socket.socket(fileno=os.dup(side)) as line:
         socket.send_fds(line, [CONFINED + encode({"layers": list(layers)})], asking)

@@ -8,7 +8,6 @@ from typing import Any
 
 from tavern_core.box.policy import LAYERS, PROCESSES
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.isolation.closed_paths import Closed
 from tavern_core.isolation.plugin_sandboxes import Sandboxes
 from tavern_core.isolation.worker_fork_server import environment
 from tavern_core.isolation.worker_sandbox_policy import worker_policy
@@ -62,20 +61,12 @@ class WorkerLaunch:
 
     def request(self) -> Mapping[str, Any]:
         """The request to the fork server: path, environment, policy, with the current grants."""
-        candidate, data_dir = self.candidate, self._data_dir()
-        record = self.records[candidate.name]
+        record, data_dir = self.records[self.candidate.name], self._data_dir()
         data_dir.mkdir(parents=True, exist_ok=True)
         path = module_path()
         names = [name for name in ("read:fs", "write:fs", "process:spawn") if record.may(name)]
-        policy = worker_policy(
-            code=[candidate.folder] if candidate.folder is not None else [],
-            path=path,
-            shut=Closed(self.base.home, self.sandboxes.kept, self.sandboxes.unwritable()),
-            data_dir=data_dir,
-            scopes={name: self.reach.scope(record, name) for name in names},
-            config=self.base.config.isolation,
-            level=self.sandboxes.level(record),
-        )
+        scopes = {name: self.reach.scope(record, name) for name in names}
+        policy = worker_policy(self.sandboxes, record, data_dir, path, scopes)
         own = {"HOME": str(data_dir), "TMPDIR": str(data_dir)}
         granted = [
             name.removeprefix(ENV_PREFIX)

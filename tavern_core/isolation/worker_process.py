@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from tavern_core.box.fork_server import EXIT
+from tavern_core.box.fork_server_client import ending
 from tavern_core.box.policy import BoxPolicy
 from tavern_core.box.write_broker import Writes
 from tavern_core.errors import Outcome, UpstreamError
@@ -208,13 +209,7 @@ class WorkerProcess(ABC):
             return f"was stopped: {self.killed_because}"
         if self.status is None:
             return "is gone"
-        if self.status < 0:
-            number = -self.status
-            try:
-                return f"was ended by {signal.Signals(number).name}"
-            except ValueError:
-                return f"was ended by signal {number}"
-        return f"exited with code {self.status}"
+        return f"was ended by {ending(self.status)}" if self.status < 0 else f"exited with code {self.status}"
 
     def _ended(self) -> None:
         """In the watching thread: its exit status has arrived."""

@@ -10,14 +10,15 @@ from typing import Final
 
 from tavern_core import package_location
 from tavern_core.box import runtime_paths
-from tavern_core.box.policy import BoxLimits, BoxPolicy, Granted, Level
+from tavern_core.box.policy import BoxLimits, BoxPolicy, Granted
 from tavern_core.box.protected_path_splitting import around
-from tavern_core.isolation.closed_paths import Closed, closed, granted_paths
+from tavern_core.isolation.closed_paths import closed, granted_paths
+from tavern_core.isolation.plugin_sandboxes import Sandboxes
 from tavern_core.kernel.config.configuration import state_root
+from tavern_core.kernel.plugins.record import Record
 from tavern_core.model.capability_scope import Scope
 from tavern_core.model.config import IsolationConfig
 
-"""This package itself: workers import from it."""
 SPAWN: Final = "process:spawn"
 THREADS: Final = 256
 """Minimum threads of one worker: one per connection."""
@@ -31,27 +32,19 @@ def _limits(config: IsolationConfig) -> BoxLimits:
 
 
 def worker_policy(
-    *,
-    code: Iterable[Path],
-    path: Iterable[str],
-    shut: Closed,
-    data_dir: Path,
-    scopes: Mapping[str, Scope],
-    config: IsolationConfig,
-    level: Level,
+    host: Sandboxes, record: Record, data_dir: Path, path: Iterable[str], scopes: Mapping[str, Scope]
 ) -> BoxPolicy:
     """What a worker may do. It never has network access itself; a service of the host does that.
 
     Args:
-        code: the plugin's own files.
         path: where modules are imported from.
-        shut: what it never gets.
         scopes: granted capability → its scope; None: without limit.
     """
-    hidden, keep = closed([state_root(shut.home)]), closed(shut.kept)
-    own = os.path.realpath(data_dir)
+    # Files that decide what is allowed are not read on the way to modules; the state folder is never visible.
+    hidden, keep = closed([state_root(host.home)]), closed(host.kept)
+    own, folder = os.path.realpath(data_dir), record.candidate.folder
     interpreter = (*runtime_paths.machine(), *runtime_paths.interpreter(), str(package_location.FOLDER))
-    read = [*interpreter, *map(str, code), str(data_dir)]
+    read = [*interpreter, *([] if folder is None else [str(folder)]), str(data_dir)]
     for entry in _modules(path):
         read += around(entry, [*hidden, *keep, str(Path.home())], own)
     may_read, may_write = (granted_paths(scopes[name]) if name in scopes else () for name in ("read:fs", "write:fs"))
@@ -60,12 +53,12 @@ def worker_policy(
         read=tuple(dict.fromkeys(read)),
         write=(str(data_dir),),
         execute=runtime_paths.PROGRAMS if may_spawn and scopes[SPAWN] is None else (),
-        granted=Granted(may_read, may_write, tuple(hidden), tuple(shut.unwritable) if may_write else (), own),
+        granted=Granted(may_read, may_write, tuple(hidden), tuple(host.unwritable()) if may_write else (), own),
         may_fork=may_spawn,
         may_execute=may_spawn and scopes[SPAWN] is None,
-        limits=_limits(config),
-        level=level,
-        without=config.without,
+        limits=_limits(host.config),
+        level=host.level(record),
+        without=host.config.without,
     )
 
 

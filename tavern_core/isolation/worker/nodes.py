@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -61,16 +61,16 @@ class WorkerNodes:
 
     def _describe(self, spec: NodeSpec) -> Any:
         code = spec.impl
+        node = reported_node(spec)
         if not isinstance(code, NodeCode):
-            return {"node": reported_node(spec), "code": None}
+            return {"node": node, "code": None}
         methods = None if code.cls is None else _own_methods(code.cls)
-        reply = {
-            "node": reported_node(spec),
-            "code": [code.form, code.context, code.takes_all, code.names_outputs, code.where, methods],
-        }
         self._described.add(id(code.cls or inspect.unwrap(code.function)))
         self._known[spec.type] = spec
-        return reply
+        return {
+            "node": node,
+            "code": [code.form, code.context, code.takes_all, code.names_outputs, code.where, methods],
+        }
 
     def run(self, given: Mapping[str, Any], talk: StreamingCall | None) -> Any:
         """Start a node; its answer, or an awaitable of it.
@@ -202,29 +202,33 @@ class _FarContext(NodeContext):
         self._plugin_service = service
         self._adapters = adapters
 
+    def _now(self, method: str, *given: Any) -> Any:
+        return self._host_client.ask("node", token=self._token, method=method, given=given)
+
+    async def _later(self, method: str, *given: Any) -> Any:
+        return await self._host_client.ask_later("node", token=self._token, method=method, given=given)
+
     @property
     def is_cancelled(self) -> bool:
-        return bool(self._host_client.ask("node", token=self._token, method="is_cancelled", given=[]))
+        return bool(self._now("is_cancelled"))
 
     def progress(self, done: float, total: float = 1.0, text: str = "") -> None:
-        self._host_client.ask("node", token=self._token, method="progress", given=[done, total, text])
+        self._now("progress", done, total, text)
 
     def keep(self, data: Any, media_type: str = "application/octet-stream", name: str = "") -> dict[str, Any]:
         from tavern_core.kernel.artifacts.artifacts import chunks_of  # of use to few nodes
 
-        given = [VALUES.encode(b"".join(chunks_of(data))), media_type, name]
-        link: dict[str, Any] = self._host_client.ask("node", token=self._token, method="keep", given=given)
+        link: dict[str, Any] = self._now("keep", VALUES.encode(b"".join(chunks_of(data))), media_type, name)
         return link
 
     async def need(self, key: str) -> Any:
-        found = await self._host_client.ask_later("node", token=self._token, method="need", given=[key])
+        found = await self._later("need", key)
         if found == NOTHING:
             raise _NothingCame(key)
         return adapted(self._adapters, key, VALUES.decode(found), _mismatch)
 
     async def invoke(self, tool: str, arguments: Mapping[str, Any] | None = None, **options: Any) -> ToolResult:
-        given = [tool, None if arguments is None else dict(arguments), options]
-        packed = await self._host_client.ask_later("node", token=self._token, method="invoke", given=given)
+        packed = await self._later("invoke", tool, None if arguments is None else dict(arguments), options)
         result: ToolResult = CALLS.decode(packed, {"trusted": True})
         return result
 
@@ -235,12 +239,10 @@ class _FarContext(NodeContext):
         schema: Mapping[str, Any] | None = None,
     ) -> Any:
         words, wanted = prompt_and_schema(question, prompt, schema)
-        return VALUES.decode(
-            await self._host_client.ask_later("node", token=self._token, method="ask", given=[wanted, words])
-        )
+        return VALUES.decode(await self._later("ask", wanted, words))
 
     def llm(self, name: str = "") -> LLM:
-        return _FarModel(self._host_client, self._token, name)
+        return _FarModel(self._later, name)
 
     def service(self, name: str) -> Any:
         return self._plugin_service(name)
@@ -249,12 +251,9 @@ class _FarContext(NodeContext):
 class _FarModel:
     """A language model of the host."""
 
-    def __init__(self, host_client: HostClient, token: int, name: str) -> None:
-        self._host_client = host_client
-        self._token = token
+    def __init__(self, ask: Callable[..., Awaitable[Any]], name: str) -> None:
+        self._ask = ask
         self._name = name
 
     async def complete(self, messages: Sequence[Message], /, **options: Any) -> LLMAnswer:
-        given = [self._name, [dict(message) for message in messages], options]
-        reply = await self._host_client.ask_later("node", token=self._token, method="llm", given=given)
-        return answer_of(reply)
+        return answer_of(await self._ask("llm", self._name, [dict(message) for message in messages], options))

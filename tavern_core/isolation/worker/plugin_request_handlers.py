@@ -174,10 +174,7 @@ class WorkerPlugin:
         known = self._services.get(DESK)
         desk = AdapterDesk(self._host_client, self._calls) if known is None else known.object
         self._services[DESK] = Service(DESK, desk)
-        copy, problem = json_copy(desk.offered(found))
-        if problem is not None:
-            raise self._cannot_cross("adapters", f"settings of which {problem}")
-        return copy
+        return self._data("adapters", "settings of", desk.offered(found))
 
     def _reported_offer(self, section: str, name: str, thing: Any) -> Any:
         if isinstance(thing, Service):
@@ -189,16 +186,17 @@ class WorkerPlugin:
             self._commands[name] = thing
             return [name, thing.help]
         if section == "workflows":
-            copy, problem = json_copy(str(thing) if isinstance(thing, Path) else thing)
-            if problem is not None:
-                raise self._cannot_cross(section, f"{name!r}, of which {problem}")
-            return [name, copy]
+            return [name, self._data(section, f"{name!r}, of", str(thing) if isinstance(thing, Path) else thing)]
         if section == "profiles":
             return thing.model_dump(mode="json")
         assert isinstance(thing, Contribution)
-        copy, problem = json_copy([thing.name, thing.object, thing.description, dict(thing.data)])
+        return self._data(section, f"{name!r}, of", [thing.name, thing.object, thing.description, dict(thing.data)])
+
+    def _data(self, section: str, what: str, value: Any) -> Any:
+        """A copy of `value`. Raises ActivationFailed: it is not JSON (ACTIVATION_FAILED)."""
+        copy, problem = json_copy(value)
         if problem is not None:
-            raise self._cannot_cross(section, f"{name!r}, of which {problem}")
+            raise self._cannot_cross(section, f"{what} which {problem}")
         return copy
 
     def _cannot_cross(self, section: str, what: str) -> ActivationFailed:

@@ -79,15 +79,11 @@ class WorkerTools:
                 "optional": factory.optional,
                 "async": is_async,
             }
-        assert item.spec is not None
-        self._tools[item.spec.name] = item.spec
-        spec, is_draft = item.spec, item.spec.impl is DRAFT
-        return {
-            "tool": pack_tool(spec),
-            "key": None if spec.impl is None or is_draft else spec.name,
-            "draft": is_draft,
-            "preview": _preview_of(spec) is not None,
-        }
+        spec = item.spec
+        assert spec is not None
+        self._tools[spec.name] = spec
+        is_draft = spec.impl is DRAFT
+        return {**_described(spec, None if spec.impl is None or is_draft else spec.name), "draft": is_draft}
 
     def make(self, place: str, context: Any) -> Any:
         """Start a factory; returns its result, or an awaitable of it."""
@@ -101,10 +97,7 @@ class WorkerTools:
         for spec in specs_of(answer, self.owner()):
             key = f"made {next(self._made)}"
             self._tools[key] = spec
-            has_preview = _preview_of(spec) is not None
-            reported.append(
-                {"tool": pack_tool(spec), "key": key if spec.impl is not None else None, "preview": has_preview}
-            )
+            reported.append(_described(spec, key if spec.impl is not None else None))
         return reported
 
     def drop(self, keys: list[str]) -> None:
@@ -119,7 +112,7 @@ class WorkerTools:
         thing = load_handler(self._record, target)
         spec = of_handler(thing, unpack_tool(draft), self.owner())
         self._tools[key := f"handler {target} {spec.name}"] = spec
-        return {"tool": pack_tool(spec), "key": key, "preview": _preview_of(spec) is not None}
+        return _described(spec, key)
 
     def bind(self, key: str, tool: Any, handler: str | None, is_preview: bool) -> list[Any]:
         """Prepare a tool, or its preview, for being called; [is it async, does it want the call, has it a `ToolContext`].
@@ -175,6 +168,11 @@ class WorkerTools:
             unused,
             lambda target: load_handler(self._record, target),
         )
+
+
+def _described(spec: ToolSpec, key: str | None) -> dict[str, Any]:
+    """A tool for the host, and under which key it is called here; None: it has no code of the plugin."""
+    return {"tool": pack_tool(spec), "key": key, "preview": _preview_of(spec) is not None}
 
 
 def _preview_of(spec: ToolSpec) -> PythonTarget | None:
