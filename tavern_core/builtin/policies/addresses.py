@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from tavern_core.contract.decisions import Deny, deny
-from tavern_core.contract.guards.guarded_arguments import guard, marked, marks
+from tavern_core.contract.decisions import Deny, RequireApproval, deny
+from tavern_core.contract.guards.guarded_arguments import decision, marks
 from tavern_core.contract.hookspecs import hookimpl
 from tavern_core.model.call import ToolCall
 from tavern_core.model.capability_scope import Scope
@@ -23,37 +24,32 @@ from tavern_core.model.tool import ToolSpec
 
 if TYPE_CHECKING:  # loaded with the first checked address
     from tavern_core.contract.guards.addresses import Target
+    from tavern_core.schema.guarded_value_search import Marked
 
 _WEB: Final = ("read:web", "network")
 
 
 @hookimpl(fast=True, when=lambda tool: marks(tool, "url"))
-def tavern_check_call(call: ToolCall, tool: ToolSpec) -> Deny | None:
-    found = marked(tool, call.arguments)
-    if isinstance(found, Deny):
-        return found
-    for one in found:
-        may_be_path = any(other.kind == "path" for other in one.guards)
-        for mark in guard(one, "url"):
-            if _is_no_address(one.value, mark, may_be_path=may_be_path):
-                continue
-            if (denial := _judge(one.pointer, one.value, mark, call, tool)) is not None:
-                return denial
-    return None
+def tavern_check_call(call: ToolCall, tool: ToolSpec) -> Deny | RequireApproval | None:
+    return decision(call, tool, "url", partial(_judge, call, tool))
 
 
-def _is_no_address(value: Any, mark: Guard, *, may_be_path: bool) -> bool:
+def _is_no_address(one: Marked, mark: Guard) -> bool:
     """True for a text that is not an address, if the schema also allows other texts."""
     from tavern_core.contract.guards.addresses import scheme_of
 
+    value, may_be_path = one.value, any(other.kind == "path" for other in one.guards)
     if not isinstance(value, str) or not (may_be_path or mark.get(WHOLE)):
         return False
     return not scheme_of(value) and not value.lstrip().startswith(("//", "\\\\", "/\\", "\\/"))
 
 
-def _judge(pointer: str, url: Any, mark: Guard, call: ToolCall, tool: ToolSpec) -> Deny | None:
+def _judge(call: ToolCall, tool: ToolSpec, one: Marked, mark: Guard) -> Deny | None:
     from tavern_core.contract.guards.addresses import BadUrl, read_url, target_flaw
 
+    if _is_no_address(one, mark):
+        return None
+    pointer, url = one.pointer, one.value
     try:
         target = read_url(url, mark.get("schemes", ("https", "http")))
     except BadUrl as error:

@@ -13,34 +13,32 @@ Relative paths start at the root of the mark, else at the caller's workspace, el
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from tavern_core.contract.decisions import Deny, deny
-from tavern_core.contract.guards.guarded_arguments import guard, marked, marks
+from tavern_core.contract.decisions import Deny, RequireApproval, deny
+from tavern_core.contract.guards.guarded_arguments import decision, marks
 from tavern_core.contract.hookspecs import hookimpl
 from tavern_core.model.call import ToolCall
 from tavern_core.model.parameter_guard_marks import Guard
 from tavern_core.model.tool import ToolSpec
 
+if TYPE_CHECKING:
+    from tavern_core.schema.guarded_value_search import Marked
+
 _CAPABILITIES: Final = {"read": "read:fs", "write": "write:fs"}
 
 
 @hookimpl(fast=True, when=lambda tool: marks(tool, "path"))
-def tavern_check_call(call: ToolCall, tool: ToolSpec) -> Deny | None:
-    found = marked(tool, call.arguments)
-    if isinstance(found, Deny):
-        return found
-    for one in found:
-        for mark in guard(one, "path"):
-            if (denial := _judge(one.pointer, one.value, mark, call, tool)) is not None:
-                return denial
-    return None
+def tavern_check_call(call: ToolCall, tool: ToolSpec) -> Deny | RequireApproval | None:
+    return decision(call, tool, "path", partial(_judge, call, tool))
 
 
-def _judge(pointer: str, path: Any, mark: Guard, call: ToolCall, tool: ToolSpec) -> Deny | None:
+def _judge(call: ToolCall, tool: ToolSpec, one: Marked, mark: Guard) -> Deny | None:
     from tavern_core.contract.guards.paths import beneath, path_flaw, resolved, roots_of
 
+    pointer, path = one.pointer, one.value
     if flaw := path_flaw(path):
         return _denied(pointer, path, flaw, "write a plain path, with / between folders")
     places = _places(call)

@@ -1,11 +1,12 @@
-"""The values of a call the tool's schema marks as path, address or statement."""
+"""The values of a call that the tool's schema marks as path, address or statement, and the decision about them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from tavern_core.contract.decisions import Deny, deny
+from tavern_core.contract.decisions import Deny, RequireApproval, deny
+from tavern_core.model.call import ToolCall
 from tavern_core.model.parameter_guard_marks import Guard, GuardKind, guard_of
 from tavern_core.model.tool import ToolSpec
 from tavern_core.schema.tree import nodes_of
@@ -26,20 +27,29 @@ def marks(tool: ToolSpec, kind: GuardKind) -> bool:
     return kind in _kept(_kinds, tool.input_schema, _kinds_in)
 
 
-def marked(tool: ToolSpec, arguments: Mapping[str, Any]) -> list[Marked] | Deny:
-    """The marked values in `arguments`, or a denial if there are too many to check."""
+def decision(
+    call: ToolCall, tool: ToolSpec, kind: GuardKind, judge: Callable[[Marked, Guard], Deny | RequireApproval | None]
+) -> Deny | RequireApproval | None:
+    """The first denial of a value that is marked as `kind`, or of too many values; else the first request for approval.
+
+    Args:
+        judge: decides about one value, by one of its marks.
+    """
     from tavern_core.schema.guarded_value_search import TooMuchMarked, compile_guarded
 
     finder = _kept(_finders, tool.input_schema, compile_guarded)
     try:
-        return finder(arguments) if finder is not None else []
+        found = finder(call.arguments) if finder is not None else []
     except TooMuchMarked:
         return deny("the arguments hold too many values to check", hint="send fewer values in one call")
-
-
-def guard(found: Marked, kind: GuardKind) -> list[Guard]:
-    """The guards of `kind` at one value."""
-    return [one for one in found.guards if one.kind == kind]
+    approval = None
+    for one in found:
+        for mark in one.guards:
+            verdict = judge(one, mark) if mark.kind == kind else None
+            if isinstance(verdict, Deny):
+                return verdict
+            approval = approval or verdict
+    return approval
 
 
 def _kinds_in(schema: Mapping[str, Any]) -> frozenset[GuardKind]:

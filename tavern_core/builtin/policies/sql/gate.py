@@ -2,41 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from tavern_core.contract.context import PluginContext
 from tavern_core.contract.decisions import Deny, RequireApproval, deny, require_approval
-from tavern_core.contract.guards.guarded_arguments import guard, marked, marks
+from tavern_core.contract.guards.guarded_arguments import decision, marks
 from tavern_core.contract.hookspecs import hookimpl
 from tavern_core.model.call import ToolCall, grant_fix
 from tavern_core.model.parameter_guard_marks import Guard
 from tavern_core.model.tool import ToolSpec
 
+if TYPE_CHECKING:
+    from tavern_core.schema.guarded_value_search import Marked
+
 
 @hookimpl(when=lambda tool: marks(tool, "sql"))
 def tavern_check_call(call: ToolCall, tool: ToolSpec, ctx: PluginContext) -> Deny | RequireApproval | None:
-    found = marked(tool, call.arguments)
-    if isinstance(found, Deny):
-        return found
-    approval = None
-    for one in found:
-        for mark in guard(one, "sql"):
-            decision = _judge(one.pointer, one.value, mark, call, tool, ctx.config["functions"])
-            if isinstance(decision, Deny):
-                return decision
-            approval = approval or decision
-    return approval
+    return decision(call, tool, "sql", partial(_judge, call, tool, ctx))
 
 
 def _judge(
-    pointer: str, text: Any, mark: Guard, call: ToolCall, tool: ToolSpec, listed: Iterable[str]
+    call: ToolCall, tool: ToolSpec, ctx: PluginContext, one: Marked, mark: Guard
 ) -> Deny | RequireApproval | None:
     from tavern_core.builtin.policies.sql.statement import NoParser, read_statement
 
-    may_write = call.rights.holds("write:db")
+    pointer, may_write = one.pointer, call.rights.holds("write:db")
     try:
-        does = read_statement(text, mark.get("dialect"), writing=may_write, listed=listed)
+        does = read_statement(one.value, mark.get("dialect"), writing=may_write, listed=ctx.config["functions"])
     except NoParser:
         return _denied(pointer, "cannot be checked: sqlglot is not installed", "pip install 'tavern-core[sql]'")
     if does.flaw:
