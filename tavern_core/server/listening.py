@@ -40,13 +40,35 @@ class Limits:
     connections: int = 1_000
 
 
-class _Http(H11Protocol):
-    """A connection whose requests must arrive in time, and whose answers must be read in time."""
+class _Impatient(asyncio.Protocol):
+    """A connection whose client must read in time what it is sent."""
 
     seconds: float
-    """For either."""
-    _late: asyncio.TimerHandle
+    loop: asyncio.AbstractEventLoop
+    transport: asyncio.Transport
     _stalled: asyncio.TimerHandle | None = None
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._stalled = self.loop.call_later(self.seconds, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._go_on()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._go_on()
+        super().connection_lost(exc)
+
+    def _go_on(self) -> None:
+        if self._stalled is not None:
+            self._stalled.cancel()
+
+
+class _Http(_Impatient, H11Protocol):
+    """A connection whose requests must arrive in time, too."""
+
+    _late: asyncio.TimerHandle
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self.app_state = {**self.app_state, ABORT: transport.abort}
@@ -63,44 +85,22 @@ class _Http(H11Protocol):
         if is_waiting and self.transport.get_protocol() is self:
             self.transport.abort()
 
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        self._stalled = self.loop.call_later(self.seconds, self.transport.abort)
-
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        if self._stalled is not None:
-            self._stalled.cancel()
-
     def connection_lost(self, exc: Exception | None) -> None:
         self._late.cancel()
-        if self._stalled is not None:
-            self._stalled.cancel()
         super().connection_lost(exc)
 
 
-class _WebSocket(WSProtocol):
-    """The same for WebSockets. While a client does not read, it is not read either: else its pings would fill the memory with pongs."""
-
-    seconds: float
-    _stalled: asyncio.TimerHandle | None = None
+class _WebSocket(_Impatient, WSProtocol):
+    """While a client of a WebSocket does not read, it is not read either: else its pings would fill the memory with pongs."""
 
     def pause_writing(self) -> None:
         super().pause_writing()
         self.transport.pause_reading()
-        self._stalled = self.loop.call_later(self.seconds, self.transport.abort)
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        if self._stalled is not None:
-            self._stalled.cancel()
         if not self.read_paused:
             self.transport.resume_reading()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if self._stalled is not None:
-            self._stalled.cancel()
-        super().connection_lost(exc)
 
 
 class _Server(uvicorn.Server):

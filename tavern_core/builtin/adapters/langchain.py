@@ -21,6 +21,7 @@ from pathlib import PurePosixPath
 from typing import Any, Final
 
 from tavern_core.contract.adapters import Listing, Target, Upstream, UpstreamCall, UpstreamTool
+from tavern_core.contract.installed_tools import InstalledTools, distribution_of
 from tavern_core.contract.langchain_tools import is_tool, only_for_langchain, runner, schema_of
 from tavern_core.errors import UpstreamError
 from tavern_core.model.safe_printing import printed
@@ -50,36 +51,25 @@ class LangChain:
         return await asyncio.to_thread(_scanned, upstream.package, upstream.settings.get("objects"))
 
 
-class Tools:
+class Tools(InstalledTools):
     """The tools that were found, as a connection."""
 
     def __init__(self, package: str, tools: Mapping[str, Any], listing: Listing) -> None:
-        self._package = package
-        self._tools = tools
-        self._listing = listing
+        super().__init__(package, tools, listing)
         self._runners: dict[str, tuple[Callable[[str, Mapping[str, Any]], Any], bool]] = {}
         """Tool → what calls it, and whether that is async."""
-
-    async def list_tools(self, etag: str = "") -> Listing | None:
-        return self._listing
 
     async def invoke(self, tool: UpstreamTool, arguments: Mapping[str, Any], call: UpstreamCall) -> Any:
         if (known := self._runners.get(tool.name)) is None:
             thing = self._tools.get(tool.name)
             if thing is None:
-                raise UpstreamError(f"{self._package} has no tool {tool.name!r} any more", outcome="none")
+                raise self.gone(tool.name)
             run = runner(thing)
             known = self._runners[tool.name] = run, inspect.iscoroutinefunction(run)
         run, is_async = known
         if is_async:
             return await run(call.call.id, arguments)
         return await call.in_thread(run, call.call.id, arguments)
-
-    async def check(self) -> None:
-        """It is in this process: there is nothing to ask."""
-
-    async def close(self) -> None:
-        """Nothing is open."""
 
 
 def _scanned(package: str, objects: Iterable[str] | None) -> Tools:
@@ -217,10 +207,7 @@ def modules_of(package: str) -> list[str]:
     Raises:
         UpstreamError: it is not installed (UPSTREAM_ERROR).
     """
-    try:
-        distribution = metadata.distribution(package)
-    except metadata.PackageNotFoundError:
-        raise UpstreamError(f"{package} is not installed", hint=f"pip install {package}", outcome="none") from None
+    distribution = distribution_of(package)
     named = (distribution.read_text("top_level.txt") or "").split()
     if not named:
         files = [str(file) for file in distribution.files or ()]

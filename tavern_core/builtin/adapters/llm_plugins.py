@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tavern_core.contract.adapters import Listing, Target, Upstream, UpstreamCall, UpstreamTool
+from tavern_core.contract.installed_tools import InstalledTools, distribution_of
 from tavern_core.errors import CallError, OutputTooLarge, ToolFailed, UpstreamError
 from tavern_core.model.result import ToolResult
 from tavern_core.model.safe_printing import printed
@@ -71,21 +72,13 @@ class LlmPlugins:
         )
 
 
-class Tools:
+class Tools(InstalledTools):
     """The registered tools, as a connection."""
-
-    def __init__(self, package: str, tools: Mapping[str, Any], listing: Listing) -> None:
-        self._package = package
-        self._tools = tools
-        self._listing = listing
-
-    async def list_tools(self, etag: str = "") -> Listing | None:
-        return self._listing
 
     async def invoke(self, tool: UpstreamTool, arguments: Mapping[str, Any], call: UpstreamCall) -> Any:
         known = self._tools.get(tool.name)
         if known is None or not callable(known.implementation):
-            raise UpstreamError(f"{self._package} has no tool {tool.name!r} any more", outcome="none")
+            raise self.gone(tool.name)
         try:
             if inspect.iscoroutinefunction(known.implementation):
                 answer = await known.implementation(**arguments)
@@ -94,12 +87,6 @@ class Tools:
         except Exception as error:
             raise ToolFailed(f"{tool.name} failed with {printed(error)}", outcome="unknown") from error
         return await _with_attachments(answer, tool.name, call) if type(answer).__name__ == "ToolOutput" else answer
-
-    async def check(self) -> None:
-        """Nothing to check: the model runs in this process."""
-
-    async def close(self) -> None:
-        """Nothing is open."""
 
 
 async def _with_attachments(answer: Any, tool: str, call: UpstreamCall) -> Any:
@@ -144,10 +131,7 @@ def _registered(package: str) -> tuple[list[tuple[Any, str | None]], dict[str, s
     Raises:
         UpstreamError: it is not installed, is not a plugin of `llm`, or nothing of it could be registered (UPSTREAM_ERROR).
     """
-    try:
-        points = [p for p in metadata.distribution(package).entry_points if p.group == GROUP]
-    except metadata.PackageNotFoundError:
-        raise UpstreamError(f"{package} is not installed", hint=f"pip install {package}", outcome="none") from None
+    points = [p for p in distribution_of(package).entry_points if p.group == GROUP]
     if not points:
         raise UpstreamError(f"{package} is not a plugin of llm: it has no entry point in {GROUP!r}", outcome="none")
     things: list[tuple[Any, str | None]] = []
