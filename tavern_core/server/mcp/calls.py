@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from mcp.server.connection import allowed_log_levels
 from mcp.server.context import ServerRequestContext
 from mcp.shared.exceptions import MCPError
-from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND, CallToolRequestParams
+from mcp_types import METHOD_NOT_FOUND, CallToolRequestParams
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from tavern_core.errors import ConnectionLost, InputInvalid, InputRequired, JobNotFound, TavernError
@@ -26,19 +26,17 @@ from tavern_core.schema.provider_tool_export import wire_name
 from tavern_core.server.mcp.content import call_result, error_result
 from tavern_core.server.mcp.elicitation import Live, Notices, Replayed, answer_in, lacking, request_for
 from tavern_core.server.mcp.listing import Listing, Listings
-from tavern_core.server.mcp.request_state import RequestStates, Round, holder_of
-from tavern_core.server.mcp.tasks import TASKS, Tasks, knows_tasks, needs_tasks
+from tavern_core.server.mcp.request_state import RequestStates, Round, holder_of, session_of
+from tavern_core.server.mcp.tasks import APPROVAL, MISSING_CAPABILITY, TASKS, Tasks, knows_tasks, needs_tasks
 
 if TYPE_CHECKING:
     from tavern_core.host import Tavern
 
 Shape = Callable[[ToolResult], dict[str, Any]]
-MISSING_CAPABILITY: Final = -32021
 KEY: Final = "tavern/idempotencyKey"
 """In `_meta` of a call: its idempotency key."""
 _OF_CALL_TOOL: Final = {"tool", "arguments"}
 _HOW_TO_CALL: Final = f"{CALL_TOOL} takes `tool`, the id of a tool, and `arguments`, an object; nothing else"
-_APPROVAL: Final = "approval"
 _LEVELS: Final = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 
 
@@ -97,7 +95,7 @@ class Calls:
         known = await self._states.used(state)
         async with self.talking(ctx, known, responses) as talk:
             if known.approval:
-                self._approve(holder, known.approval, responses.get(_APPROVAL))
+                self._approve(holder, known.approval, responses.get(APPROVAL))
             if not (job := known.job):
                 result = await self._begun(ctx, talk, holder, tool, arguments, key)
                 if result.status == "job" and result.job is not None:
@@ -163,7 +161,7 @@ class Calls:
         if isinstance(approval, str):
             if not is_modern(ctx) or not talk.can_ask("form"):
                 return call_result(result)
-            asked, known = {_APPROVAL: _approval_question(holder, result)}, Round(answers, approval)
+            asked, known = {APPROVAL: _approval_question(holder, result)}, Round(answers, approval)
         elif talk.open:
             asked, known = dict(talk.open), Round(answers)
         else:
@@ -209,7 +207,7 @@ class Calls:
         if not is_asked or not isinstance(approval, str) or holder.approving() is None:
             return result
         try:
-            answer = (await talk.ask({_APPROVAL: _approval_question(holder, result)}))[_APPROVAL]
+            answer = (await talk.ask({APPROVAL: _approval_question(holder, result)}))[APPROVAL]
         except (ConnectionLost, InputInvalid):
             return result
         self._approve(
@@ -253,13 +251,3 @@ def _refuse_waiting(ctx: ServerRequestContext[Any, Any], tool: str) -> dict[str,
 def is_modern(ctx: ServerRequestContext[Any, Any]) -> bool:
     """Whether the client speaks the stateless protocol (2026-07-28)."""
     return ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
-
-
-def session_of(ctx: ServerRequestContext[Any, Any]) -> str:
-    """The id of the session in the older protocol; empty without one."""
-    return "" if ctx.request is None else str(ctx.request.headers.get("mcp-session-id", ""))
-
-
-def invalid(message: str, **data: Any) -> MCPError:
-    """The error of a request that cannot be answered as it is."""
-    return MCPError(INVALID_PARAMS, message, data or None)

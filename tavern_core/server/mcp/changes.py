@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,10 +27,17 @@ from mcp_types import INVALID_REQUEST, EmptyResult, NotificationParams, Subscrib
 from tavern_core.errors import TavernError
 from tavern_core.model.event import RESOURCE_CHANGED, Event
 from tavern_core.server.mcp.content import in_ascii
+from tavern_core.server.mcp.request_state import session_of
 
 if TYPE_CHECKING:
     from tavern_core.host import Tavern
 
+_LISTS: Final[Mapping[str, type[ToolsListChanged | PromptsListChanged | ResourcesListChanged]]] = {
+    "tools": ToolsListChanged,
+    "prompts": PromptsListChanged,
+    "resources": ResourcesListChanged,
+}
+"""List → the event that it has changed."""
 _SETTLES_S: Final = 0.05
 """One change seldom comes alone: those within so many seconds are sent together."""
 MOST_WATCHED: Final = 1_000
@@ -148,7 +155,7 @@ class Changes:
             client.close()
 
     def _client(self, ctx: ServerRequestContext[Any, Any]) -> _Client:
-        name = "" if ctx.request is None else str(ctx.request.headers.get("mcp-session-id", ""))
+        name = session_of(ctx)
         if (client := self._clients.get(name)) is None:
             client = self._clients[name] = _Client(ctx.session)
             if len(self._clients) > self._most:
@@ -170,20 +177,16 @@ class Changes:
             if self._has_changed:
                 self._has_changed = False
                 before, self._seen = self._seen, await asyncio.to_thread(self._look)
-                await self._send(*(old != new for old, new in zip(before, self._seen, strict=True)))
+                for what, old, new in zip(_LISTS, before, self._seen, strict=True):
+                    if old != new:
+                        await self._send(what)
             for uri in dict.fromkeys((*updated, *map(in_ascii, updated))):  # as a client may write it
                 for client in self._clients.values():
                     if uri in client.watched:
                         client.notify(uri)
                 await self.bus.publish(ResourceUpdated(uri=uri))
 
-    async def _send(self, tools: bool, prompts: bool, resources: bool) -> None:
-        for what, has_changed, event in (
-            ("tools", tools, ToolsListChanged()),
-            ("prompts", prompts, PromptsListChanged()),
-            ("resources", resources, ResourcesListChanged()),
-        ):
-            if has_changed:
-                for client in self._clients.values():
-                    client.notify(what)
-                await self.bus.publish(event)
+    async def _send(self, what: str) -> None:
+        for client in self._clients.values():
+            client.notify(what)
+        await self.bus.publish(_LISTS[what]())

@@ -11,8 +11,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import nullcontext, suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
@@ -57,10 +56,10 @@ _now: Final[ContextVar[Token | None]] = ContextVar("tavern_mcp_holder", default=
 class Application:
     """See `tavern_core.server.mcp.asgi_app`. It may be mounted anywhere; it starts with its first request."""
 
-    def __init__(self, service: Service, path: str, hosts: tuple[str, ...], origins: tuple[str, ...]) -> None:
-        config = service.config
-        self._access = RequestAccess(service.tavern, "mcp", (*config.hosts, *hosts), (*config.origins, *origins))
-        self._service = service
+    def __init__(self, tavern: Tavern, path: str, hosts: tuple[str, ...], origins: tuple[str, ...]) -> None:
+        config = tavern.config.mcp
+        self._access = RequestAccess(tavern, "mcp", (*config.hosts, *hosts), (*config.origins, *origins))
+        self._service = Service(tavern)
         self._path = path
         self._managers: tuple[StreamableHTTPSessionManager, StreamableHTTPSessionManager] | None = None
         """For what may stream and has sessions, and for what is answered at once."""
@@ -74,9 +73,12 @@ class Application:
         if scope["type"] != "http":
             return
         headers = Headers(scope=scope)
-        refusal = self._refused(headers) or self._other_path(scope)
-        if refusal is not None:
-            await refusal(scope, receive, send)
+        if (refused := self._access.refusal(headers)) is not None:
+            body = {"error": refused.code, "hint": refused.hint}
+            await JSONResponse(body, refused.status)(scope, receive, send)
+            return
+        if (other := self._other_path(scope)) is not None:
+            await other(scope, receive, send)
             return
         try:
             holder = await self._access.token(bearer_token(headers))
@@ -125,11 +127,6 @@ class Application:
             await send({"type": "http.response.body", "body": b""} if has_ended else message)
 
         return watched
-
-    def _refused(self, headers: Headers) -> Response | None:
-        """The answer to a request under a name that is not ours, or from a page that may not call; None: it is neither."""
-        refusal = self._access.refusal(headers)
-        return None if refusal is None else JSONResponse({"error": refusal.code, "hint": refusal.hint}, refusal.status)
 
     def _other_path(self, scope: Scope) -> Response | None:
         """What is answered to a request that is not for the endpoint; None: it is."""
@@ -190,20 +187,11 @@ class Application:
     async def _run(self) -> None:
         config, service = self._service.config, self._service
 
-        @asynccontextmanager
-        async def lifespan(_: Server[Any]) -> AsyncIterator[None]:
-            async with service.watching():
-                yield
-
-        @asynccontextmanager
-        async def no_lifespan(_: Server[Any]) -> AsyncIterator[None]:
-            yield
-
         events = RecentEvents(service.pages)
         here = TransportSecuritySettings(enable_dns_rebinding_protection=False)  # it was looked at before
         schema_of = _schema_of(service)
         streaming = _Sessions(
-            service.server(lifespan, schema_of),
+            service.server(lambda _: service.changes.watching(), schema_of),
             events,
             service.changes,
             retry_interval=_RETRY_MS,
@@ -213,7 +201,7 @@ class Application:
             max_sessions=config.sessions,
         )
         plain = StreamableHTTPSessionManager(
-            service.server(no_lifespan, schema_of),
+            service.server(lambda _: nullcontext(), schema_of),
             json_response=True,
             security_settings=here,
             max_request_body_size=config.body_bytes,
@@ -269,11 +257,6 @@ class _Sessions(StreamableHTTPSessionManager):
     async def _discard_session(self, session_id: str, transport: StreamableHTTPServerTransport) -> None:
         self._changes.forget(session_id)
         await super()._discard_session(session_id, transport)
-
-
-def application(tavern: Tavern, path: str, hosts: tuple[str, ...], origins: tuple[str, ...]) -> Application:
-    """See `tavern_core.server.mcp.asgi_app`."""
-    return Application(Service(tavern, tavern.config.mcp), path, hosts, origins)
 
 
 def _is_answered_at_once(scope: Scope) -> bool:

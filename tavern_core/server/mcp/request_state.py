@@ -90,6 +90,11 @@ def holder_of(ctx: ServerRequestContext[Any, Any]) -> Token:
     return holder
 
 
+def session_of(ctx: ServerRequestContext[Any, Any]) -> str:
+    """The id of the session in the older protocol; empty without one."""
+    return "" if ctx.request is None else str(ctx.request.headers.get("mcp-session-id", ""))
+
+
 def _principal(ctx: ServerRequestContext[Any, Any]) -> str:
     holder = holder_of(ctx)
     return f"{holder.id}\x1f{holder.principal}\x1f{holder.user_id}"

@@ -10,7 +10,7 @@ import base64
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote
 
 import anyio
@@ -52,7 +52,8 @@ if TYPE_CHECKING:
 
     from tavern_core.host import Tavern
 
-_OF: Final = {"resources": Resource, "prompts": Prompt}
+_SECTIONS: Final = {Resource: "resources", Prompt: "prompts"}
+Offered = TypeVar("Offered", bound=Resource | Prompt)
 _NOT_FOUND_OF_2025: Final = -32002
 _TTL_MS: Final = 60_000
 _MOST_SUGGESTIONS: Final = 100
@@ -92,7 +93,7 @@ class Offers:
     ) -> dict[str, Any]:
         """`resources/list`: those of plugins and skills, then the caller's artifacts, newest first."""
         listing = await self._listings.of(holder_of(ctx))
-        found = [_listed(each, "uri", listing) for each in await self._resources(ctx) if not each.is_template]
+        found = [_listed(each, "uri", listing) for each in await self._offered(ctx, Resource) if not each.is_template]
         kept = self._tavern.artifacts.list(context=holder_of(ctx).context())
         return self._page("resources", [*found, *(_artifact(each.link()) for each in kept)], params.cursor)
 
@@ -101,7 +102,9 @@ class Offers:
     ) -> dict[str, Any]:
         """`resources/templates/list`."""
         listing = await self._listings.of(holder_of(ctx))
-        found = [_listed(each, "uriTemplate", listing) for each in await self._resources(ctx) if each.is_template]
+        found = [
+            _listed(each, "uriTemplate", listing) for each in await self._offered(ctx, Resource) if each.is_template
+        ]
         return self._page("resourceTemplates", found, params.cursor)
 
     async def read(self, ctx: ServerRequestContext[Any, Any], params: ReadResourceRequestParams) -> dict[str, Any]:
@@ -109,14 +112,14 @@ class Offers:
         uri = str(params.uri)
         if uri.startswith(SCHEME):
             return complete(contents=[await self._artifact(ctx, uri)], ttlMs=_TTL_MS, cacheScope="private")
-        for resource in await self._resources(ctx):
+        for resource in await self._offered(ctx, Resource):
             if (arguments := _arguments(resource, uri)) is not None:
                 return await self._read_by_tool(ctx, params, resource, uri, arguments)
         raise _unknown(ctx, uri)
 
     async def subscribe(self, ctx: ServerRequestContext[Any, Any], params: SubscribeRequestParams) -> EmptyResult:
         """`resources/subscribe`, of what the caller may read."""
-        if not self._is_offered(ctx, uri := str(params.uri), await self._resources(ctx)):
+        if not self._is_offered(ctx, uri := str(params.uri), await self._offered(ctx, Resource)):
             raise _unknown(ctx, uri)
         return await self._changes.subscribe(ctx, params)
 
@@ -124,7 +127,7 @@ class Offers:
         self, ctx: ServerRequestContext[Any, Any], params: SubscriptionsListenRequestParams
     ) -> SubscriptionsListenResult:
         """`subscriptions/listen`: of resources, to those that the caller may read."""
-        asked, resources = params.notifications, await self._resources(ctx)
+        asked, resources = params.notifications, await self._offered(ctx, Resource)
         wanted = islice(asked.resource_subscriptions or (), MOST_WATCHED)
         found = [uri for uri in wanted if self._is_offered(ctx, str(uri), resources)]
         honoured = asked.model_copy(update={"resource_subscriptions": found})
@@ -177,12 +180,12 @@ class Offers:
     async def list_prompts(self, ctx: ServerRequestContext[Any, Any], params: PaginatedRequestParams) -> dict[str, Any]:
         """`prompts/list`: the parameters of the tool behind a prompt are its arguments."""
         listing = await self._listings.of(holder_of(ctx))
-        found = [_prompt(prompt, listing) for prompt in await self._prompts(ctx)]
+        found = [_prompt(prompt, listing) for prompt in await self._offered(ctx, Prompt)]
         return self._page("prompts", found, params.cursor)
 
     async def get_prompt(self, ctx: ServerRequestContext[Any, Any], params: GetPromptRequestParams) -> dict[str, Any]:
         """`prompts/get`."""
-        for prompt in await self._prompts(ctx):
+        for prompt in await self._offered(ctx, Prompt):
             if prompt.name == params.name:
                 break
         else:
@@ -204,9 +207,9 @@ class Offers:
         values: Sequence[Any] = ()
         ref, name = params.ref, params.argument.name
         if isinstance(ref, ResourceTemplateReference):
-            tools = [each.tool for each in await self._resources(ctx) if each.uri == ref.uri]
+            tools = [each.tool for each in await self._offered(ctx, Resource) if each.uri == ref.uri]
         else:
-            tools = [each.tool for each in await self._prompts(ctx) if each.name == ref.name]
+            tools = [each.tool for each in await self._offered(ctx, Prompt) if each.name == ref.name]
         if not tools:
             raise MCPError(INVALID_PARAMS, "there is no such prompt or resource template", {"ref": ref.model_dump()})
         for tool in tools[:1]:
@@ -217,22 +220,14 @@ class Offers:
 
     # Who may see what ----------------------------------------------------------------------------------------------------
 
-    async def _resources(self, ctx: ServerRequestContext[Any, Any]) -> list[Resource]:
-        return [each for each in await self._offered(ctx, "resources") if isinstance(each, Resource)]
-
-    async def _prompts(self, ctx: ServerRequestContext[Any, Any]) -> list[Prompt]:
-        return [each for each in await self._offered(ctx, "prompts") if isinstance(each, Prompt)]
-
-    async def _offered(self, ctx: ServerRequestContext[Any, Any], section: str) -> list[Any]:
-        """What plugins and skills offer in a section and this caller may have."""
+    async def _offered(self, ctx: ServerRequestContext[Any, Any], kind: type[Offered]) -> list[Offered]:
+        """The resources or prompts that plugins and skills offer and this caller may have."""
         listing = await self._listings.of(holder_of(ctx))
-        found = await anyio.to_thread.run_sync(self._tavern.contributions, section)
-        of_plugins = [thing for _, thing in sorted(found.items()) if thing.tool in listing.specs]
+        found = await anyio.to_thread.run_sync(self._tavern.contributions, _SECTIONS[kind])
+        of_plugins = (thing for _, thing in sorted(found.items()) if thing.tool in listing.specs)
         skills = (spec for _, spec in sorted(listing.specs.items()) if spec.kind == "skill")
-        return [
-            *of_plugins,
-            *(thing for spec in skills for thing in offers_of_skill(spec) if type(thing) is _OF[section]),
-        ]
+        of_skills = (thing for spec in skills for thing in offers_of_skill(spec))
+        return [thing for thing in (*of_plugins, *of_skills) if isinstance(thing, kind)]
 
     def _page(self, name: str, items: list[dict[str, Any]], cursor: str | None) -> dict[str, Any]:
         size = self._page_size
@@ -245,15 +240,13 @@ class Offers:
 
 
 def _listed(resource: Resource, key: str, listing: Listing) -> dict[str, Any]:
-    entry: dict[str, Any] = {"name": resource.name, key: resource.uri}
-    for name, value in (
-        ("title", resource.title),
-        ("description", resource.description or listing.specs[resource.tool].description),
-        ("mimeType", resource.media_type),
-    ):
-        if value:
-            entry[name] = value
-    return entry
+    return {"name": resource.name, key: resource.uri, **_described(resource, listing, mimeType=resource.media_type)}
+
+
+def _described(offer: Resource | Prompt, listing: Listing, **more: str) -> dict[str, str]:
+    """What is said of a resource or prompt; what is not said is left out."""
+    about = {"title": offer.title, "description": offer.description or listing.specs[offer.tool].description, **more}
+    return {name: text for name, text in about.items() if text}
 
 
 def _artifact(link: Mapping[str, Any]) -> dict[str, Any]:
@@ -269,14 +262,7 @@ def _prompt(prompt: Prompt, listing: Listing) -> dict[str, Any]:
         for name, member in schema.get("properties", {}).items()
         if isinstance(member, Mapping)
     ]
-    entry: dict[str, Any] = {"name": prompt.name, "arguments": arguments}
-    for name, value in (
-        ("title", prompt.title),
-        ("description", prompt.description or listing.specs[prompt.tool].description),
-    ):
-        if value:
-            entry[name] = value
-    return entry
+    return {"name": prompt.name, "arguments": arguments, **_described(prompt, listing)}
 
 
 def offers_of_skill(spec: ToolSpec) -> list[Resource | Prompt]:

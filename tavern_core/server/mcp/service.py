@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Final
 
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
@@ -13,17 +12,16 @@ from mcp.server.models import InitializationOptions
 from mcp_types import EmptyResult, NotificationParams, PaginatedRequestParams, SetLevelRequestParams
 
 from tavern_core import __version__
-from tavern_core.server.mcp.calls import Calls, session_of
+from tavern_core.server.mcp.calls import Calls
 from tavern_core.server.mcp.changes import Changes
 from tavern_core.server.mcp.content import complete
 from tavern_core.server.mcp.listing import Listings, cursor_of, page_number
-from tavern_core.server.mcp.request_state import RequestStates, holder_of
+from tavern_core.server.mcp.request_state import RequestStates, holder_of, session_of
 from tavern_core.server.mcp.resources_and_prompts import Offers
 from tavern_core.server.mcp.tasks import Tasks
 
 if TYPE_CHECKING:
     from tavern_core.host import Tavern
-    from tavern_core.model.config import McpConfig
 
 _LIST_TTL_MS: Final = 60_000
 _MOST_PAGES: Final = 256
@@ -76,23 +74,18 @@ class Pages:
 
 
 class Service:
-    """The MCP side of one host.
+    """The MCP side of one open host."""
 
-    Args:
-        tavern: an open host.
-        config: `mcp` of its configuration.
-    """
-
-    def __init__(self, tavern: Tavern, config: McpConfig) -> None:
+    def __init__(self, tavern: Tavern) -> None:
         self.tavern = tavern
-        self.config = config
+        self.config = config = tavern.config.mcp
         self.pages = Pages()
         self.listings = Listings(tavern, config.page)
         self._states = RequestStates(tavern.records, config.state_ms / 1000)
         self.tasks = Tasks(tavern, config.wait_ms / 1000)
         self.calls = Calls(tavern, self.listings, self._states, self.tasks)
         self.changes = Changes(tavern, config.sessions)
-        self.offers = Offers(tavern, config.page, self.listings, self.calls, self.changes)
+        self._offers = Offers(tavern, config.page, self.listings, self.calls, self.changes)
 
     def server(
         self, lifespan: Callable[[Server[Any]], Any], schema_of: Callable[[str], Any] | None = None
@@ -112,17 +105,13 @@ class Service:
             on_list_tools=_never,
             on_call_tool=self.calls.call_tool,  # type: ignore[arg-type]  # a mapping is what it becomes anyway
         )
-        self.offers.offer(server)
+        self._offers.offer(server)
         server.add_notification_handler("notifications/initialized", NotificationParams, self.changes.initialized)
         server.add_request_handler("logging/setLevel", SetLevelRequestParams, self._set_level)
         server.middleware.append(self._states.boundary(self.config.audience))
         server.middleware.append(self._list_tools)
         self.tasks.offer(server)
         return server
-
-    def watching(self) -> AbstractAsyncContextManager[None]:
-        """Notify clients of changes while the context is open."""
-        return self.changes.watching()
 
     async def _list_tools(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
         """`tools/list`, without what the library does to every tool of an answer."""

@@ -199,11 +199,11 @@ def _own_stdin() -> Iterator[BinaryIO]:
 
 async def serve(tavern: Tavern, holder: Token, output: TextIO | None) -> None:
     """See `tavern_core.server.mcp.serve_stdio`."""
-    service = Service(tavern, tavern.config.mcp)
+    service = Service(tavern)
 
     @asynccontextmanager
     async def lifespan(_: Server[Any]) -> AsyncIterator[Token]:
-        async with service.watching():
+        async with service.changes.watching():
             yield holder
 
     async def while_valid(ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:

@@ -42,7 +42,7 @@ _LOOK_S: Final = 0.25
 """How often a client that waits for a job is sent its progress."""
 _OF_THE_HOST: Final = frozenset({"INTERNAL", "CONNECTION_LOST"})
 """Errors that say nothing of what the tool did: the task has failed. With all others it is completed, and its result is an error."""
-_APPROVAL: Final = "approval"
+APPROVAL: Final = "approval"
 """Type of a question of the host's own; the tool of a job never has it."""
 _APPROVAL_SCHEMA: Final[Mapping[str, Any]] = {
     "type": "object",
@@ -190,7 +190,7 @@ class Tasks:
             False: there is no value, and the job cannot go on without one: a workflow.
         """
         context: CallContext | None = holder.context()
-        if any(asked["id"] == name and asked.get("type") == _APPROVAL for asked in job.questions):
+        if any(asked["id"] == name and asked.get("type") == APPROVAL for asked in job.questions):
             answer, context = isinstance(answer, Mapping) and answer.get("approve") is True, holder.approving()
             if context is None:
                 raise MCPError(INVALID_PARAMS, f"the caller may not approve: {_elsewhere(name)}", {"taskId": job.id})
@@ -260,10 +260,10 @@ def _questions(job: Job, *, approvals: bool = True, may_approve: bool = True) ->
     """
     found: dict[str, Question] = {}
     for asked in job.questions:
-        if asked.get("type") == _APPROVAL and not approvals:
+        if asked.get("type") == APPROVAL and not approvals:
             continue
         name, kind, prompt = str(asked["id"]), asked.get("type"), str(asked.get("prompt") or "")
-        if kind == _APPROVAL:
+        if kind == APPROVAL:
             prompt = prompt if may_approve else f"{prompt}\nThis client cannot approve it: {_elsewhere(name)}"
             found[name] = Question.form(prompt, _APPROVAL_SCHEMA)
         elif kind in ("completion", "roots"):
