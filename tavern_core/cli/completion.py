@@ -89,12 +89,17 @@ def _known(names: Callable[[Tavern, click.Context], Iterable[str | tuple[str, st
     return complete
 
 
+def _or_path(complete: Complete, kind: str) -> Complete:
+    """The names; if none fits, files or folders, as `kind` is ``file`` or ``dir``."""
+
+    def completed(ctx: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
+        return complete(ctx, parameter, begun) or [CompletionItem(begun, type=kind)]
+
+    return completed
+
+
 def _plugins(host: Tavern, _: click.Context) -> Iterable[tuple[str, str]]:
     return sorted((s.name, s.state) for s in host.plugins.values() if s.source != "builtin")
-
-
-def _tools(host: Tavern, _: click.Context) -> Iterable[str]:
-    return host.tools.known_ids()
 
 
 def _permissions(host: Tavern, ctx: click.Context) -> Iterable[str]:
@@ -108,7 +113,10 @@ def _hooks(*_: Any) -> Iterable[tuple[str, str]]:
 
 
 plugins: Final = _known(_plugins)
-tools: Final = _known(_tools)
+plugins_or_folders: Final = _or_path(plugins, "dir")
+profiles: Final = _or_path(_known(lambda host, _: host.agents.profiles()), "file")
+workflows: Final = _or_path(_known(lambda host, _: host.workflows.list()), "file")
+tools: Final = _known(lambda host, _: host.tools.known_ids())
 permissions: Final = _known(_permissions)
 hooks: Final = _known(_hooks)
 nodes: Final = _known(lambda host, _: sorted(spec.type for spec in host.nodes.known() or host.nodes.list()))
@@ -116,29 +124,9 @@ upstreams: Final = _known(lambda host, _: ((one.name, one.state) for one in host
 skills: Final = _known(lambda host, _: ((skill.name, skill.state) for skill in host.skills.list()))
 llms: Final = _known(lambda host, _: host.config.llms)
 runs: Final = _known(lambda host, _: ((run.run_id, run.workflow) for run in host.workflows.kept()))
-
 agent_runs: Final = _known(lambda host, _: ((run.run_id, run.profile) for run in host.agents.runs()))
-
-
-def profiles(ctx: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
-    """Names of agent profiles; if none fits, files."""
-    return _profiles(ctx, parameter, begun) or [CompletionItem(begun, type="file")]
-
-
-def plugins_or_folders(ctx: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
-    """Names of plugins; if none fits, folders."""
-    return plugins(ctx, parameter, begun) or [CompletionItem(begun, type="dir")]
-
-
-def workflows(ctx: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
-    """Ids of workflows; if none fits, files."""
-    return _workflows(ctx, parameter, begun) or [CompletionItem(begun, type="file")]
 
 
 def first_tool(ctx: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
     """The id of a tool as the first of several words."""
     return [] if ctx.params.get(parameter.name or "") else tools(ctx, parameter, begun)
-
-
-_profiles: Final = _known(lambda host, _: host.agents.profiles())
-_workflows: Final = _known(lambda host, _: host.workflows.list())

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import click
 
 from tavern_core.cli.errors import show_finding
 from tavern_core.cli.lazy_groups import Group
 from tavern_core.cli.output import shorten, visible
 from tavern_core.cli.session import Session
+
+if TYPE_CHECKING:
+    from tavern_core.kernel.knowledge.knowledge import KnowledgeState
 
 
 @click.group(cls=Group, default="list")
@@ -22,25 +27,16 @@ def knowledge() -> None:
 def list_(session: Session) -> None:
     """List the knowledge bases with their size, and what in them cannot be read."""
     found = session.host("none").knowledge.list()
-    if session.as_json:
-        session.out.json([state.to_json() for state in found])
-        return
-    for state in found:
-        for finding in state.findings:
-            show_finding(finding)
-    rows = [
-        (
-            s.base.name,
-            s.documents,
-            s.passages,
-            s.base.trusted,
-            shorten(s.base.description, 80),
-            ", ".join(map(str, s.base.folders)),
-        )
-        for s in found
-    ]
+    for finding in () if session.as_json else (finding for state in found for finding in state.findings):
+        show_finding(finding)
+
+    def row(state: KnowledgeState) -> tuple[Any, ...]:
+        base, folders = state.base, ", ".join(map(str, state.base.folders))
+        return base.name, state.documents, state.passages, base.trusted, shorten(base.description, 80), folders
+
     columns = ("base", "documents", "passages", "trusted", "description", "folders")
-    session.out.table(columns, rows, empty="no knowledge bases; name their folders under `knowledge:` in tavern.yaml")
+    empty = "no knowledge bases; name their folders under `knowledge:` in tavern.yaml"
+    session.show_list(found, columns, row, empty=empty)
 
 
 @knowledge.command()

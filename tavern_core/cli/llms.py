@@ -30,12 +30,7 @@ def llms() -> None:
 def list_(session: Session) -> None:
     """List all language models: those of tavern.yaml and of plugins."""
     found = session.host().llms.describe()
-    if session.as_json:
-        session.out.json(found)
-        return
-    session.out.table(
-        _COLUMNS, [_row(one) for one in found], empty="no language models; docs/llms.md says how to add one"
-    )
+    session.show_list(found, _COLUMNS, _row, empty="no language models; docs/llms.md says how to add one")
 
 
 @llms.command("try")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,6 +14,7 @@ from tavern_core.cli.errors import FAILED, NOTHING_FOUND, ReportedExit, print_pr
 from tavern_core.cli.lazy_groups import Group
 from tavern_core.cli.output import json_text, shorten
 from tavern_core.cli.session import Session
+from tavern_core.model.nearest import did_you_mean
 
 if TYPE_CHECKING:
     from tavern_core.kernel.log.audit_log_queries import AuditLog
@@ -49,15 +50,19 @@ def logs() -> None:
     """
 
 
+_types = click.option(
+    "--type", "types", metavar="TYPE", multiple=True, help="Only this type, e.g. POLICY_DENIED; may be repeated."
+)
+_call = click.option("--call", "call_id", metavar="ID", help="Only records of this call.")
+
+
 @logs.command()
 @click.option(
     "--last", type=click.IntRange(0), default=50, show_default=True, metavar="N", help="The newest N records."
 )
 @click.option("--all", "everything", is_flag=True, help="All records.")
-@click.option(
-    "--type", "types", metavar="TYPE", multiple=True, help="Only this type, e.g. POLICY_DENIED; may be repeated."
-)
-@click.option("--call", "call_id", metavar="ID", help="Only records of this call.")
+@_types
+@_call
 @click.option("--follow", "-f", is_flag=True, help="Continue with new records; ends with Ctrl-C.")
 def show(
     session: Session, last: int, everything: bool, types: tuple[str, ...], call_id: str | None, follow: bool
@@ -66,7 +71,7 @@ def show(
     log, wanted = audit_log(session), {t.upper() for t in types}
     found = [r.to_json() for r in log.records(*wanted, last=None if everything else last, call_id=call_id)]
     if follow:
-        _follow(session, log.path, found, lambda r: _is_wanted(r, wanted, call_id))
+        _follow(session, log.path, found, wanted, call_id)
         return
     session.show_list(found, _COLUMNS, _row, empty=f"no records in {log.path}")
     if not found and (call_id or wanted):
@@ -74,15 +79,13 @@ def show(
 
 
 @logs.command()
-@click.option(
-    "--type", "types", metavar="TYPE", multiple=True, help="Only this type, e.g. POLICY_DENIED; may be repeated."
-)
-@click.option("--call", "call_id", metavar="ID", help="Only records of this call.")
+@_types
+@_call
 def tail(session: Session, types: tuple[str, ...], call_id: str | None) -> None:
     """Show the newest ten records, then new ones until Ctrl-C."""
     log, wanted = audit_log(session), {t.upper() for t in types}
     found = [r.to_json() for r in log.records(*wanted, last=10, call_id=call_id)]
-    _follow(session, log.path, found, lambda r: _is_wanted(r, wanted, call_id))
+    _follow(session, log.path, found, wanted, call_id)
 
 
 @logs.command()
@@ -91,28 +94,17 @@ def tail(session: Session, types: tuple[str, ...], call_id: str | None) -> None:
 def stats(session: Session, tool: str, last: int | None) -> None:
     """Show calls, failures and times of tools, with a histogram."""
     found = audit_log(session).statistics(tool, last=last)
-    if session.as_json:
-        session.out.json([one.to_json() for one in found])
-    elif tool and found:
+    if tool and found and not session.as_json:
         _show_times(session, found[0])
     else:
-        rows = [
-            (
-                one.tool,
-                one.calls,
-                one.failed,
-                one.denied,
-                one.retries,
-                _ms(one.p50_ms),
-                _ms(one.p95_ms),
-                _ms(one.max_ms),
-                _spark(one.histogram),
-            )
-            for one in found
-        ]
-        session.out.table(_STATS, rows, empty="no calls are on record")
+        session.show_list(found, _STATS, _stats_row, empty="no calls are on record")
     if tool and not found:
         raise ReportedExit(NOTHING_FOUND)
+
+
+def _stats_row(one: ToolStatistics) -> tuple[Any, ...]:
+    times = map(_ms, (one.p50_ms, one.p95_ms, one.max_ms))
+    return one.tool, one.calls, one.failed, one.denied, one.retries, *times, _spark(one.histogram)
 
 
 def _show_times(session: Session, one: ToolStatistics) -> None:
@@ -159,22 +151,18 @@ def verify(session: Session, first: int) -> None:
     Exit code 1 if one was.
     """
     report = audit_log(session).verify(first=first)
-    if session.as_json:
-        session.out.json(report.to_json())
-    else:
-        session.out.facts(
-            [
-                ("state", "ok" if report.ok else "damaged"),
-                ("records", report.records),
-                ("numbers", f"{report.first} to {report.last}" if report.records else ""),
-                ("head", report.head),
-                ("files", report.files),
-                ("repaired", report.repairs),
-            ]
-        )
-        for problem in report.problems:
-            lines = [f"  --> {problem.file}" + (f":{problem.line}" if problem.line else "")]
-            print_problem("error", "STATE_DAMAGED", f"{problem.what}: {problem.message}", lines=lines)
+    facts = [
+        ("state", "ok" if report.ok else "damaged"),
+        ("records", report.records),
+        ("numbers", f"{report.first} to {report.last}" if report.records else ""),
+        ("head", report.head),
+        ("files", report.files),
+        ("repaired", report.repairs),
+    ]
+    session.show_facts(report.to_json(), facts)
+    for problem in () if session.as_json else report.problems:
+        lines = [f"  --> {problem.file}" + (f":{problem.line}" if problem.line else "")]
+        print_problem("error", "STATE_DAMAGED", f"{problem.what}: {problem.message}", lines=lines)
     if not report.ok:
         raise ReportedExit(FAILED)
 
@@ -188,13 +176,9 @@ def explain(session: Session, call_id: str) -> None:
     """
     log = audit_log(session)
     if (reported := log.explain(call_id)) is None:
-        near = _near(log, call_id)
-        print_problem(
-            "error",
-            "NOT_FOUND",
-            f"no call {call_id!r} is on record in {log.path}",
-            near or "`tavern logs` shows the newest",
-        )
+        near = did_you_mean(call_id, dict.fromkeys(r.call_id for r in log.records(last=200) if r.call_id), 1)
+        hint = near or "`tavern logs` shows the newest"
+        print_problem("error", "NOT_FOUND", f"no call {call_id!r} is on record in {log.path}", hint)
         raise ReportedExit(NOTHING_FOUND)
     if session.as_json:
         session.out.json(reported.to_json())
@@ -205,16 +189,8 @@ def explain(session: Session, call_id: str) -> None:
 def _print_story(session: Session, reported: CallStory) -> None:
     """A summary of the call, then its records with further data."""
     out = session.out
-    outcome = " ".join(
-        filter(
-            None,
-            (
-                reported.outcome,
-                reported.error,
-                f"by {reported.by or 'the host'}" if reported.outcome == "refused" else "",
-            ),
-        )
-    )
+    by = f"by {reported.by or 'the host'}" if reported.outcome == "refused" else ""
+    outcome = " ".join(filter(None, (reported.outcome, reported.error, by)))
     took = None if reported.duration_ms is None else f"{reported.duration_ms} ms"
     facts = [(_NAMES.get(key, key), _said(key, value)) for key, value in reported.facts.items()]
     ending = [("outcome", outcome), ("reason", reported.reason), ("what it changed", reported.effect), ("took", took)]
@@ -238,7 +214,7 @@ def _difference(row: Mapping[str, Any]) -> tuple[str, str, str, str]:
     return str(row.get("plugin")), str(row.get("path")), before, after
 
 
-def _follow(session: Session, path: Path, found: list[Record], is_wanted: Callable[[Record], bool]) -> None:
+def _follow(session: Session, path: Path, found: list[Record], types: set[str], call_id: str | None) -> None:
     """Print one record per line, and continue with new ones. A rotated log continues in its new file."""
     from tavern_core.kernel.log import reader as log_reader
 
@@ -248,7 +224,7 @@ def _follow(session: Session, path: Path, found: list[Record], is_wanted: Callab
     while True:
         for record in _newer(path, at):
             at = record["seq"]
-            if is_wanted(record):
+            if (not types or record.get("type") in types) and call_id in (None, record.get("callId")):
                 _print_line(session, record)
         time.sleep(_FOLLOW_SECONDS)
 
@@ -263,10 +239,6 @@ def _newer(path: Path, seq: int) -> list[Record]:
         if len(found) < count or found[0]["seq"] <= seq:
             return [r for r in found if r["seq"] > seq]
         count *= 8
-
-
-def _is_wanted(record: Record, types: set[str], call_id: str | None) -> bool:
-    return (not types or record.get("type") in types) and (call_id is None or record.get("callId") == call_id)
 
 
 def _print_line(session: Session, record: Record) -> None:
@@ -292,9 +264,3 @@ def _said(key: str, value: Any) -> str:
     if key == "changedBy" and isinstance(value, list):
         return "\n".join(f"{c.get('plugin')} changed {c.get('changed')}" for c in value if isinstance(c, dict))
     return value if isinstance(value, str) else json_text(value)
-
-
-def _near(log: AuditLog, call_id: str) -> str:
-    from tavern_core.model.nearest import did_you_mean
-
-    return did_you_mean(call_id, dict.fromkeys(r.call_id for r in log.records(last=200) if r.call_id), 1)

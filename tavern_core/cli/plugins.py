@@ -48,17 +48,13 @@ def list_(session: Session, everything: bool) -> None:
     session.silence()  # problems of a plugin are in its row
     known = session.host("none").plugins.values()
     found = [s for s in known if everything or s.source != "builtin"]
-    if session.as_json:
-        session.out.json([s.to_json() for s in found])
-        return
-    rows = [
-        (s.name, s.version, s.state, _source(s), len(s.provides.get("tools", ())), shorten(reason_of(s), _REASON_WIDTH))
-        for s in found
-    ]
-    session.out.table(
-        ("plugin", "version", "state", "from", "tools", "reason"), rows,
-        empty="no plugins are installed; pip install some, or put them into plugins/<name>/",
-    )  # fmt: skip
+
+    def row(s: PluginStatus) -> tuple[Any, ...]:
+        tools = len(s.provides.get("tools", ()))
+        return s.name, s.version, s.state, _source(s), tools, shorten(reason_of(s), _REASON_WIDTH)
+
+    empty = "no plugins are installed; pip install some, or put them into plugins/<name>/"
+    session.show_list(found, ("plugin", "version", "state", "from", "tools", "reason"), row, empty=empty)
 
 
 @plugins.command()
@@ -164,13 +160,12 @@ def activate(session: Session, names: tuple[str, ...], everything: bool) -> None
         for name in names:
             host.plugins.activate_sync(name)
     found = [host.plugins[name] for name in names]
-    if session.as_json:
-        session.out.json([s.to_json() for s in found])
-    else:
-        rows = [(s.name, s.state, _milliseconds(s, "import"), _milliseconds(s, "activate"), s.reason) for s in found]
-        session.out.table(
-            ("plugin", "state", "import ms", "activate ms", "reason"), rows, empty="no plugins are installed"
-        )
+
+    def row(s: PluginStatus) -> tuple[Any, ...]:
+        return s.name, s.state, _milliseconds(s, "import"), _milliseconds(s, "activate"), s.reason
+
+    columns = ("plugin", "state", "import ms", "activate ms", "reason")
+    session.show_list(found, columns, row, empty="no plugins are installed")
     if any(s.state == "failed" for s in found):
         raise ReportedExit(INVALID)
 

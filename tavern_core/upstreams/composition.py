@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from tavern_core.contract.protocols import BoundTool, Executor, Sandbox, ToolHome
 from tavern_core.frozen_dataclass import dataclass
@@ -21,7 +20,6 @@ from tavern_core.kernel.grants.grant_store import GrantStore
 from tavern_core.kernel.plugins.candidate import Candidate
 from tavern_core.kernel.plugins.effective_scopes import EffectiveScopes
 from tavern_core.kernel.plugins.record import Record
-from tavern_core.model.call import Rights
 from tavern_core.model.tool import ENDPOINT_KINDS, ToolSpec
 
 if TYPE_CHECKING:
@@ -95,27 +93,13 @@ class UpstreamParts:
         from tavern_core.upstreams.review import Quarantine
         from tavern_core.upstreams.upstreams import Upstreams
 
-        base, lifecycle = self.base, specs.lifecycle
-
-        def secret(name: str, reference: Any) -> str:
-            secrets = base.config.secrets if reference is None else {name: reference}
-            return lifecycle.tables.settings.secret(name, secrets)
-
-        def rights(record: Record) -> Rights:
-            own = specs.rights(record, ToolSpec(record.name))
-            scopes, places = tuple(reach.scopes(record).items()), tuple(reach.places(record).items())
-            return replace(own, scopes=scopes, places=places)
-
-        def granted(plugin: str) -> Granted:
-            return Granted(lambda: lifecycle.records[plugin], secret, sandbox_of, rights, base.known_secrets)
-
-        catalogue = self.catalogue or Catalogue(base.home / CACHE)
+        granted = Granted(specs, reach, sandbox_of)
+        catalogue = self.catalogue or Catalogue(self.base.home / CACHE)
         quarantine = self.quarantine or Quarantine(self.grants, catalogue)
-        connections = Connections(self.entries, lifecycle, granted)
-        upstreams = Upstreams(
-            self.entries, catalogue, lifecycle, quarantine, connections, DocumentReads(specs, inventories, rights)
-        )
-        return upstreams, UpstreamExecutor(self.entries, connections, quarantine, base.tool_threads)
+        connections = Connections(self.entries, granted)
+        reads = DocumentReads(granted, inventories)
+        upstreams = Upstreams(self.entries, catalogue, specs.lifecycle, quarantine, connections, reads)
+        return upstreams, UpstreamExecutor(self.entries, connections, quarantine, self.base.tool_threads)
 
 
 class UpstreamsOnDemand:

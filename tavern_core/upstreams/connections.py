@@ -26,7 +26,6 @@ from tavern_core.errors import (
 from tavern_core.kernel.access.tool_access import own_keys
 from tavern_core.kernel.execution.sync_async_drivers import TimeLimit, bounded
 from tavern_core.kernel.plugins.candidate import Candidate
-from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.kernel.plugins.record import Record, Standing
 from tavern_core.kernel.settings.result_redaction import redact_result, strike
 from tavern_core.kernel.settings.secret_masking import KnownSecrets
@@ -51,24 +50,15 @@ _METHODS: Final = ("list_tools", "invoke", "check", "close")
 
 
 class Connections:
-    """Opens connections when they are used and closes them with the host. Safe for threads and event loops.
+    """Opens connections when they are used and closes them with the host. Safe for threads and event loops."""
 
-    Args:
-        granted: makes what an upstream may use, by the name of its plugin.
-    """
-
-    def __init__(
-        self,
-        entries: Mapping[str, Entry],
-        lifecycle: Lifecycle,
-        granted: Callable[[str], Granted],
-    ) -> None:
+    def __init__(self, entries: Mapping[str, Entry], granted: Granted) -> None:
         self.secrets: defaultdict[str, KnownSecrets] = defaultdict(KnownSecrets)
         """Upstream → what is behind the references of its entry."""
         self._entries = dict(entries)
         """Those of the configuration, and those of tools with an endpoint of their own."""
-        self._lifecycle = lifecycle
-        self._base = lifecycle.tables.base
+        self._lifecycle = granted.specs.lifecycle
+        self._base = granted.specs.base
         self._granted = granted
         self._sessions: dict[str, dict[str, Session]] = {}
         self._in_process: dict[str, dict[str, tuple[Adapter, Connection]]] = {}
@@ -112,7 +102,7 @@ class Connections:
         from tavern_core.contract.guards.addresses import read_url, target_flaw
 
         record, url = self._lifecycle.records[entry.plugin], entry.config.url or ""
-        scope = entry.network(record, self._granted(entry.plugin).rights(record))
+        scope = entry.network(record, self._granted.rights(record))
         if flaw := target_flaw(scope, read_url(url)):
             line = f"permissions: {{capabilities: [{{name: network, scope: ['{origin_entry(url)}']}}]}}"
             raise PolicyDenied(
@@ -434,15 +424,7 @@ class Connections:
                     raise UpstreamError(text, hint=error.hint, outcome="none") from error
 
     def _facility(self, entry: Entry, credential: str, adapter: Adapter) -> UpstreamFacility:
-        base = self._base
-        facility = UpstreamFacility(
-            entry,
-            credential,
-            self._granted(entry.plugin),
-            base.loaded.base_dir,
-            base.home / "upstreams",
-            self.secrets[entry.name],
-        )
+        facility = UpstreamFacility(entry, credential, self._granted, self.secrets[entry.name])
         with _settings_read():
             facility.resolve(adapter.settings)
         return facility

@@ -18,11 +18,11 @@ from tavern_core.errors import PolicyDenied, TavernError, UsageError
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.catalogue.profile_resolution import Inventories
 from tavern_core.kernel.catalogue.tool_spec_cache import ToolSpecs
-from tavern_core.kernel.plugins.record import Record
-from tavern_core.model.call import CallContext, Rights, check_caller, shortfall
+from tavern_core.model.call import CallContext, check_caller, shortfall
 from tavern_core.model.event import UPSTREAM_READ
 from tavern_core.model.naming_rules import split_id
 from tavern_core.schema.redact import shortened
+from tavern_core.upstreams.facilities import Granted
 from tavern_core.upstreams.upstream_plugin_candidates import Entry
 
 Kind = Literal["resource", "prompt"]
@@ -31,15 +31,14 @@ _LONGEST_NAME: Final = 2_000
 
 @dataclass(frozen=True, slots=True)
 class DocumentReads:
-    """The rules for reads, and their record.
+    """The rules for reads, and their record."""
 
-    Args:
-        rights: what the tools of a plugin may do.
-    """
-
-    specs: ToolSpecs
+    granted: Granted
     inventories: Inventories
-    rights: Callable[[Record], Rights]
+
+    @property
+    def specs(self) -> ToolSpecs:
+        return self.granted.specs
 
     async def read(
         self,
@@ -118,7 +117,7 @@ class DocumentReads:
         if is_host or record is None:
             return
         limits = None if inventory is None else inventory.capabilities
-        rights = replace(self.rights(record), caller=caller.permissions, profile=limits)
+        rights = replace(self.granted.rights(record), caller=caller.permissions, profile=limits)
         needs = entry.config.capabilities(entry.permissions)
         if (lacks := shortfall(entry.plugin, needs, rights, caller)) is not None:
             raise PolicyDenied(lacks.reason, hint=lacks.fix, missing=list(lacks.missing), side=lacks.side)

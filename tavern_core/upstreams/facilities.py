@@ -8,6 +8,7 @@ import logging
 import re
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -18,16 +19,19 @@ from tavern_core.contract.tool_context import RUNNING, ToolContext
 from tavern_core.errors import PolicyDenied, SettingsInvalid, ToolFailed
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.calls.tool_context_control import CallControl
+from tavern_core.kernel.catalogue.tool_spec_cache import ToolSpecs
 from tavern_core.kernel.execution.sync_async_drivers import in_thread
 from tavern_core.kernel.execution.threads import Owner, ThreadPool
 from tavern_core.kernel.files.atomic_file import make_private_folder, write_atomic
 from tavern_core.kernel.files.file_lock import locked_async
+from tavern_core.kernel.plugins.effective_scopes import EffectiveScopes
 from tavern_core.kernel.plugins.record import Record
 from tavern_core.kernel.settings.secret_masking import KnownSecrets, MaskingFilter, is_everyday
 from tavern_core.model.call import Rights, ToolCall
 from tavern_core.model.safe_printing import with_type
 from tavern_core.model.secret_references import SECRET, is_operators_reference
-from tavern_core.model.upstream import UpstreamConfig, origin_entry
+from tavern_core.model.tool import ToolSpec
+from tavern_core.model.upstream import origin_entry
 from tavern_core.schema.redact import compile_marked, named_secrets
 from tavern_core.schema.secret_names import is_secret_name
 from tavern_core.upstreams.upstream_plugin_candidates import Entry
@@ -42,15 +46,26 @@ LOCK_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """What an upstream may use of this host, asked anew at each connection."""
+    """What upstreams may use of this host, asked anew at each connection."""
 
-    record: Callable[[], Record]
-    secret: Callable[[str, Any], str]
-    """``secret(name, reference)`` → the text behind a reference; raises CallError."""
-    sandbox: Callable[[Record], Sandbox]
-    rights: Callable[[Record], Rights]
-    known: KnownSecrets
-    """The secrets of the whole host: what the adapter keeps, and can be nothing but a token, is added."""
+    specs: ToolSpecs
+    reach: EffectiveScopes
+    sandbox_of: Callable[[Record], Sandbox]
+
+    def record(self, plugin: str) -> Record:
+        """The plugin that an upstream is, or whose tool it is behind."""
+        return self.specs.lifecycle.records[plugin]
+
+    def rights(self, record: Record) -> Rights:
+        """What the upstream of a plugin may do."""
+        own = self.specs.rights(record, ToolSpec(record.name))
+        scopes, places = tuple(self.reach.scopes(record).items()), tuple(self.reach.places(record).items())
+        return replace(own, scopes=scopes, places=places)
+
+    def secret(self, name: str, reference: Any) -> str:
+        """The text behind a reference; None: that to the secret `name` of tavern.yaml. Raises CallError."""
+        secrets = self.specs.base.config.secrets if reference is None else {name: reference}
+        return self.specs.lifecycle.tables.settings.secret(name, secrets)
 
 
 class UpstreamFacility:
@@ -58,60 +73,35 @@ class UpstreamFacility:
 
     Args:
         credential: the key of `credentials` that holds for this connection; empty: none.
-        base_dir: the folder of tavern.yaml.
-        store: the private folder of what adapters keep.
         secrets: gets what is behind the references of the entry, and what the adapter keeps.
     """
 
-    def __init__(
-        self,
-        entry: Entry,
-        credential: str,
-        granted: Granted,
-        base_dir: Path,
-        store: Path,
-        secrets: KnownSecrets,
-    ) -> None:
+    def __init__(self, entry: Entry, credential: str, granted: Granted, secrets: KnownSecrets) -> None:
+        base, config = granted.specs.base, entry.config
         self.name = entry.name
-        self.log = logging.getLogger(f"tavern.upstream.{entry.name}")
-        for hidden in (granted.known, secrets):
-            MaskingFilter.put_on(self.log, hidden)
+        self.url = config.url or ""
+        self.command = config.command or ()
+        self.package = config.package or ""
+        self.idempotency_header = config.idempotency_header
+        self._base_dir = base.loaded.base_dir
+        """The folder of tavern.yaml."""
+        self.folder = None if config.folder is None else self.path(config.folder)
         self.settings: Mapping[str, Any] = {}
         self.headers: Mapping[str, str] = {}
         self.changed = entry.list_changed.emit
+        self.log = logging.getLogger(f"tavern.upstream.{entry.name}")
         self._entry = entry
+        self._config = config
         self._credential = credential
         self._granted = granted
-        self._base_dir = base_dir
-        self._store = store
         self._secrets = secrets
-        self._known = granted.known
+        self._known = base.known_secrets
+        """The secrets of the whole host: what the adapter keeps, and can be nothing but a token, is added."""
+        for hidden in (self._known, secrets):
+            MaskingFilter.put_on(self.log, hidden)
+        self._store = base.home / "upstreams" / entry.name
+        """The private folder of what the adapter keeps."""
         self._environment: Mapping[str, str] = {}
-
-    @property
-    def _config(self) -> UpstreamConfig:
-        return self._entry.config
-
-    @property
-    def url(self) -> str:
-        return self._config.url or ""
-
-    @property
-    def command(self) -> tuple[str, ...]:
-        return self._config.command or ()
-
-    @property
-    def package(self) -> str:
-        return self._config.package or ""
-
-    @property
-    def idempotency_header(self) -> str | None:
-        return self._config.idempotency_header
-
-    @property
-    def folder(self) -> Path | None:
-        written = self._config.folder
-        return None if written is None else self.path(written)
 
     def path(self, written: str) -> Path:
         return (self._base_dir / Path(written).expanduser()).absolute()
@@ -159,7 +149,7 @@ class UpstreamFacility:
                 f"{self.name} leads to {origin}, which was not granted to it",
                 hint=f"write `origins: [{url.partition('?')[0]!r:.200}]` into its entry in tavern.yaml, if that is where it may lead",
             )
-        record = self._granted.record()
+        record = self._granted.record(self._entry.plugin)
         return client(
             url or self.url,
             self._entry.network(record, self._granted.rights(record)),
@@ -174,15 +164,10 @@ class UpstreamFacility:
 
         if not self.command:
             raise ToolFailed(f"{self.name} has no command in tavern.yaml, so nothing can be started for it")
-        record = self._granted.record()
+        record = self._granted.record(self._entry.plugin)
         home = Home(str(self._base_dir), self._environment, tuple(self._environment.values()))
-        return await start_process(
-            self.command,
-            home,
-            self._granted.sandbox(record),
-            self._granted.rights(record),
-            trusted=self._config.trusted,
-        )
+        sandbox, rights = self._granted.sandbox_of(record), self._granted.rights(record)
+        return await start_process(self.command, home, sandbox, rights, trusted=self._config.trusted)
 
     def load(self, name: str) -> str | None:
         try:
@@ -217,7 +202,7 @@ class UpstreamFacility:
     def _kept(self, name: str) -> Path:
         from tavern_core.upstreams.listing_cache import digest
 
-        return self._store / self.name / digest([self._credential, name]).removeprefix("sha256:")
+        return self._store / digest([self._credential, name]).removeprefix("sha256:")
 
     def _followed(self, value: Any, place: str) -> Any:
         if isinstance(value, Mapping):
@@ -229,11 +214,8 @@ class UpstreamFacility:
         return value
 
     def _referred(self, kind: str, reference: Mapping[str, Any], place: str) -> str:
-        found = (
-            self._granted.secret(str(reference[kind]), None)
-            if kind == SECRET
-            else self._granted.secret(place, reference)
-        )
+        named = (str(reference[kind]), None) if kind == SECRET else (place, reference)
+        found = self._granted.secret(*named)
         self._secrets.add(found)
         return found
 

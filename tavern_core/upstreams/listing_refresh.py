@@ -252,19 +252,15 @@ class Listings:
         is_same_version = entry.definitions.version == kept.version
         self._catalogue.store(entry.name, listed, kept)
         self._quarantine.first_seen(entry)
-        tools = kept.tools
-        self._warn_of_unknown(entry, kept)
-        diff = _diff(before, tools)
+        for what, hint in unknown_overrides(entry.name, entry.config, kept).items():
+            self._base.diagnostics.add("CONFIG_INVALID", what, plugin=entry.plugin, hint=hint)
+        diff = _diff(before, kept.tools)
         if diff or not is_same_version:
             self._lifecycle.tools_changed(entry.plugin, entry.candidate())
         if diff:
             ids = {key: [f"{entry.plugin}:{local_name(n)}" for n in names] for key, names in diff.to_json().items()}
             self._base.recorder.note(TOOLS_CHANGED, {"upstream": entry.name, **ids}, plugin=entry.plugin)
         return diff
-
-    def _warn_of_unknown(self, entry: Entry, kept: Definitions) -> None:
-        for what, hint in unknown_overrides(entry.name, entry.config, kept).items():
-            self._base.diagnostics.add("CONFIG_INVALID", what, plugin=entry.plugin, hint=hint)
 
 
 _NEVER: Final = Listed("", 0.0, None, "", ())

@@ -102,7 +102,8 @@ class RunningProcess:
         self._stderr = HeadAndTail(_STDERR_HALF)
         self._started: asyncio.Future[Ended | None] = self._loop.create_future()
         self._ended: asyncio.Future[Ended] = self._loop.create_future()
-        self._waiting: dict[int, asyncio.Future[None]] = {}
+        self._writable: asyncio.Future[None] | None = None
+        """Of a writer that waits for its stdin."""
         self._writing = asyncio.Lock()
         self._opened: contextlib.AsyncExitStack | None = None
         self._is_closed = False
@@ -149,7 +150,7 @@ class RunningProcess:
                 try:
                     rest = rest[os.write(self._stdin, rest[:_AT_ONCE]) :]
                 except BlockingIOError:
-                    await self._until(self._stdin, self._loop.add_writer, self._loop.remove_writer)
+                    await self._until_writable()
                 except OSError:
                     raise await self._ending() from None
 
@@ -238,25 +239,21 @@ class RunningProcess:
         if self._arrived is not None:
             _set(self._arrived)
 
-    async def _until(self, descriptor: int, add: Callable[..., object], remove: Callable[[int], object]) -> None:
-        """Wait until a descriptor can be written to, or is closed."""
-        ready = self._waiting[descriptor] = self._loop.create_future()
-        add(descriptor, _set, ready)
+    async def _until_writable(self) -> None:
+        """Wait until its stdin can be written to, or is closed."""
+        self._writable = self._loop.create_future()
+        self._loop.add_writer(self._stdin, _set, self._writable)
         try:
-            await ready
+            await self._writable
         finally:
-            if self._waiting.get(descriptor) is ready:
-                del self._waiting[descriptor]
-                remove(descriptor)
-
-    def _wake(self, descriptor: int) -> None:
-        if (ready := self._waiting.pop(descriptor, None)) is not None:
-            self._loop.remove_writer(descriptor)
-            _set(ready)
+            if self._stdin >= 0:
+                self._loop.remove_writer(self._stdin)
 
     def _close_stdin(self) -> None:
         if self._stdin >= 0:
-            self._wake(self._stdin)
+            self._loop.remove_writer(self._stdin)
+            if self._writable is not None:
+                _set(self._writable)
             self._child = self._child.without_stdin()
             self._stdin = -1
 
