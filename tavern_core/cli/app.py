@@ -22,44 +22,38 @@ from tavern_core.cli.termination import Termination
 from tavern_core.errors import TavernError
 from tavern_core.model.naming_rules import RESERVED_COMMANDS
 
-_HERE: Final = "tavern_core.cli"
+_HELPS: Final = {
+    "plugins": "Find, check, grant, enable and disable plugins.",
+    "tools": "List, explain and call tools.",
+    "nodes": "List, show and run nodes of workflows.",
+    "workflows": "List, check, draw and run workflows.",
+    "assist": "Change a workflow in your own words, with a language model.",
+    "skills": "List, show, check and trust skills.",
+    "llms": "List and try language models.",
+    "knowledge": "List and search knowledge bases: folders of Markdown.",
+    "agent": "Give tasks to agents; show, resume and replay their runs.",
+    "run": "Run the tool calls in the text of a model.",
+    "config": "Show and change configuration and settings.",
+    "hooks": "List the hooks and who implements them, in the order in which they run.",
+    "logs": "Read, check and explain the audit log.",
+    "jobs": "Show, answer, cancel and resume background calls.",
+    "artifacts": "Show and fetch data that was too large for answers; store files for calls.",
+    "approvals": "Show the calls that wait for approval, and decide them.",
+    "tokens": "Create, list and revoke tokens for callers from other processes.",
+    "serve": "Serve the host over HTTP: nodes, tools, calls, jobs, events, MCP.",
+    "mcp": "Serve the host's tools to MCP clients.",
+    "limits": "Show every limit of tavern.yaml and of tools, and how much of each rate is used.",
+    "upstreams": "Connect other systems, whose tools become tools of this host.",
+    "schema": "Print the JSON Schema of a file format, for editors.",
+    "doctor": "Report problems and their repairs.",
+    "new": "Create a new plugin from the template.",
+    "version": "Print the versions of tavern-core and Python.",
+    "completion": "Print the completion script of a shell.",
+}
+_MODULES: Final = {"mcp": "serve", "version": "version_and_completion", "completion": "version_and_completion"}
+"""Command → its module, where that is not called the same."""
 COMMANDS: Final = {
-    "plugins": Lazy(f"{_HERE}.plugins", "plugins", "Find, check, grant, enable and disable plugins."),
-    "tools": Lazy(f"{_HERE}.tools", "tools", "List, explain and call tools."),
-    "nodes": Lazy(f"{_HERE}.nodes", "nodes", "List, show and run nodes of workflows."),
-    "workflows": Lazy(f"{_HERE}.workflows", "workflows", "List, check, draw and run workflows."),
-    "assist": Lazy(f"{_HERE}.assist", "assist", "Change a workflow in your own words, with a language model."),
-    "skills": Lazy(f"{_HERE}.skills", "skills", "List, show, check and trust skills."),
-    "llms": Lazy(f"{_HERE}.llms", "llms", "List and try language models."),
-    "knowledge": Lazy(f"{_HERE}.knowledge", "knowledge", "List and search knowledge bases: folders of Markdown."),
-    "agent": Lazy(f"{_HERE}.agent", "agent", "Give tasks to agents; show, resume and replay their runs."),
-    "run": Lazy(f"{_HERE}.run", "run", "Run the tool calls in the text of a model."),
-    "config": Lazy(f"{_HERE}.config", "config", "Show and change configuration and settings."),
-    "hooks": Lazy(f"{_HERE}.hooks", "hooks", "List the hooks and who implements them, in the order in which they run."),
-    "logs": Lazy(f"{_HERE}.logs", "logs", "Read, check and explain the audit log."),
-    "jobs": Lazy(f"{_HERE}.jobs", "jobs", "Show, answer, cancel and resume background calls."),
-    "artifacts": Lazy(
-        f"{_HERE}.artifacts",
-        "artifacts",
-        "Show and fetch data that was too large for answers; store files for calls.",
-    ),
-    "approvals": Lazy(f"{_HERE}.approvals", "approvals", "Show the calls that wait for approval, and decide them."),
-    "tokens": Lazy(f"{_HERE}.tokens", "tokens", "Create, list and revoke tokens for callers from other processes."),
-    "serve": Lazy(f"{_HERE}.serve", "serve", "Serve the host over HTTP: nodes, tools, calls, jobs, events, MCP."),
-    "mcp": Lazy(f"{_HERE}.serve", "mcp", "Serve the host's tools to MCP clients."),
-    "limits": Lazy(
-        f"{_HERE}.limits",
-        "limits",
-        "Show every limit of tavern.yaml and of tools, and how much of each rate is used.",
-    ),
-    "upstreams": Lazy(
-        f"{_HERE}.upstreams", "upstreams", "Connect other systems, whose tools become tools of this host."
-    ),
-    "schema": Lazy(f"{_HERE}.schema", "schema", "Print the JSON Schema of a file format, for editors."),
-    "doctor": Lazy(f"{_HERE}.doctor", "doctor", "Report problems and their repairs."),
-    "new": Lazy(f"{_HERE}.new", "new", "Create a new plugin from the template."),
-    "version": Lazy(f"{_HERE}.version_and_completion", "version", "Print the versions of tavern-core and Python."),
-    "completion": Lazy(f"{_HERE}.version_and_completion", "completion", "Print the completion script of a shell."),
+    name: Lazy(f"tavern_core.cli.{_MODULES.get(name, name)}", name, about) for name, about in _HELPS.items()
 }
 
 

@@ -89,7 +89,7 @@ def _checked(session: Session, target: str, *, write: bool) -> tuple[CheckReport
     from tavern_core import __version__
     from tavern_core.review.plugin_check import check_plugin
 
-    roots = [] if _is_folder(target) else _roots(session)
+    roots = [] if _is_folder(target) else [Path(root) for root in session.loaded().config.plugins.roots]
     report = check_plugin(target, roots=roots, host_version=__version__)
     if not write or not report.undeclared_tools:
         return report, ()
@@ -142,10 +142,6 @@ def _is_folder(target: str) -> bool:
         return Path(target).is_dir()
     except OSError as error:  # an impossible file name
         raise UsageError(f"{target[:200]!r} is neither a folder nor a name: {error.strerror}") from error
-
-
-def _roots(session: Session) -> list[Path]:
-    return [Path(root) for root in session.loaded().config.plugins.roots]
 
 
 def _write(report: CheckReport) -> Sequence[Path]:

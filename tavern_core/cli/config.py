@@ -21,7 +21,6 @@ from tavern_core.cli.session import Session
 from tavern_core.errors import ConfigInvalid, SettingsInvalid, UsageError
 
 if TYPE_CHECKING:
-    from tavern_core.host import Tavern
     from tavern_core.kernel.config.configuration import ConfigFiles, LoadedConfig, ShownValue
 
 SETTINGS: Final = "extensions."
@@ -198,19 +197,14 @@ def _set_setting(session: Session, key: str, value: str | None) -> dict[str, Any
     rows = {row.key: row for row in host.describe_settings()}
     if key not in rows:
         # A setting declared in code: known after the plugin was active once, and then stored.
-        _activate_owner(host, key)
+        plugin = _plugin_of(key)
+        if plugin in host.plugins and "settings" in host.plugins[plugin].provides:
+            host.plugins.activate_sync(plugin)
         rows = {row.key: row for row in host.describe_settings()}
     text = _text(value, key, hide=key in rows and rows[key].is_secret)
     host.settings.save({key: host.settings.parse(key, text)}, by="cli")
     row = next(row for row in host.settings.describe() if row.key == key).to_json()
     return {name: row[name] for name in ("key", "value", "origin")}
-
-
-def _activate_owner(host: Tavern, key: str) -> None:
-    """Activate the plugin that a setting belongs to, if its code declares more settings than its manifest."""
-    plugin = _plugin_of(key)
-    if plugin in host.plugins and "settings" in host.plugins[plugin].provides:
-        host.plugins.activate_sync(plugin)
 
 
 def _plugin_of(key: str) -> str:

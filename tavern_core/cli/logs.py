@@ -251,13 +251,9 @@ def _print_line(session: Session, record: Record) -> None:
 def _row(record: Record) -> tuple[Any, ...]:
     said = record.get("tool") or record.get("plugin") or ""
     rest = {k: v for k, v in record.items() if k not in _NOT_SAID and k not in ("tool", "requestId")}
-    what = f"{said} {_summary(rest)}".strip()
+    parts = [f"{key}={value if isinstance(value, str) else json_text(value)}" for key, value in rest.items()]
+    what = f"{said} {shorten(' '.join(parts), _WHAT_WIDTH)}".strip()
     return record.get("seq"), record.get("time"), record.get("type"), record.get("callId") or "", what
-
-
-def _summary(data: Mapping[str, Any]) -> str:
-    parts = [f"{key}={value if isinstance(value, str) else json_text(value)}" for key, value in data.items()]
-    return shorten(" ".join(parts), _WHAT_WIDTH)
 
 
 def _said(key: str, value: Any) -> str:

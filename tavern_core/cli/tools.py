@@ -18,8 +18,6 @@ from tavern_core.errors import UsageError
 
 if TYPE_CHECKING:
     from tavern_core.kernel.catalogue.availability import Need
-    from tavern_core.kernel.catalogue.tools import Tools
-    from tavern_core.model.call import CallContext
     from tavern_core.model.tool import ToolSpec
 
 DIALECTS = ("json", "openai", "anthropic", "gemini", "mcp")
@@ -68,19 +66,24 @@ def list_(
     visible = known.list(profile, context=context, usable=context is not None)
     shown = {spec.id for spec in visible}
     listed = known.snapshot() if everything else visible
-    found = [s for s in listed if _fits(s, tag, capability) and plugin in (None, s.plugin)]
+    found = [
+        s
+        for s in listed
+        if (tag is None or tag in s.tags)
+        and (capability is None or capability in s.capabilities)
+        and plugin in (None, s.plugin)
+    ]
     needs = known.lacking(found, profile=profile, context=context)
+    reasons = {s.id: known.why(s.id, profile=profile, context=context) for s in found} if everything else {}
     if session.as_json:
-        session.out.json(
-            [
-                _described(known, s, needs, s.id in shown, profile, context) if everything else _json(s, needs)
-                for s in found
-            ]
-        )
+        more = {id_: {"visible": id_ in shown, "reason": w.reason, "fix": w.fix or None} for id_, w in reasons.items()}
+        session.out.json([_json(s, needs) | more.get(s.id, {}) for s in found])
         return
     if everything:
-        why = {s.id: "" if s.id in shown else known.why(s.id, profile=profile, context=context).reason for s in found}
-        states = [(s.id, "ok" if s.id in shown else "hidden", _about(s), why[s.id]) for s in found]
+        states = [
+            (s.id, "ok" if s.id in shown else "hidden", _about(s), "" if s.id in shown else reasons[s.id].reason)
+            for s in found
+        ]
         session.out.table(("tool", "state", "description", "reason"), states)
         return
     rows = [
@@ -174,10 +177,6 @@ def manual(session: Session, profile: str | None, lang: str | None, query: str |
         session.out.data(text)
 
 
-def _fits(spec: ToolSpec, tag: str | None, capability: str | None) -> bool:
-    return (tag is None or tag in spec.tags) and (capability is None or capability in spec.capabilities)
-
-
 def _json(spec: ToolSpec, needs: Mapping[str, Need]) -> dict[str, Any]:
     need = needs.get(spec.id)
     return spec.to_json() | {"needs": None if need is None else need.to_json()}
@@ -196,18 +195,6 @@ def _table(session: Session, columns: tuple[str, ...], rows: Sequence[tuple[str,
         session.out.table((*columns, "not granted"), rows, empty=empty)
     else:
         session.out.table(columns, [row[:-1] for row in rows], empty=empty)
-
-
-def _described(
-    known: Tools,
-    spec: ToolSpec,
-    needs: Mapping[str, Need],
-    visible: bool,
-    profile: str | None,
-    context: CallContext | None,
-) -> dict[str, Any]:
-    answer = known.why(spec.id, profile=profile, context=context)
-    return _json(spec, needs) | {"visible": visible, "reason": answer.reason, "fix": answer.fix or None}
 
 
 def _about(spec: ToolSpec) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -27,7 +27,8 @@ def patch(session: Session, workflow: str, operations: str, rev: int | None, dry
 
     PATCH.json is a file, or `-` for stdin. Exit code 4 if the patch is refused.
     """
-    outcome = session.host().workflows.patch(workflow, _operations(operations), rev=rev, dry_run=dry_run)
+    text, name = (read_stdin(), "stdin") if operations == "-" else (read_file(operations), operations)
+    outcome = session.host().workflows.patch(workflow, json_of(text, name), rev=rev, dry_run=dry_run)
     if session.as_json:
         session.out.json(outcome.to_json())
     else:
@@ -44,11 +45,6 @@ def layout(session: Session, workflow: str, keep: bool, dry_run: bool) -> None:
     """Lay out the nodes of a workflow and write its file."""
     found = session.host().workflows.layout(workflow, keep=keep, dry_run=dry_run)
     session.show({node.id: node.position for node in found.nodes}, f"{len(found.nodes)} nodes, rev {found.rev}")
-
-
-def _operations(source: str) -> Any:
-    """The content of a patch file, or of stdin. Raises UsageError: it is not JSON (USAGE)."""
-    return json_of(read_stdin(), "stdin") if source == "-" else json_of(read_file(source), source)
 
 
 def _print_outcome(session: Session, outcome: PatchOutcome) -> None:

@@ -21,7 +21,7 @@ from urllib.parse import quote
 from pydantic_core import from_json
 
 from tavern_core.contract.trace_context import trace_headers
-from tavern_core.errors import CallTimeout, Outcome, OutputTooLarge, UpstreamError
+from tavern_core.errors import CallError, CallTimeout, Outcome, OutputTooLarge, UpstreamError
 from tavern_core.frozen_dataclass import dataclass
 
 MOST_JSON: Final = 4_000_000
@@ -132,6 +132,15 @@ class Answer:
                 outcome=outcome,
                 start=self.body[:200].decode("utf-8", "replace"),
             ) from None
+
+    @property
+    def members(self) -> Mapping[str, Any]:
+        """The members of the object that the body is; empty where it is none."""
+        try:
+            value = self.json()
+        except CallError:
+            return {}
+        return value if isinstance(value, Mapping) else {}
 
 
 async def exchange(

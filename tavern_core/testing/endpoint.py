@@ -11,12 +11,12 @@ Works for tools in the process and for scripts alike, because it is a real serve
 
 from __future__ import annotations
 
-import json
 import threading
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from json import dumps, loads
 from types import TracebackType
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlsplit
@@ -41,7 +41,7 @@ class Request:
 
     def json(self) -> Any:
         """The body as JSON."""
-        return json.loads(self.body)
+        return loads(self.body)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class FakeEndpoint:
         Several replies to one path are sent in turn; the last one repeats.
         """
         kind = "application/json" if text is None else "text/plain; charset=utf-8"
-        body = _json(json) if text is None else text
+        body = dumps(json, ensure_ascii=False) if text is None else text
         reply = _Reply(status, body.encode(), {"Content-Type": kind, **(headers or {})})
         with self._lock:
             self._replies.setdefault(path, deque()).append(reply)
@@ -107,10 +107,6 @@ class FakeEndpoint:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
 
 
 def _handler(endpoint: FakeEndpoint) -> type[BaseHTTPRequestHandler]:

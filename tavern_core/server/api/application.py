@@ -50,7 +50,7 @@ class Application:
         self.feed = EventFeed(tavern.events, config.events, config.event_bytes)
         """The events of the host for all clients."""
         self.parts = Parts(tavern, config, self.feed, KeptAnswers(), made(to_json(document(ROUTES))))
-        self._table = [(_pattern(route.path), route) for route in ROUTES]
+        self._table = [(re.compile(re.sub(r"{(\w+)}", r"(?P<\1>[^/]+)", route.path)), route) for route in ROUTES]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -167,7 +167,3 @@ async def _refuse(answer: Response, scope: Scope, receive: Receive, send: Send) 
         await answer(scope, receive, send)
     else:
         await send({"type": "websocket.close", "code": 1008, "reason": ""})
-
-
-def _pattern(path: str) -> re.Pattern[str]:
-    return re.compile(re.sub(r"{(\w+)}", r"(?P<\1>[^/]+)", path))

@@ -7,7 +7,6 @@ from typing import Any, Final
 from pydantic_core import to_json
 from starlette.responses import Response
 
-from tavern_core.model.result import ToolResult
 from tavern_core.schema.validate import compile_validator
 from tavern_core.server.api.exchange import Exchange
 from tavern_core.server.api.problem import RequestFailed, of_call
@@ -55,7 +54,9 @@ async def invoke(exchange: Exchange) -> Response:
     )
     if result.error is not None:
         return of_call(result.error, result.call_id)
-    return _answer(result)
+    if result.status == "job" and result.job is not None:
+        return json_response(result.to_json(), 202, location=f"../../jobs/{result.job}")
+    return json_response(result.to_json())
 
 
 async def tam(exchange: Exchange) -> Response:
@@ -69,12 +70,6 @@ def json_response(value: Any, status: int = 200, **headers: str) -> Response:
     """A value as an answer that is not cached."""
     body = to_json(value, inf_nan_mode="null", fallback=str)
     return Response(body, status, {"cache-control": "no-store", **headers}, "application/json")
-
-
-def _answer(result: ToolResult) -> Response:
-    if result.status == "job" and result.job is not None:
-        return json_response(result.to_json(), 202, location=f"../../jobs/{result.job}")
-    return json_response(result.to_json())
 
 
 def _key(exchange: Exchange, body: dict[str, Any]) -> str | None:

@@ -70,12 +70,8 @@ def _written_tools(exchange: Exchange, words: str, usable: bool) -> bytes:
     lacking = tavern.tools.lacking(found, context=context)
     if usable:
         found = tuple(spec for spec in found if spec.id not in lacking or not lacking[spec.id].is_certain)
-    return _json_list({**_shown(spec), **_lacks(spec, lacking)} for spec in found)
-
-
-def _lacks(spec: ToolSpec, lacking: Mapping[str, Any]) -> dict[str, Any]:
-    """What a listed tool cannot be called without."""
-    return {"lacks": lacking[spec.id].to_json()} if spec.id in lacking else {}
+    lacks = {name: {"lacks": need.to_json()} for name, need in lacking.items()}
+    return _json_list({**_shown(spec), **lacks.get(spec.id, {})} for spec in found)
 
 
 def _seen_tool(exchange: Exchange, name: str) -> ToolSpec:

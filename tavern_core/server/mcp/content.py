@@ -101,7 +101,8 @@ def _messages(item: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """A message as the protocol has it: of a person or a model, with one block each."""
     role, content = "assistant" if item["role"] == "assistant" else "user", item.get("content", "")
     for part in content if isinstance(content, list | tuple) else [content]:
-        yield {"role": role, "content": _block(part) if isinstance(part, Mapping) else _text(_as_text(part))}
+        text = part if isinstance(part, str) else _json(part)
+        yield {"role": role, "content": _block(part) if isinstance(part, Mapping) else _text(text)}
 
 
 def _blocks(blocks: Iterable[Any]) -> list[dict[str, Any]]:
@@ -118,10 +119,6 @@ def _block(block: Mapping[str, Any]) -> dict[str, Any]:
 
 def _text(text: str) -> dict[str, Any]:
     return {"type": "text", "text": text}
-
-
-def _as_text(value: Any) -> str:
-    return value if isinstance(value, str) else _json(value)
 
 
 def _json(value: Any) -> str:

@@ -239,7 +239,8 @@ def requested_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
         if schema.get("required"):
             asked["required"] = list(schema["required"])
         return asked
-    field = dict(schema) if form == "value" else {"type": "string", "title": "JSON", "description": _described(schema)}
+    about = f"JSON that fits {json.dumps(dict(schema), ensure_ascii=False)[:1000]}"
+    field = dict(schema) if form == "value" else {"type": "string", "title": "JSON", "description": about}
     return {"type": "object", "properties": {VALUE: field}, "required": [VALUE]}
 
 
@@ -265,7 +266,3 @@ def _is_field(member: Any) -> bool:
         items = member.get("items")
         return isinstance(items, Mapping) and ("enum" in items or "anyOf" in items)
     return member.get("type") in _FIELD_TYPES
-
-
-def _described(schema: Mapping[str, Any]) -> str:
-    return f"JSON that fits {json.dumps(dict(schema), ensure_ascii=False)[:1000]}"

@@ -28,7 +28,7 @@ from tavern_core.builtin.adapters.comfyui.jobs_api import JobsApi
 from tavern_core.builtin.adapters.comfyui.native_api import Native
 from tavern_core.builtin.adapters.comfyui.parameters import classes_of, tool_of
 from tavern_core.builtin.adapters.comfyui.run_ids_and_progress import order_of
-from tavern_core.builtin.adapters.comfyui.templates import BadTemplate, Template, read_object_info, read_templates
+from tavern_core.builtin.adapters.comfyui.templates import BadTemplate, read_object_info, read_templates
 from tavern_core.contract.adapters import Listing, Target, Upstream, UpstreamCall, UpstreamTool, etag_of
 
 SETTINGS: Final[Mapping[str, Any]] = {
@@ -79,7 +79,8 @@ class ComfyUIConnection:
         folder = self._upstream.path(self._upstream.settings["templates"])
         templates, left_out = await asyncio.to_thread(read_templates, folder)
         if isinstance(self._server, Native):
-            info: Mapping[str, Any] | None = await self._server.object_info(_classes(templates))
+            classes = {name for template in templates for name in classes_of(template)}
+            info: Mapping[str, Any] | None = await self._server.object_info(classes)
         else:
             info = await asyncio.to_thread(read_object_info, folder) or None
         tools: list[UpstreamTool] = []
@@ -99,10 +100,6 @@ class ComfyUIConnection:
 
     async def close(self) -> None:
         await self._http.aclose()
-
-
-def _classes(templates: list[Template]) -> set[str]:
-    return {name for template in templates for name in classes_of(template)}
 
 
 adapter = ComfyUI()

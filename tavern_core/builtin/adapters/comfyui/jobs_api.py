@@ -120,7 +120,7 @@ class JobsApi:
             if error.outcome != "none" and (found := await self._found(order)) is not None:
                 return found
             raise
-        value = _read(answer)
+        value = answer.members
         if answer.status in (200, 201, 202) and isinstance(value.get("id"), str):
             return value
         refusal = _mapping(value.get("error"))
@@ -179,7 +179,7 @@ class JobsApi:
 
     async def _object(self, path: str, **options: Any) -> Mapping[str, Any]:
         answer = await exchange(self._http, "GET", path, **options)
-        value = _read(answer) if answer.status == 200 else {}
+        value = answer.members if answer.status == 200 else {}
         if not value:
             raise UpstreamError(
                 f"Comfy answers {path} with {answer.status}",
@@ -205,10 +205,9 @@ class JobsApi:
             async with self._http.sse(f"{_path(job)}/events", max_event_size=_LARGEST_EVENT) as source:
                 async for event in source:
                     await queue.put((event.event, _mapping(from_json(event.data or "null"))))
-        except Exception:  # noqa: BLE001 - whatever ends the events, the job is followed without them
-            await queue.put(None)
-        else:
-            await queue.put(None)
+        except Exception:  # noqa: BLE001, S110 - whatever ends the events, the job is followed without them
+            pass
+        await queue.put(None)
 
 
 async def _watched(events: asyncio.Queue[Event | None], reporter: ProgressReporter) -> bool:
@@ -317,13 +316,6 @@ def _lost(job: str, why: str) -> UpstreamError:
 
 def _path(job: str) -> str:
     return f"{_JOBS}/{quote(job, safe='')}"
-
-
-def _read(answer: Answer) -> Mapping[str, Any]:
-    try:
-        return _mapping(answer.json("Comfy"))
-    except UpstreamError:
-        return {}
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

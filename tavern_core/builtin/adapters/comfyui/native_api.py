@@ -135,7 +135,7 @@ class Native:
             if error.outcome == "none" or await self._looked_up(order.run) == "gone":
                 raise
             return order.run  # the answer was lost, and the run is there
-        data = _read(answer)
+        data = answer.members
         if answer.status == 400:
             raise invalid(data, order.tool.data["places"])
         if answer.status != 200:
@@ -281,15 +281,6 @@ def _object(path: str, answer: Answer) -> Mapping[str, Any]:
             f"ComfyUI answers {path} with {answer.status}", hint="see that `url` is that of ComfyUI", retryable=True
         )
     return value
-
-
-def _read(answer: Answer) -> Mapping[str, Any]:
-    """The object in an answer to ``POST /prompt``; empty where there is none."""
-    try:
-        value = answer.json("ComfyUI")
-    except CallError:
-        return {}
-    return value if isinstance(value, Mapping) else {}
 
 
 def _ids(rows: Any) -> set[str]:

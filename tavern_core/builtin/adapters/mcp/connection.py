@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import replace
 from importlib.metadata import version
@@ -256,7 +256,7 @@ class McpConnection(Documents):
         if meta := {**self._meta, **trace_headers()}:
             params = {**params, "_meta": meta}
         sent = {} if self._upstream.command else self._http_headers(method, name, headers or {})
-        return await self._requests.ask(method, params, sent, progress, failed)
+        return await self._requests.ask(method, params, sent, failed, progress)
 
     def _http_headers(self, method: str, name: str, headers: Mapping[str, str]) -> dict[str, str]:
         sent = {**headers, MCP_PROTOCOL_VERSION_HEADER: self._session.protocol_version or ""}
@@ -285,10 +285,9 @@ class McpConnection(Documents):
         self._headers = {}
         info = self._session.server_info
         forwards = bool(self._upstream.idempotency_header and not self._upstream.command)
-        return Listing(
+        return replace(
+            found,
             tools=[replace(tool, forwards_key=True) for tool in found.tools] if forwards else found.tools,
-            ttl_ms=found.ttl_ms,
-            left_out=found.left_out,
             description=text_of(self._session.instructions),
             version=text_of(info.version) if info is not None else "",
         )
@@ -388,11 +387,6 @@ class McpConnection(Documents):
     async def _on_message(self, message: IncomingMessage) -> None:
         if isinstance(message, ServerNotification) and isinstance(message, ToolListChangedNotification):
             self._upstream.changed()
-
-    @property
-    def roots(self) -> Sequence[str]:
-        """What the server gets when it asks for roots."""
-        return self._roots
 
 
 def _flaw(error: ValidationError | RuntimeError) -> str:

@@ -42,9 +42,9 @@ class BrokeOff(MCPError):
         super().__init__(CONNECTION_CLOSED, why)
 
 
-def text_of(value: object) -> str:
+def text_of(value: object, most: int = _MOST) -> str:
     """Words of a server, of a bounded length."""
-    return value[:_MOST] if isinstance(value, str) else ""
+    return value[:most] if isinstance(value, str) else ""
 
 
 def failure_of(error: MCPError, what: str, tool: str = "") -> CallError:

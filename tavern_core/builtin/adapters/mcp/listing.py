@@ -11,9 +11,8 @@ from pydantic_core import to_json
 
 from tavern_core.builtin.adapters.mcp.failures import text_of
 from tavern_core.builtin.adapters.mcp.message_parser import refuse_no_json
-from tavern_core.contract.adapters import UpstreamTool
+from tavern_core.contract.adapters import Listing, UpstreamTool
 from tavern_core.errors import UpstreamError, sayable
-from tavern_core.frozen_dataclass import dataclass
 from tavern_core.schema.schema_lint_rules import house_flaws
 
 MOST_ITEMS: Final = 10_000
@@ -53,16 +52,7 @@ async def pages(ask: Ask, key: str) -> AsyncIterator[tuple[dict[str, Any], list[
         params = {"cursor": cursor}
 
 
-@dataclass(frozen=True, slots=True)
-class Tools:
-    """The tools that a server lists, and why some are left out."""
-
-    tools: tuple[UpstreamTool, ...]
-    left_out: Mapping[str, str]
-    ttl_ms: int | None
-
-
-async def read_tools(ask: Ask) -> Tools:
+async def read_tools(ask: Ask) -> Listing:
     """List the tools; what cannot be used is left out, with the reason."""
     reader = _Reader()
     async for page, items in pages(ask, "tools"):
@@ -88,8 +78,8 @@ class _Reader:
         if isinstance(ttl, int) and not isinstance(ttl, bool) and ttl > 0:
             self._ttls.append(ttl)
 
-    def done(self) -> Tools:
-        return Tools(tuple(self._tools.values()), self._left_out, min(self._ttls, default=None))
+    def done(self) -> Listing:
+        return Listing(tuple(self._tools.values()), min(self._ttls, default=None), left_out=self._left_out)
 
     def read(self, item: object) -> bool:
         """Take one tool; False: no more are taken."""
@@ -105,7 +95,7 @@ class _Reader:
         elif name in self._twice:
             pass
         elif name in self._tools:
-            if self._same(item, name):
+            if self._unusable(item, name) is None and tool_of(item, name) == self._tools[name]:
                 return True  # a server that ignores cursors lists each tool again
             del self._tools[name]
             self._twice.add(name)
@@ -115,9 +105,6 @@ class _Reader:
         else:
             self._tools[name] = tool_of(item, name)
         return True
-
-    def _same(self, item: dict[str, Any], name: str) -> bool:
-        return self._unusable(item, name) is None and tool_of(item, name) == self._tools[name]
 
     def _unusable(self, item: dict[str, Any], name: str) -> str | None:
         if len(name) > _LONGEST_NAME or not name.isprintable():
@@ -148,7 +135,7 @@ def tool_of(item: Mapping[str, Any], name: str) -> UpstreamTool:
     needs_task = execution.get("taskSupport") == "required"
     return UpstreamTool(
         name=name,
-        description=_description(item.get("description")),
+        description=text_of(item.get("description"), _LONGEST_DESCRIPTION),
         input_schema=item["inputSchema"],
         output_schema=item.get("outputSchema"),
         display_name=text_of(item.get("title")) or text_of(notes.get("title")),
@@ -167,7 +154,3 @@ def _object(value: object) -> Mapping[str, Any]:
 def _claim(notes: Mapping[str, Any], name: str) -> bool | None:
     value = notes.get(name)
     return value if isinstance(value, bool) else None
-
-
-def _description(written: object) -> str:
-    return written[:_LONGEST_DESCRIPTION] if isinstance(written, str) else ""

@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 from mcp.shared.exceptions import MCPError
 from mcp.shared.message import ClientMessageMetadata, SessionMessage
 from mcp_types import JSONRPCError, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 
-from tavern_core.builtin.adapters.mcp.stdio import Incoming, Outgoing, Stream
+from tavern_core.builtin.adapters.mcp.stdio import Incoming, Outgoing, Readable
 from tavern_core.errors import CallError
 
 if TYPE_CHECKING:
@@ -32,13 +32,7 @@ Progress = Callable[[float, float | None, str], None]
 """``progress(done, total, message)``."""
 
 
-class Reason(Protocol):
-    def __call__(self) -> CallError:
-        """Why there are no more answers."""
-        ...
-
-
-class Requests(Stream):
+class Requests(Readable):
     """The stream that the library reads; `ask` makes requests.
 
     Args:
@@ -50,7 +44,7 @@ class Requests(Stream):
         self,
         reading: ReadStream[SessionMessage | Exception],
         writing: WriteStream[SessionMessage],
-        reason: Reason,
+        reason: Callable[[], CallError],
         failures: dict[int, CallError],
     ) -> None:
         self._reading = reading
@@ -71,8 +65,8 @@ class Requests(Stream):
         method: str,
         params: dict[str, Any],
         headers: dict[str, str],
+        failed: Callable[[int, MCPError], CallError],
         progress: Progress | None = None,
-        failed: Callable[[int, MCPError], CallError] | None = None,
     ) -> dict[str, Any]:
         """Make a request and wait for its result; when cancelled, notify the server.
 
@@ -105,7 +99,7 @@ class Requests(Stream):
                 await self._writing.send(SessionMessage(request, ClientMessageMetadata(headers=headers)))
             return await future
         except MCPError as error:
-            raise (failed(number, error) if failed is not None else self._reason()) from None
+            raise failed(number, error) from None
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             raise self._reason() from None
         except asyncio.CancelledError:
@@ -137,17 +131,8 @@ class Requests(Stream):
             if not future.done():
                 future.set_exception(self._reason())
 
-    def __aiter__(self) -> Requests:
-        return self
-
-    async def receive(self) -> SessionMessage | Exception:
-        """The next message that is not ours; raises EndOfStream."""
-        try:
-            return await self.__anext__()
-        except StopAsyncIteration:
-            raise anyio.EndOfStream from None
-
     async def __anext__(self) -> SessionMessage | Exception:
+        """The next message that is not ours."""
         try:
             while True:
                 item = await self._reading.__anext__()

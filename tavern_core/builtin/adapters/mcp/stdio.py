@@ -45,7 +45,24 @@ class Stream:
         await self.aclose()
 
 
-class Incoming(Stream):
+class Readable(Stream):
+    """What it expects of one that it reads."""
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> SessionMessage | Exception:
+        raise NotImplementedError
+
+    async def receive(self) -> SessionMessage | Exception:
+        """The next message; raises EndOfStream."""
+        try:
+            return await self.__anext__()
+        except StopAsyncIteration:
+            raise anyio.EndOfStream from None
+
+
+class Incoming(Readable):
     """What a program says, as messages; ends when it ends.
 
     Args:
@@ -68,15 +85,6 @@ class Incoming(Stream):
         self._in_a_row = 0
         self._second = 0.0
 
-    def __aiter__(self) -> Self:
-        return self
-
-    async def receive(self) -> SessionMessage | Exception:
-        try:
-            return await self.__anext__()
-        except StopAsyncIteration:
-            raise anyio.EndOfStream from None
-
     async def __anext__(self) -> SessionMessage | Exception:
         try:
             while True:
@@ -95,11 +103,8 @@ class Incoming(Stream):
         value = None
         try:
             value = await read_json(line)
-            if (
-                type(value) is dict
-                and type(result := value.get("result")) is dict
-                and self.take(value.get("id"), result)
-            ):
+            result = value.get("result") if type(value) is dict else None
+            if type(result) is dict and self.take(value.get("id"), result):
                 self._in_a_row = 0
                 return None
             message = message_of(value)

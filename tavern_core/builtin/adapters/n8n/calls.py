@@ -111,11 +111,12 @@ def _unreachable(tool: UpstreamTool, answer: Answer, why: str) -> UpstreamError:
 
 
 def _failure(tool: UpstreamTool, answer: Answer) -> UpstreamError:
-    said = _said(answer)
+    said = answer.members
     hint, why = said.get("hint"), _why(said, answer)
     if answer.status == 404 and isinstance(hint, str):
+        named = f"{tool.data.get('method', 'POST')} {tool.data.get('path') or tool.data.get('endpoint')}"
         return UpstreamError(
-            f"n8n knows no active webhook {_named(tool)}{why}",
+            f"n8n knows no active webhook {named}{why}",
             hint="activate the workflow in n8n, and see that its webhook has this method and path",
             reason="inactive",
         )
@@ -145,10 +146,6 @@ def _failure(tool: UpstreamTool, answer: Answer) -> UpstreamError:
     )
 
 
-def _named(tool: UpstreamTool) -> str:
-    return f"{tool.data.get('method', 'POST')} {tool.data.get('path') or tool.data.get('endpoint')}"
-
-
 def _why(said: Mapping[str, Any], answer: Answer) -> str:
     """What a failure says of itself, as the end of a sentence; empty where it says nothing."""
     is_text = not said and answer.media_type in ("", "text/plain")
@@ -156,14 +153,6 @@ def _why(said: Mapping[str, Any], answer: Answer) -> str:
     if isinstance(text, Mapping):
         text = text.get("message") or ""
     return f": {text!s:.300}" if text else ""
-
-
-def _said(answer: Answer) -> Mapping[str, Any]:
-    try:
-        value = answer.json()
-    except Exception:  # noqa: BLE001 - an error page is not JSON, and says less than its status
-        return {}
-    return value if isinstance(value, Mapping) else {}
 
 
 def _address(tool: UpstreamTool, arguments: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tavern_core.contract.context import PluginContext
 from tavern_core.contract.core_services import NET, Net
 from tavern_core.contract.hookspecs import hookimpl
-from tavern_core.contract.protocols import Service, ServiceUser
+from tavern_core.contract.protocols import Service
 
 if TYPE_CHECKING:
     from tavern_core.builtin.services.net.service import WholeNet
@@ -35,11 +35,7 @@ class HostNet:
 
 @hookimpl(fast=True)
 def tavern_register_services(ctx: PluginContext) -> Iterable[Service]:
-    return [Service(NET, HostNet(), Net, description=_DESCRIPTION, for_plugin=_for_plugin)]
-
-
-def _for_plugin(user: ServiceUser) -> Any:
-    return _whole().for_plugin(user)
+    return [Service(NET, HostNet(), Net, description=_DESCRIPTION, for_plugin=lambda user: _whole().for_plugin(user))]
 
 
 @cache

@@ -13,6 +13,7 @@ import re
 import ssl
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import urljoin
 
@@ -288,7 +289,7 @@ def _redirected(request: Request, target: Target, answer: Answer) -> Request:
         headers.pop("content-type", None)
     if (target.scheme, target.host, target.port) != (other.scheme, other.host, other.port):
         headers = {name: value for name, value in headers.items() if name in _ANYWHERE}
-    return Request(url, method, headers, body, request.max_bytes)
+    return replace(request, url=url, method=method, headers=headers, body=body)
 
 
 def _bounded(name: str, value: Any, least: int, most: int) -> None:
