@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from tavern_core.cli.approval_prompt import user_name
 from tavern_core.cli.errors import NOTHING_FOUND, ReportedExit, print_note
 from tavern_core.cli.lazy_groups import Group
 from tavern_core.cli.output import json_text
+from tavern_core.cli.prompts import user_name
 from tavern_core.cli.session import Session
 from tavern_core.errors import StateDamaged
 

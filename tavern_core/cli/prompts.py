@@ -1,11 +1,12 @@
 """Asking a person at the terminal: one question at a time, while other output pauses; a schema defines the types of answers.
 
-Questions of nodes and approvals of calls come from several threads; the asking thread owns the terminal until it has the answer.
+Without a terminal on both ends, no one can answer, and nothing is approved. Questions of nodes and approvals of calls come from several threads; the asking thread owns the terminal until it has the answer.
 """
 
 from __future__ import annotations
 
 import asyncio
+import getpass
 import os
 import select
 import sys
@@ -22,10 +23,13 @@ from tavern_core.errors import InputInvalid
 if TYPE_CHECKING:
     from tavern_core.flow.engine.run_options import Question
     from tavern_core.flow.run_handle import RunHandle
+    from tavern_core.model.approval import Approval, ApprovalRequest, Approver
 
 _YES: Final = frozenset({"y", "yes", "是"})
 _NO: Final = frozenset({"n", "no", "否"})
 _MOST_CHOICES: Final = 20
+_LONGEST_SHOWN: Final = 2_000
+"""Characters of the arguments of a call that needs approval."""
 _one_at_a_time = threading.Lock()
 _typed_ahead = bytearray()
 shown: Final[list[Shown]] = []
@@ -302,3 +306,44 @@ class Asker:
                 os.write(self._wake, b"x")
             os.close(self._wake)
             self._wake = -1
+
+
+# Approvals --------------------------------------------------------------------------------------------------------------
+
+
+def terminal_approver() -> Approver | None:
+    """The callback for `Tavern.open(approve=...)`; None without a terminal."""
+    return ask if has_person() else None
+
+
+def ask(request: ApprovalRequest) -> Approval:
+    """Show one call and read the answer; anything but an explicit yes is no."""
+    with alone():
+        write(sys.stderr, _shown(request))
+        said = (read_line("Let it run? Type yes to approve, anything else refuses: ") or "").strip().lower()
+    by = f"user:{user_name()}"
+    return request.approve(by=by) if said in ("y", "yes") else request.reject("refused at the terminal", by=by)
+
+
+def _shown(request: ApprovalRequest) -> str:
+    arguments = visible(json_text(dict(request.arguments), indent=2))
+    if len(arguments) > _LONGEST_SHOWN:
+        arguments = arguments[:_LONGEST_SHOWN] + f"\n… ({len(arguments):,} characters)"
+    rows = [
+        f"\n{one_line(request.tool)} needs approval: {one_line(request.reason)}",
+        f"  caller     {one_line(request.principal)}"
+        + (f" (profile {one_line(request.profile)})" if request.profile else ""),
+        f"  risk       {request.risk}" + (f" ({', '.join(request.capabilities)})" if request.capabilities else ""),
+        *([f"  purpose    {one_line(request.purpose)}"] if request.purpose else []),
+        f"  call       {request.fingerprint}",
+        "  arguments  " + arguments.replace("\n", "\n             "),
+    ]
+    return "\n".join(rows) + "\n"
+
+
+def user_name() -> str:
+    """The user of the operating system who runs this command."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container without an entry for its user
+        return str(os.getuid())

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tavern_core.host.facade import Tavern
     from tavern_core.upstreams.config_entry_writer import NewEntry
-    from tavern_core.upstreams.status import UpstreamStatus
+    from tavern_core.upstreams.upstreams import UpstreamStatus
 
 _COLUMNS: Final = ("upstream", "kind", "state", "tools", "in quarantine", "latency", "reached by", "last error")
 _NONE: Final = "no upstreams; see upstreams in tavern.yaml"

@@ -37,7 +37,6 @@ class RequestAccess:
     """The checks of one server.
 
     Args:
-        tavern: an open host.
         section: of tavern.yaml, for hints: ``mcp``, ``server``.
         hosts: what ``Host`` may say besides the names of this machine; ``:*`` stands for any port.
         origins: what ``Origin`` may say besides the pages of this machine.

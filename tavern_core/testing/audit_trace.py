@@ -28,8 +28,6 @@ class Tracing:
     """The guard of one pytest run.
 
     Args:
-        name: of the plugin.
-        folder: of the plugin.
         project: the folder of ``./`` and of the tests.
         file: where the lines go.
         scratch: further folders for the files of tests.
@@ -96,12 +94,7 @@ class Tracing:
 
 
 class TracingSummary:
-    """Reports at the end of a pytest run what its guard has observed.
-
-    Args:
-        folder: of the plugin.
-        file: where the guard writes.
-    """
+    """Reports at the end of a pytest run what the guard of a plugin has written to `file`."""
 
     def __init__(self, folder: Path, file: Path) -> None:
         self._folder, self._file = folder, file

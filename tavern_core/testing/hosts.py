@@ -43,14 +43,22 @@ class HostOptions:
     approve: Approver | None = None
     """Called for calls that need approval (`Tavern.open(approve=...)`)."""
 
-    @classmethod
-    def of(cls, given: Mapping[str, Any]) -> HostOptions:
-        """Options by name. Raises UsageError: there is no such option; names the closest (USAGE)."""
-        names = [f.name for f in fields(cls)]
-        for key in given:
+    def with_changes(self, changes: Mapping[str, Any]) -> HostOptions:
+        """These with other values by name: `config` and `settings` are merged, `plugins` are added.
+
+        Raises:
+            UsageError: there is no such option; names the closest (USAGE).
+        """
+        names = [f.name for f in fields(self)]
+        for key in changes:
             if key not in names:
                 raise UsageError(f"a host for tests has no {key!r}", hint=did_you_mean(key, names) or ", ".join(names))
-        return replace(cls(), **given)
+        sections = {
+            key: merged(getattr(self, key) or {}, changes[key] or {})
+            for key in ("config", "settings")
+            if key in changes
+        }
+        return replace(self, **{**changes, **sections, "plugins": (*self.plugins, *changes.get("plugins", ()))})
 
 
 class OpenTavern(Protocol):

@@ -21,7 +21,6 @@ import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,9 +63,13 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--tavern-trace"):
         from tavern_core.testing.audit_trace import trace_this_run
 
-        option = config.getoption("--tavern-core-plugin") or config.getini("tavern_core_plugin")
         with _reported_as_usage_error():
-            trace_this_run(config, str(option or ""))
+            trace_this_run(config, _plugin_of(config))
+
+
+def _plugin_of(config: pytest.Config) -> str:
+    """The plugin under test that the command line or the ini file names; else empty."""
+    return str(config.getoption("--tavern-core-plugin") or config.getini("tavern_core_plugin") or "")
 
 
 @pytest.fixture
@@ -113,24 +116,17 @@ def tavern_options(
     tavern_plugins: Sequence[Any],
 ) -> HostOptions:
     """The project's fixtures and the markers of this test, the closest last, as one description of a host."""
-    from tavern_core.testing.hosts import HostOptions, merged
+    from tavern_core.testing.hosts import HostOptions
 
-    option = request.config.getoption("--tavern-core-plugin") or request.config.getini("tavern_core_plugin")
-    host_options = HostOptions(str(option or ""), tuple(tavern_plugins), tavern_config, tavern_settings, tavern_grants)
+    named, plugins = _plugin_of(request.config), tuple(tavern_plugins)
+    host_options = HostOptions(named, plugins, tavern_config, tavern_settings, tavern_grants)
     for mark in reversed(list(request.node.iter_markers("tavern"))):
         if mark.args:
             pytest.fail(
                 "@pytest.mark.tavern takes its values by name: @pytest.mark.tavern(config={...})", pytrace=False
             )
         with _reported_in_one_line():
-            HostOptions.of(mark.kwargs)
-        changes = dict(mark.kwargs)
-        for key in ("config", "settings"):
-            if key in changes:
-                changes[key] = merged(getattr(host_options, key) or {}, changes[key] or {})
-        if "plugins" in changes:
-            changes["plugins"] = (*host_options.plugins, *changes["plugins"])
-        host_options = replace(host_options, **changes)
+            host_options = host_options.with_changes(mark.kwargs)
     return host_options
 
 
@@ -165,7 +161,7 @@ def open_tavern(
 
     Missing arguments come from the project and the marker. Each host has its own state folder unless `home` is given.
     """
-    from tavern_core.testing.hosts import clear_environment, merged, open_host
+    from tavern_core.testing.hosts import clear_environment, open_host
 
     clear_environment(list(os.environ), monkeypatch.delenv)
     numbers = itertools.count(1)
@@ -174,13 +170,9 @@ def open_tavern(
 
         def open_one(*plugins: Any, home: Path | None = None, **wanted: Any) -> Tavern:
             changes = {key: value for key, value in wanted.items() if value is not None}
-            for key in ("config", "settings"):
-                if key in changes:
-                    changes[key] = merged(getattr(tavern_options, key) or {}, changes[key])
-            host_options = replace(tavern_options, plugins=(*tavern_options.plugins, *plugins), **changes)
-            return open_host(
-                tavern_plugin_or_none, host_options, home or tmp_path / f"tavern-home-{next(numbers)}", stack
-            )
+            host_options = tavern_options.with_changes({**changes, "plugins": plugins})
+            own = home or tmp_path / f"tavern-home-{next(numbers)}"
+            return open_host(tavern_plugin_or_none, host_options, own, stack)
 
         yield open_one
 

@@ -214,49 +214,33 @@ def is_of_all(locked: Mapping[str, str]) -> bool:
     return locked.get(ALL_TOOLS, "").startswith(_OVER_ALL)
 
 
+_KEYS: Final[Mapping[str, str]] = {
+    "name": "name", "description": "description", "inputSchema": "input_schema", "outputSchema": "output_schema",
+    "displayName": "display_name", "tags": "tags", "version": "version", "examples": "examples", "readOnly": "read_only",
+    "destructive": "destructive", "idempotent": "idempotent", "capabilities": "capabilities", "job": "is_job",
+    "timeoutMs": "timeout_ms", "forwardsKey": "forwards_key", "findsByKey": "finds_by_key", "data": "data",
+}  # fmt: skip
+"""Key of a tool as it is kept → field of `UpstreamTool`."""
+
+
 def tool_json(tool: UpstreamTool) -> dict[str, Any]:
     """All of a tool, as it is kept."""
-    data: dict[str, Any] = {
-        "name": tool.name,
-        "description": tool.description,
-        "inputSchema": tool.input_schema,
-        "outputSchema": tool.output_schema,
-        "displayName": tool.display_name,
-        "tags": list(tool.tags),
-        "version": tool.version,
-        "examples": [
-            {"arguments": e.arguments, "description": e.description, "result": e.result} for e in tool.examples
-        ],
-        "readOnly": tool.read_only,
-        "destructive": tool.destructive,
-        "idempotent": tool.idempotent,
-        "capabilities": sorted(tool.capabilities),
-        "job": tool.is_job,
-        "timeoutMs": tool.timeout_ms,
-        "forwardsKey": tool.forwards_key,
-        "findsByKey": tool.finds_by_key,
-        "data": tool.data,
-    }
+    data = {key: getattr(tool, name) for key, name in _KEYS.items()}
+    data |= {"tags": list(tool.tags), "capabilities": sorted(tool.capabilities)}
+    data["examples"] = [
+        {"arguments": e.arguments, "description": e.description, "result": e.result} for e in tool.examples
+    ]
     return {key: value for key, value in data.items() if value or key in ("name", "inputSchema")}
 
 
 def _tool(data: Mapping[str, Any]) -> UpstreamTool:
-    return UpstreamTool(
-        data["name"],
-        data.get("description", ""),
-        data["inputSchema"],
-        data.get("outputSchema"),
-        data.get("displayName", ""),
-        tuple(data.get("tags", ())),
-        data.get("version", ""),
-        tuple(Example(e["arguments"], e["description"], e["result"]) for e in data.get("examples", ())),
-        data.get("readOnly"),
-        data.get("destructive"),
-        data.get("idempotent"),
-        frozenset(data.get("capabilities", ())),
-        bool(data.get("job")),
-        data.get("timeoutMs"),
-        data.get("forwardsKey") is True,
-        data.get("findsByKey") is True,
-        data.get("data", {}),
-    )
+    """The inverse of `tool_json`. Raises KeyError, TypeError and AttributeError: it is something else."""
+    examples = tuple(Example(e["arguments"], e["description"], e["result"]) for e in data.get("examples", ()))
+    kept = {
+        **data,
+        "inputSchema": data["inputSchema"],
+        "tags": tuple(data.get("tags", ())),
+        "capabilities": frozenset(data.get("capabilities", ())),
+        "examples": examples,
+    }
+    return UpstreamTool(**{name: kept[key] for key, name in _KEYS.items() if key in kept})

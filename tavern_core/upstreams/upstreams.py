@@ -4,28 +4,78 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import field
 from typing import Any, Final, TypeVar
 
 from tavern_core.contract.adapters import Connection, Documents
 from tavern_core.errors import TavernError, ToolFailed, UpstreamError, UsageError
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.access.tool_pins import Difference
 from tavern_core.kernel.catalogue.tools import ToolsDiff
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.model.call import CallContext
 from tavern_core.model.nearest import did_you_mean
+from tavern_core.model.result import iso_utc
 from tavern_core.schema.redact import redact_text
 from tavern_core.upstreams.connections import Connections, without_secrets
 from tavern_core.upstreams.document_reads import DocumentReads
 from tavern_core.upstreams.listing_cache import Catalogue
 from tavern_core.upstreams.listing_refresh import Listings
 from tavern_core.upstreams.review import Quarantine
-from tavern_core.upstreams.status import UpstreamStatus
 from tavern_core.upstreams.tool_specs import local_name, unknown_overrides
 from tavern_core.upstreams.upstream_plugin_candidates import Entry, entry_of
 
 T = TypeVar("T")
 ANSWER_S: Final = 30.0
 """How long an upstream may take to say that it is there, or to hand over a resource or a prompt."""
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamStatus:
+    """One row of `tavern.upstreams`."""
+
+    name: str
+    kind: str
+    target: str
+    """Its address, command line, distribution or folder; what looks like a secret is masked, review and lock file show it exactly."""
+    plugin: str
+    """The part of the ids of its tools before the colon."""
+    state: str
+    """That of the plugin (`pending_consent`, `disabled`, `failed`), else of the connection: idle, connecting, open, failed."""
+    reason: str = ""
+    tools: tuple[str, ...] = ()
+    quarantined: tuple[str, ...] = ()
+    """Tools that changed, are new or were renamed since the upstream was reviewed."""
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """Name → why it is not a tool."""
+    listed_at: float | None = None
+    """Seconds since the epoch, UTC; None: never."""
+    asked_at: float | None = None
+    """When it was listed or checked last, in whichever process; None: never."""
+    latency_ms: float | None = None
+    """Of what was asked of it last."""
+    last_error: str = ""
+    description: str = ""
+    version: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "kind": self.kind,
+            "target": self.target,
+            "plugin": self.plugin,
+            "state": self.state,
+            "reason": self.reason,
+            "tools": list(self.tools),
+            "quarantined": list(self.quarantined),
+            "leftOut": dict(self.left_out),
+            "listedAt": None if self.listed_at is None else iso_utc(self.listed_at),
+            "askedAt": None if self.asked_at is None else iso_utc(self.asked_at),
+            "latencyMs": None if self.latency_ms is None else round(self.latency_ms, 3),
+            "lastError": self.last_error,
+            "description": self.description,
+            "version": self.version,
+        }
 
 
 class Upstreams(Mapping[str, UpstreamStatus]):

@@ -86,10 +86,10 @@ class Contained:
         """Of requests to the server, and not of those to who knows its users."""
         self._posted = {**sender.headers, **self._headers, **_POSTED}
         """Headers of each request of `post`."""
-        self._name = upstream.name
+        self.name = upstream.name
         self._note = note
         self._auth = auth
-        self._most = most
+        self.most = most
         self.max_redirects = sender.max_redirects
         # Calls have deadlines of their own, and a stream of changes is silent for days.
         self._timeout = httpx2.Timeout(CONNECT_S, read=None)
@@ -119,39 +119,37 @@ class Contained:
         except CallError as error:
             return self._failed(request, number, error)
         except LoginNeeded as error:
-            return self._failed(request, number, login_needed(self._name, error))
+            return self._failed(request, number, login_needed(self.name, error))
         except (OAuthFlowError, OAuthTokenError, ValidationError) as error:
-            why = UpstreamError(f"logging in to {self._name} failed: {str(error)[:500]}", fixFor="operator")
+            why = UpstreamError(f"logging in to {self.name} failed: {str(error)[:500]}", fixFor="operator")
             return self._failed(request, number, why)
         except (httpx2.LocalProtocolError, UnicodeEncodeError):  # their texts show the header, which may be a token
             why = UpstreamError(
-                f"{self._name} cannot be asked: a header has a value that cannot be sent", outcome="none"
+                f"{self.name} cannot be asked: a header has a value that cannot be sent", outcome="none"
             )
             return self._failed(request, number, why)
         except TavernError as error:  # what was kept cannot be read or changed
             why = UpstreamError(error.message, hint=error.hint, fixFor="operator", code=error.code)
             return self._failed(request, number, why)
         except httpx2.TransportError as error:
-            return self._failed(request, number, _lost(error, self._name))
-        refusal = _refusal(response, self._name)
+            return self._failed(request, number, _lost(error, self.name))
+        refusal = _refusal(response, self.name)
         if await _is_forgotten(request, response, number):
-            refusal = ConnectionLost(f"{self._name} does not know the session any more", outcome="none", retryable=True)
-        if refusal is not None and number is not None:
-            self._note(number, refusal)
-        response.stream = _Checked(
-            response,
-            number,
-            lambda error: None if number is None else self._note(number, error),
-            self._name,
-            self._most,
-            is_for_library=is_for_library and response.status_code < 400,
-        )
+            refusal = ConnectionLost(f"{self.name} does not know the session any more", outcome="none", retryable=True)
+        if refusal is not None:
+            self.note(number, refusal)
+        response.stream = _Checked(self, response, number, is_for_library=is_for_library)
         return response
+
+    def note(self, number: Any, error: CallError) -> None:
+        """Keep why a request has no answer, for the call that waits for it; those of the library have no call."""
+        if number is not None:
+            self._note(number, error)
 
     def _failed(self, request: httpx2.Request, number: Any, error: CallError) -> httpx2.Response:
         if number is None:
             return httpx2.Response(502, request=request)
-        self._note(number, error)
+        self.note(number, error)
         reply = {"jsonrpc": "2.0", "id": number, "error": {"code": CONNECTION_CLOSED, "message": error.message}}
         headers = {"content-type": "application/json"}
         return httpx2.Response(502, headers=headers, content=to_json(reply), request=request)
@@ -195,25 +193,15 @@ class _Checked(httpx2.AsyncByteStream):
     that is not one.
     """
 
-    def __init__(
-        self,
-        response: httpx2.Response,
-        number: Any,
-        note: Callable[[CallError], None],
-        name: str,
-        most: int,
-        *,
-        is_for_library: bool,
-    ) -> None:
+    def __init__(self, client: Contained, response: httpx2.Response, number: Any, *, is_for_library: bool) -> None:
         assert isinstance(response.stream, httpx2.AsyncByteStream)
+        self._client = client
+        self._name = client.name
         self._stream = response.stream
         self._number = number
-        self._note = note
-        self._name = name
-        self._most = most
         self._is_stream = response.headers.get("content-type", "").lower().startswith("text/event-stream")
-        self._is_for_library = is_for_library
         self._is_error = response.status_code >= 400
+        self._is_for_library = is_for_library and not self._is_error
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         """The bytes; the host has unpacked them. Of a JSON answer that fails there are none."""
@@ -226,10 +214,8 @@ class _Checked(httpx2.AsyncByteStream):
                 if not self._is_stream:
                     continue
                 end = _end_of_event(whole, start, max)
-                if end < 0 and len(whole) > self._most:
-                    raise UpstreamError(
-                        f"{self._name} sent an event of more than {self._most:,} bytes", outcome="unknown"
-                    )
+                if end < 0 and len(whole) > (most := self._client.most):
+                    raise UpstreamError(f"{self._name} sent an event of more than {most:,} bytes", outcome="unknown")
                 if not self._is_for_library:
                     yield chunk
                 elif end >= 0:
@@ -252,9 +238,9 @@ class _Checked(httpx2.AsyncByteStream):
         except CallError as error:
             if error.hint and isinstance(error, OutputTooLarge):
                 error.hint = "ask for less, or raise `maxMessageBytes` in the `settings` of the upstream"
-            self._note(error)
+            self._client.note(self._number, error)
         except httpx2.HTTPError as error:
-            self._note(_lost(error, self._name))
+            self._client.note(self._number, _lost(error, self._name))
 
     def _too_many(self) -> OutputTooLarge:
         message = f"{self._name} sent a message of more than {FEW_VALUES:,} values"

@@ -5,33 +5,21 @@ executor.py   one call           skill_rendering.py   instructions, the list of 
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from tavern_core.contract.context import PluginContext
 from tavern_core.contract.hookspecs import hookimpl
 from tavern_core.contract.protocols import BoundTool, Executor, ToolHome
 from tavern_core.model.tool import ToolSpec
 
-if TYPE_CHECKING:
-    from tavern_core.builtin.adapters.skill.executor import SkillExecutor
-
 
 class Skills:
-    """The executor, imported with the first skill: most hosts have none."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._made: SkillExecutor | None = None
+    """The executor, whose module is imported with the first skill: most hosts have none."""
 
     def bind(self, tool: ToolSpec, home: ToolHome, /) -> BoundTool:
-        with self._lock:
-            if self._made is None:
-                from tavern_core.builtin.adapters.skill.executor import SkillExecutor
+        from tavern_core.builtin.adapters.skill.executor import SkillExecutor
 
-                self._made = SkillExecutor()
-        return self._made.bind(tool, home)
+        return SkillExecutor().bind(tool, home)
 
 
 @hookimpl(fast=True)

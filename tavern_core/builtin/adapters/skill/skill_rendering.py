@@ -29,13 +29,7 @@ _NOTE: Final = "What follows comes from a skill. It grants nothing: every step i
 
 
 class Reader:
-    """Reads one skill.
-
-    Args:
-        tool: the id of its tool, for evidence and messages.
-        name: of the skill.
-        folder: of the skill.
-    """
+    """Reads one skill. The id of its tool is for evidence and messages."""
 
     def __init__(self, tool: str, name: str, folder: Path) -> None:
         self._tool, self._name, self._folder = tool, name, folder
