@@ -63,9 +63,10 @@ def check(
     Exit code 4 if something is wrong, 5 if there is no such plugin.
     """
     if not _is_folder(target) and target in session.loaded().config.upstreams:
-        _check_upstream(session, target)
-        return
-    report, written = _checked(session, target, write=write)
+        report, written = _upstream_report(session, target), list[Path]()
+        ctx.meta[_WORDS] = []
+    else:
+        report, written = _checked(session, target, write=write)
     if probing and report.location:
         report = replace(report, findings=(*report.findings, *_probed(session, report)))
     words = ctx.meta[_WORDS]
@@ -97,21 +98,13 @@ def _checked(session: Session, target: str, *, write: bool) -> tuple[CheckReport
     return check_plugin(target, roots=roots, host_version=__version__), written
 
 
-def _check_upstream(session: Session, name: str) -> None:
+def _upstream_report(session: Session, name: str) -> CheckReport:
     """Whether the entry of an upstream can be used as it is written; nothing is connected to."""
     from tavern_core.review.plugin_check import CheckReport
 
     flaw = session.host("none").upstreams.flaws().get(name)
     findings = () if flaw is None else flaw.findings or (Finding(flaw.code, flaw.message, flaw.hint),)
-    report = CheckReport(name, "", findings)
-    if session.as_json:
-        session.out.json(_as_json(report, report.is_ok))
-    else:
-        for finding in findings:
-            show_finding(finding)
-        session.out.text(_summary(report))
-    if findings:
-        raise ReportedExit(INVALID)
+    return CheckReport(name, "", findings)
 
 
 def _probed(session: Session, report: CheckReport) -> Iterator[Finding]:

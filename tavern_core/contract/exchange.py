@@ -78,6 +78,13 @@ def _unique(pairs: list[tuple[str, Any]]) -> None:
 _UNIQUE: Final = json.JSONDecoder(object_pairs_hook=_unique)
 
 
+def object_at(value: Any, *keys: str) -> Mapping[str, Any]:
+    """The object at a place of a JSON value; empty where there is none."""
+    for key in keys:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value if isinstance(value, Mapping) else {}
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """What came back."""
@@ -137,10 +144,9 @@ class Answer:
     def members(self) -> Mapping[str, Any]:
         """The members of the object that the body is; empty where it is none."""
         try:
-            value = self.json()
+            return object_at(self.json())
         except CallError:
             return {}
-        return value if isinstance(value, Mapping) else {}
 
 
 async def exchange(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from tavern_core.contract.exchange import object_at
 from tavern_core.errors import InputInvalid, UpstreamError
 from tavern_core.frozen_dataclass import dataclass
 
@@ -50,8 +51,7 @@ def outputs_of(run: str, entry: Mapping[str, Any], only: list[str]) -> Outputs:
             outcome="unknown",
             reason="interrupted",
         )
-    status = entry.get("status")
-    if "execution_error" in messages or (isinstance(status, Mapping) and status.get("status_str") == "error"):
+    if "execution_error" in messages or object_at(entry, "status").get("status_str") == "error":
         raise _failure(run, messages.get("execution_error", {}))
     files = [one for one in _files(entry) if not only or one.node in only]
     kept = [one for one in files if not one.is_temporary] or files
@@ -81,13 +81,11 @@ def invalid(data: Any, places: Mapping[str, Any]) -> UpstreamError | InputInvali
 
 
 def _problems(data: Any, places: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    nodes = data.get("node_errors") if isinstance(data, Mapping) else None
-    for node, found in nodes.items() if isinstance(nodes, Mapping) else ():
-        errors = found.get("errors") if isinstance(found, Mapping) else None
+    for node, found in object_at(data, "node_errors").items():
+        errors = object_at(found).get("errors")
         for error in errors[:20] if isinstance(errors, list) else ():
             if isinstance(error, Mapping):
-                extra = error.get("extra_info")
-                slot = extra.get("input_name") if isinstance(extra, Mapping) else None
+                slot = object_at(error, "extra_info").get("input_name")
                 named = next((name for name, spots in places.items() if [node, slot] in spots), "")
                 yield {
                     "node": str(node)[:40],
@@ -112,17 +110,15 @@ def _failure(run: str, error: Mapping[str, Any]) -> UpstreamError:
 
 
 def _messages(entry: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    status = entry.get("status")
-    rows = status.get("messages") if isinstance(status, Mapping) else None
+    rows = object_at(entry, "status").get("messages")
     for row in rows if isinstance(rows, list) else ():
         if isinstance(row, list) and len(row) == 2 and isinstance(row[0], str):
             yield row[0], row[1] if isinstance(row[1], Mapping) else {}
 
 
 def _node_outputs(entry: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
-    outputs = entry.get("outputs")
-    for node, given in outputs.items() if isinstance(outputs, Mapping) else ():
-        for key, items in given.items() if isinstance(given, Mapping) else ():
+    for node, given in object_at(entry, "outputs").items():
+        for key, items in object_at(given).items():
             for item in items if isinstance(items, list) else ():
                 yield str(node), str(key), item
 

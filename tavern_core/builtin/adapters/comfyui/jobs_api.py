@@ -21,7 +21,7 @@ from tavern_core.builtin.adapters.comfyui.history import OutputFile, Outputs, in
 from tavern_core.builtin.adapters.comfyui.run_ids_and_progress import Order, ProgressReporter
 from tavern_core.builtin.adapters.comfyui.templates import fill
 from tavern_core.builtin.adapters.comfyui.watch import Preview
-from tavern_core.contract.exchange import Answer, exchange
+from tavern_core.contract.exchange import Answer, exchange, object_at
 from tavern_core.errors import CallError, IdempotencyConflict, UpstreamError
 from tavern_core.model.result import ToolResult
 
@@ -123,7 +123,7 @@ class JobsApi:
         value = answer.members
         if answer.status in (200, 201, 202) and isinstance(value.get("id"), str):
             return value
-        refusal = _mapping(value.get("error"))
+        refusal = object_at(value, "error")
         if refusal.get("code") == "idempotency_key_reuse":
             if (found := await self._found(order)) is not None:
                 return found
@@ -170,7 +170,7 @@ class JobsApi:
                     continue
                 if state.get("status") in _ENDED:
                     return state
-                _progress(reporter, _mapping(state.get("progress")), str(state.get("status"))[:40])
+                _progress(reporter, object_at(state, "progress"), str(state.get("status"))[:40])
 
     async def _fetch(self, file: OutputFile, order: Order) -> Kept:
         path = f"{_ASSETS}/{quote(file.where['id'], safe='')}/content"
@@ -204,7 +204,7 @@ class JobsApi:
         try:
             async with self._http.sse(f"{_path(job)}/events", max_event_size=_LARGEST_EVENT) as source:
                 async for event in source:
-                    await queue.put((event.event, _mapping(from_json(event.data or "null"))))
+                    await queue.put((event.event, object_at(from_json(event.data or "null"))))
         except Exception:  # noqa: BLE001, S110 - whatever ends the events, the job is followed without them
             pass
         await queue.put(None)
@@ -258,7 +258,7 @@ def _outputs(job: str, state: Mapping[str, Any], only: list[str]) -> Outputs:
             reason="interrupted",
         )
     if status == "failed":
-        error = _mapping(state.get("error"))
+        error = object_at(state, "error")
         where = f" at node {error['node_id']!s:.40} ({error.get('class_type')!s:.80})" if error.get("node_id") else ""
         raise UpstreamError(
             f"job {job} failed{where}: {error.get('message') or 'Comfy does not say why'!s:.500}",
@@ -280,7 +280,7 @@ def _outputs(job: str, state: Mapping[str, Any], only: list[str]) -> Outputs:
 
 def _refused(answer: Answer, error: Mapping[str, Any], places: Mapping[str, Any]) -> CallError:
     code, said = str(error.get("code"))[:60], str(error.get("message"))[:300]
-    details = _mapping(error.get("details"))
+    details = object_at(error, "details")
     if answer.status == 422 and isinstance(details.get("node_errors"), Mapping) and details["node_errors"]:
         return invalid({"error": {"message": said}, "node_errors": details["node_errors"]}, places)
     if answer.status == 429:
@@ -316,7 +316,3 @@ def _lost(job: str, why: str) -> UpstreamError:
 
 def _path(job: str) -> str:
     return f"{_JOBS}/{quote(job, safe='')}"
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}

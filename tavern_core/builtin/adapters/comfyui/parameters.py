@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from tavern_core.builtin.adapters.comfyui.templates import BadTemplate, Parameter, Template
 from tavern_core.contract.adapters import UpstreamTool
+from tavern_core.contract.exchange import object_at
 from tavern_core.errors import SchemaInvalid
 from tavern_core.schema.validate import compile_validator
 
@@ -90,13 +91,10 @@ def _row(template: Template, place: tuple[str, str], info: Info | None) -> list[
     known = info.get(kind)
     if not isinstance(known, Mapping):
         raise BadTemplate(f"the server has no node type {kind!r:.80} (node {node})")
-    inputs = known.get("input")
     for part in ("required", "optional"):
-        rows = inputs.get(part) if isinstance(inputs, Mapping) else None
-        row = rows.get(slot) if isinstance(rows, Mapping) else None
+        row = object_at(known, "input", part).get(slot)
         if isinstance(row, list) and row:
-            options = row[1] if len(row) > 1 and isinstance(row[1], Mapping) else {}
-            return [row[0], options]
+            return [row[0], object_at(row[1]) if len(row) > 1 else {}]
     raise BadTemplate(f"{kind} (node {node}) has no input {slot!r:.80}")
 
 

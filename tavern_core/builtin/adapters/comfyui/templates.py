@@ -15,6 +15,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any, Final
 
+from tavern_core.contract.exchange import object_at
 from tavern_core.contract.guards.folder import Folder
 from tavern_core.errors import ToolFailed
 from tavern_core.frozen_dataclass import dataclass
@@ -224,15 +225,10 @@ def _node(graph: Mapping[str, Any], named: str) -> str:
     """The id of a node, by its id or its title."""
     if named in graph:
         return named
-    titled = [node for node, content in graph.items() if _title(content) == named]
+    titled = [node for node, content in graph.items() if object_at(content, "_meta").get("title") == named]
     if len(titled) != 1:
         raise BadTemplate(f"{'no' if not titled else 'more than one'} node has the id or title {named!r:.60}")
     return titled[0]
-
-
-def _title(content: Mapping[str, Any]) -> Any:
-    meta = content.get("_meta")
-    return meta.get("title") if isinstance(meta, Mapping) else None
 
 
 def _file(folder: Folder, name: str, most: int = _MOST_BYTES) -> Any:

@@ -12,6 +12,7 @@ from pydantic_core import to_json
 from tavern_core.builtin.adapters.mcp.failures import text_of
 from tavern_core.builtin.adapters.mcp.message_parser import refuse_no_json
 from tavern_core.contract.adapters import Listing, UpstreamTool
+from tavern_core.contract.exchange import object_at
 from tavern_core.errors import UpstreamError, sayable
 from tavern_core.schema.schema_lint_rules import house_flaws
 
@@ -131,7 +132,7 @@ class _Reader:
 
 def tool_of(item: Mapping[str, Any], name: str) -> UpstreamTool:
     """A tool whose definition can be used."""
-    notes, execution = _object(item.get("annotations")), _object(item.get("execution"))
+    notes, execution = object_at(item, "annotations"), object_at(item, "execution")
     needs_task = execution.get("taskSupport") == "required"
     return UpstreamTool(
         name=name,
@@ -145,10 +146,6 @@ def tool_of(item: Mapping[str, Any], name: str) -> UpstreamTool:
         is_job=needs_task,
         data={"task": True} if needs_task else {},
     )
-
-
-def _object(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
 
 
 def _claim(notes: Mapping[str, Any], name: str) -> bool | None:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from tavern_core.contract.adapters import UpstreamCall
-from tavern_core.contract.exchange import Answer, exchange
+from tavern_core.contract.exchange import Answer, exchange, object_at
 from tavern_core.errors import CallError, OutputTooLarge, UpstreamError
 from tavern_core.model.result import Evidence, ToolResult
 
@@ -104,14 +104,14 @@ class Api:
                 await exchange(self._http, "POST", f"{_API}/executions/{execution}/stop", headers=self._headers)
 
     def _ended(self, execution: str, run: Mapping[str, Any]) -> ToolResult:
-        result = _at(run, "data", "resultData")
+        result = object_at(run, "data", "resultData")
         status = run.get("status")
         if status == "success":
             ref = f"{self._url}{_API}/executions/{execution}"
             seen = Evidence("url", ref, f"n8n execution {execution}: success", time.time())
             return ToolResult(True, _value(result), evidence=(seen,))
-        error = _at(result, "error")
-        node = _at(error, "node").get("name")
+        error = object_at(result, "error")
+        node = object_at(error, "node").get("name")
         where = f" at the node {node!r:.100}" if isinstance(node, str) else ""
         said = error.get("message") or error.get("description") or "n8n does not say why"
         raise UpstreamError(
@@ -159,17 +159,10 @@ def _refusal(answer: Answer, path: str) -> UpstreamError:
 
 def _value(result: Mapping[str, Any]) -> Any:
     """What the last node gave: the JSON of its items, or of the one that there is."""
-    runs = _at(result, "runData").get(str(result.get("lastNodeExecuted")))
+    runs = object_at(result, "runData").get(str(result.get("lastNodeExecuted")))
     if not isinstance(runs, list) or not runs:
         return None
-    branches = _at(runs[0], "data").get("main")
+    branches = object_at(runs[0], "data").get("main")
     items = branches[0] if isinstance(branches, list) and branches else None
     rows = [item.get("json") for item in items if isinstance(item, Mapping)] if isinstance(items, list) else []
     return rows[0] if len(rows) == 1 else rows
-
-
-def _at(value: Any, *keys: str) -> Mapping[str, Any]:
-    """The object at a place of an answer; empty where there is none."""
-    for key in keys:
-        value = value.get(key) if isinstance(value, Mapping) else None
-    return value if isinstance(value, Mapping) else {}

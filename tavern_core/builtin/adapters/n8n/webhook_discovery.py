@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from tavern_core.contract.adapters import UpstreamTool
+from tavern_core.contract.exchange import object_at
 from tavern_core.errors import sayable
 from tavern_core.schema.json_reader import NotJson, read_json
 
@@ -102,8 +103,7 @@ def _webhooks(workflow: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, A
 
 
 def _of_node(name: str, node: Mapping[str, Any], workflow: Mapping[str, Any]) -> UpstreamTool:
-    parameters = node.get("parameters")
-    given = parameters if isinstance(parameters, Mapping) else {}
+    given = object_at(node, "parameters")
     own = node.get("webhookId")
     path = given.get("path") or own
     if not isinstance(path, str):
@@ -140,8 +140,7 @@ def _tool(name: str, path: str, method: Any, mark: Mapping[str, Any]) -> Upstrea
 
 def _mark(workflow: Mapping[str, Any]) -> Mapping[str, Any]:
     """The self-description of a workflow, if it has the right types."""
-    meta = workflow.get("meta")
-    said = meta.get("tavern") if isinstance(meta, Mapping) else None
+    said = object_at(workflow, "meta").get("tavern")
     text = workflow.get("description")
     where, mark = "meta.tavern", {"description": text} if isinstance(text, str) and text else {}
     for note in _notes(workflow):
@@ -173,8 +172,8 @@ def _read(text: str) -> Any:
 
 def _notes(workflow: Mapping[str, Any]) -> Iterator[str]:
     for node in _items(workflow.get("nodes")):
-        if isinstance(node, Mapping) and node.get("type") == _NOTE and isinstance(node.get("parameters"), Mapping):
-            content = node["parameters"].get("content")
+        if isinstance(node, Mapping) and node.get("type") == _NOTE:
+            content = object_at(node, "parameters").get("content")
             if isinstance(content, str) and len(content) <= _LONGEST_NOTE:
                 yield content
 
