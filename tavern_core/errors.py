@@ -11,7 +11,7 @@
     │   ├── NameConflict           NAME_CONFLICT          two plugins claim one name
     │   ├── DependencyUnmet        DEPENDENCY_UNMET       a needed plugin or host version is missing
     │   ├── HookRefused            HOOK_REFUSED           a hookimpl is unknown, undeclared, ungranted or malformed
-    │   ├── LockMismatch           LOCK_MISMATCH          a locked host does not use what is not exactly in its lock file
+    │   ├── LockMismatch           LOCK_MISMATCH          a plugin differs from the lock file of a locked host
     │   ├── ActivationFailed       ACTIVATION_FAILED      importing or registering the plugin failed
     │   └── PluginNotFound         PLUGIN_NOT_FOUND       no plugin has this name
     ├── ConfigInvalid              CONFIG_INVALID         tavern.yaml, config.yaml or an environment value is wrong
@@ -234,7 +234,7 @@ class HookRefused(PluginError):
 
 
 class LockMismatch(PluginError):
-    """The host is locked, and this plugin is not exactly what its lock file says."""
+    """The host is locked, and this plugin differs from its lock file."""
 
     code = "LOCK_MISMATCH"
 
@@ -504,7 +504,7 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
         "Correct the name, add the YAML line the message prints, or grant the permission.",
     ),
     "LOCK_MISMATCH": ErrorCode(
-        "The host is locked, and the plugin is not exactly what its lock file says: version, plugin.yaml, code, permissions.",
+        "The host is locked, and the plugin differs from its lock file in version, plugin.yaml, code or permissions.",
         3,
         "`tavern plugins review NAME` shows what changed; to accept it, run `tavern plugins lock`.",
     ),
@@ -589,7 +589,7 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
         "The call needs approval.", 3, "Approve it, then repeat the call with the same arguments.", True
     ),
     "INPUT_REQUIRED": ErrorCode(
-        "A question of the tool got no answer here.",
+        "The tool asked a question that could not be answered here.",
         3,
         "Make the call as a job and answer it with `tavern jobs answer`, or call from an MCP client that can be asked.",
         True,
@@ -610,10 +610,10 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
         True,
     ),
     "CIRCUIT_OPEN": ErrorCode(
-        "The tool failed repeatedly and is not called for a while.", 1, "Wait `retryAfterMs`.", True
+        "The tool failed several times in a row, so its calls are paused.", 1, "Wait `retryAfterMs`.", True
     ),
     "TOOL_QUARANTINED": ErrorCode(
-        "The tool is pinned, and its definition is not the one that was reviewed.",
+        "The tool is pinned, and its definition has changed since the review.",
         3,
         "`tavern tools pins` shows what changed; to accept it, run `tavern tools pin ID`.",
         True,
@@ -629,7 +629,7 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
         "The call was cancelled.", 130, "Nothing to repair; `outcome` says what may have happened.", True
     ),
     "CONNECTION_LOST": ErrorCode(
-        "The process or server that ran the tool went away.", 1, "Check `outcome` before you repeat the call.", True
+        "The connection to the process or server that ran the tool was lost.", 1, "Check `outcome` before you repeat the call.", True
     ),
     "UPSTREAM_ERROR": ErrorCode(
         "The tool's own back end failed: exit code, exception or bad answer.",

@@ -44,7 +44,7 @@ def agent() -> None:
 def run(session: Session, profile: str, task: str, model: str | None, budget: str, permissions: str | None) -> None:
     """Give a task to an agent: `tavern agent run writer "Count the words of README.md"`.
 
-    PROFILE is a name or the path of an agent_profile.json. For -, the task is read from stdin. Steps are printed to stderr,
+    PROFILE is a name or the path of an agent_profile.json. With -, the task is read from stdin. Steps are printed to stderr,
     the answer to stdout. The command asks at the terminal about calls that need approval. Without a terminal, the run waits
     for `tavern approvals`.
     """
@@ -64,7 +64,7 @@ def run(session: Session, profile: str, task: str, model: str | None, budget: st
 def resume(session: Session, run_id: str, answer: tuple[str, ...], model: str | None, budget: str) -> None:
     """Resume a run that waits, or that ended before its task was done.
 
-    The model is not asked again what it has answered, and no call is made twice.
+    Answers of the model and calls that are on record are not repeated.
     """
     host = session.host()
     answers = {name: json_or_text(text) for name, text in named(answer, "--answer ID=VALUE").items()}
@@ -100,9 +100,9 @@ def show(session: Session, run_id: str) -> None:
 @agent.command()
 @click.argument("run_id", metavar="RUN", shell_complete=completion.agent_runs)
 def replay(session: Session, run_id: str) -> None:
-    """Run the loop over the record of a run, without model and tools.
+    """Repeat a run from its record, without calling the model or tools.
 
-    Reports where the host would answer the model differently now; the exit code is 1 then.
+    Reports where the host would now answer the model differently. Exit code 1 if there is such a place.
     """
     found = session.host().agents.replay_sync(run_id)
     if session.as_json:
@@ -111,7 +111,7 @@ def replay(session: Session, run_id: str) -> None:
         for line in found.differences:
             session.out.text(line)
         if found.ok:
-            session.out.text(f"{run_id}: {found.outcome.steps} steps lead to the same messages")
+            session.out.text(f"{run_id}: {found.outcome.steps} steps give the same messages")
     if not found.ok:
         raise ReportedExit(FAILED)
 
@@ -144,7 +144,7 @@ async def _followed(session: Session, begun: Coroutine[Any, Any, AgentHandle], *
         return await handle
     except BaseException:
         if handle.cancel():
-            print_note(f"{handle.id} is cancelled; to go on with it: tavern agent resume {handle.id}")
+            print_note(f"{handle.id} is cancelled; to continue it: tavern agent resume {handle.id}")
         raise
 
 
@@ -214,7 +214,7 @@ def _lines(event: AgentEvent, *, whole: bool) -> list[str]:
         case "answer":
             lines = [f"step {data['step']}: {cut(data['text'])}"] if data["text"].strip() else [f"step {data['step']}"]
             if data["dropped"]:
-                lines.append(f"  dropped: {data['dropped']:,} characters behind the call")
+                lines.append(f"  dropped: {data['dropped']:,} characters after the call")
             return lines
         case "fault":
             return [f"step {data['step']} failed{': once more' if data['again'] else ''}: {cut(data['message'])}"]
@@ -260,5 +260,5 @@ def _limits(text: str) -> dict[str, Any] | None:
     found = {name: json_or_text(value) for name, value in named(words, "--budget steps=20,money=0.5").items()}
     known = ("steps", "calls", "tokens", "seconds", "money", "currency")
     if unknown := sorted(found.keys() - set(known)):
-        raise UsageError(f"--budget has no {unknown[0]!r}", hint=f"it has: {', '.join(known)}")
+        raise UsageError(f"--budget has no {unknown[0]!r}", hint=f"limits: {', '.join(known)}")
     return found or None

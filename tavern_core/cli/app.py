@@ -209,7 +209,7 @@ def _failed(error: Exception, session: Session) -> int:
             "error",
             "USAGE",
             f"{error.filename}: {error.strerror}",
-            "see that the path is right, and that it can be used",
+            "check that the path is right and that you may use it",
         )
         return errors.USAGE
     hint = "" if session.debug else "run it again with --debug for the traceback, and report it"

@@ -37,7 +37,7 @@ def approvals() -> None:
 
 
 @approvals.command("list")
-@click.option("--all", "everything", is_flag=True, help="Also those that were decided or expired.")
+@click.option("--all", "everything", is_flag=True, help="Include decided, used and expired ones.")
 def list_(session: Session, everything: bool) -> None:
     """List the calls that wait, newest first."""
     found = session.host().approvals.list(None if everything else "pending")
@@ -122,7 +122,7 @@ def _decide(session: Session, approval: str, approved: bool, reason: str, rememb
     elif approved:
         session.out.text(f"approved: {found.tool} runs when {found.principal} makes the same call again")
         for run in _failed_runs(host, approval):
-            print_note(f"to let its workflow go on: tavern workflows resume {run}")
+            print_note(f"to continue its workflow: tavern workflows resume {run}")
     else:
         session.out.text(f"rejected: {found.tool} of {found.principal}")
     if found.state == "expired":

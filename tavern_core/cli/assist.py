@@ -49,7 +49,7 @@ def assist(session: Session, /, words: tuple[str, ...], undo: bool, **options: A
     *request, file = words
     if undo:
         if request or options["yes"] or options["dry_run"] or options["output"]:
-            raise UsageError("--undo takes nothing but a FILE", hint="tavern assist --undo flow.json")
+            raise UsageError("--undo takes only a FILE", hint="tavern assist --undo flow.json")
         _undo(session, file)
         return
     if len(request) != 1:
@@ -109,7 +109,7 @@ def _show(session: Session, proposal: Proposal) -> None:
         changes = () if change is None else (change,)
         session.out.text(f"  {in_words(changes, proposal.before, proposal.workflow)[proposal.language]}")
     for edge in proposal.removed_edges:
-        session.out.text(f"  with {edge.node} went its edge from {edge.source} to {edge.target}")
+        session.out.text(f"  removed with {edge.node}: its edge from {edge.source} to {edge.target}")
     _print_problems(proposal.warnings, "warning")
     if (trial := proposal.dry_run) is not None:
         left_out = f"; not run: {', '.join(trial.left_out)}" if trial.left_out else ""
@@ -160,7 +160,7 @@ def _apply(session: Session, host: Tavern, proposal: Proposal, target: Path, *, 
         PreviousVersions(session.loaded().home, target).keep(before, target.read_text("utf-8"))
     except StateDamaged as error:
         print_problem(
-            "warning", error.code, f"{target} is written, but cannot be taken back: {error.message}", error.hint
+            "warning", error.code, f"{target} is written, but the change cannot be undone: {error.message}", error.hint
         )
 
 

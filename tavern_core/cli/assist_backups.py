@@ -12,7 +12,7 @@ from tavern_core.errors import StateDamaged, UsageError
 from tavern_core.kernel.files.atomic_file import write_atomic
 
 _MOST_KEPT: Final = 20
-_REPAIR: Final = "delete it; then earlier changes of the file cannot be taken back"
+_REPAIR: Final = "delete it; then earlier changes of the file cannot be undone"
 
 
 class PreviousVersions:

@@ -39,7 +39,7 @@ DOOR: Final = "cli"
 @click.option("--commit", "token", metavar="TOKEN", help="Make the call that a dry run planned.")
 @click.option("--job", is_flag=True, help="Make the call as a job, and follow it.")
 @click.option("--trace", is_flag=True, help="Show each step of the call and how long it took, on stderr.")
-@click.option("--key", metavar="KEY", help="Idempotency key: equal calls with it run once.")
+@click.option("--key", metavar="KEY", help="Idempotency key: equal calls with the same key run once.")
 @click.option("--purpose", default="", metavar="TEXT", help="The reason, for the audit log.")
 def call(
     session: Session,
@@ -64,7 +64,9 @@ def call(
     """
     if token is not None and (dry_run or job or trace or timeout_ms is not None):
         other = "--dry-run" if dry_run else "--job" if job else "--trace" if trace else "--timeout-ms"
-        raise UsageError(f"--commit and {other} do not go together", hint=f"give {other} to the call without --commit")
+        raise UsageError(
+            f"--commit and {other} do not go together", hint=f"leave out {other}, or make the call without --commit"
+        )
     texts, whole = named((*words, *given)), json_arguments(json_args)
     if both := sorted(texts.keys() & whole.keys()):
         raise UsageError(f"{both[0]!r} is given twice: by name and in --json-args", hint="give it once")

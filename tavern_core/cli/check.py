@@ -71,7 +71,7 @@ def check(
         report = replace(report, findings=(*report.findings, *_probed(session, report)))
     words = ctx.meta[_WORDS]
     if words and not tracing:
-        raise UsageError("what follows -- is for pytest, which runs with --trace only", hint="add --trace")
+        raise UsageError("the words after -- are for pytest, which only runs with --trace", hint="add --trace")
     traced = trace_report(report, words, timeout_ms / 1000) if tracing and report.location else None
     if traced is not None:
         report = replace(report, findings=(*report.findings, *traced.findings))
@@ -118,14 +118,12 @@ def _probed(session: Session, report: CheckReport) -> Iterator[Finding]:
     seconds = session.loaded().config.limits.import_timeout_ms / 1000
     found = prober.probe(Import(report.name, report.module, folder), seconds=seconds)
     if found.outcome == "raised":
-        hint = "a host that activates it fails it for the same reason; correct the import"
+        hint = "it would fail in a host, too; correct the import"
         yield Finding("ACTIVATION_FAILED", f"importing it raised {found.said}", hint, severity="error")
     elif found.outcome == "unknown":
         yield Finding("PROBE_UNAVAILABLE", f"importing it could not be tried: {found.said}", severity="error")
     elif found.is_unsafe:
-        yield Finding(
-            "ACTIVATION_FAILED", found.said, "a host that imports it would not survive; correct what runs at import"
-        )
+        yield Finding("ACTIVATION_FAILED", found.said, "this import would end a host; correct what runs at import")
     for note in found.notes:
         yield Finding("ACTIVATION_FAILED", note, "do it in tavern_start, and end it in tavern_stop", severity="warning")
 
@@ -143,7 +141,7 @@ def _write(report: CheckReport) -> Sequence[Path]:
     folder = Path(report.location)
     if not folder.is_dir():
         raise UsageError(
-            f"{report.location} is not a folder that could be written", hint="check the plugin's source folder"
+            f"{report.location} is not a folder that can be written to", hint="check the plugin's source folder"
         )
     return write_tools(folder, report.undeclared_tools)
 
@@ -204,7 +202,7 @@ class TraceReport:
             out.table(("what its code does", "where"), rows)
             out.text()
         if self.block:
-            out.text("# The smallest permissions for what was seen; for plugin.yaml:")
+            out.text("# The smallest permissions for the observed uses, for plugin.yaml:")
             out.text(self.block)
 
     def _rows(self) -> list[tuple[str, str]]:
@@ -248,7 +246,7 @@ def trace_report(report: CheckReport, words: Sequence[str], seconds: float) -> T
     folder = Path(report.location)
     if not folder.is_dir():
         raise UsageError(
-            f"{report.location} is not a folder whose tests could be run", hint="check the plugin's source folder"
+            f"{report.location} is not a folder with tests that can be run", hint="check the plugin's source folder"
         )
     manifest = report.reading.manifest if report.reading is not None else None
     if manifest is None:

@@ -70,7 +70,7 @@ def get(session: Session, key: str, origin: bool) -> None:
 @click.argument("value", required=False)
 @click.option("--user", "to_user", is_flag=True, help="Write to the user's config.yaml, not to the project's file.")
 def set_(session: Session, key: str, value: str | None, to_user: bool) -> None:
-    """Set one value. VALUE - reads from stdin; without VALUE, the command asks for it, hidden for a secret."""
+    """Set one value. With - as VALUE, it is read from stdin. Without VALUE, the command asks for it; secrets are not shown."""
     if key.startswith(SETTINGS):
         row = _set_setting(session, key, value)
     else:
@@ -84,7 +84,7 @@ def set_(session: Session, key: str, value: str | None, to_user: bool) -> None:
     "--user", "to_user", is_flag=True, help="Remove it from the user's config.yaml, not from the project's file."
 )
 def unset(session: Session, key: str, to_user: bool) -> None:
-    """Remove one value, so that the value of the layer below applies; exit code 5 if there was none."""
+    """Remove one value, so that the value of the next lower layer applies; exit code 5 if there was none."""
     if key.startswith(SETTINGS):
         host = session.host()
         stored = str(session.loaded().home / "settings.json")
@@ -111,7 +111,7 @@ def unset(session: Session, key: str, to_user: bool) -> None:
 
 @config.command()
 def path(session: Session) -> None:
-    """Print the places of configuration, settings and state."""
+    """Print where configuration, settings, lock file and state are."""
     from tavern_core.kernel.plugins.lock_check import lock_path
 
     files, home = _files(session), session.loaded().home
@@ -245,7 +245,7 @@ def _target(session: Session, to_user: bool) -> Path:
     files = _files(session)
     file = files.user if to_user or files.project is None else files.project
     if file.suffix == ".toml":
-        raise UsageError(f"{file} is edited by hand", hint="write it under [tool.tavern], or use --user")
+        raise UsageError(f"{file} must be edited by hand", hint="write it under [tool.tavern], or use --user")
     return file
 
 

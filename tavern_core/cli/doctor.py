@@ -62,7 +62,7 @@ class Examination:
 def doctor(session: Session) -> None:
     """Report problems and their repairs.
 
-    Checks the host, every plugin and the audit log. Exit code 4 if a plugin failed or a file of one is wrong, 1 if something else is broken.
+    Checks the host, every plugin and the audit log. Exit code 4 if a plugin failed or one of its files is wrong, 1 if something else is broken.
     """
     session.silence()  # all of it is printed below
     host = session.host("none")
@@ -252,7 +252,7 @@ def _isolation(host: Tavern) -> Iterator[Examination]:
                 f"take {layer} out of isolation.without in tavern.yaml",
             )
         elif why:
-            fix = "what requires a whole box is refused; `isolation: {level: best-effort}` in tavern.yaml does without"
+            fix = "programs that require a complete box are refused; `isolation: {level: best-effort}` in tavern.yaml allows them"
             yield Examination(f"isolation: {layer}", "warning", f"missing: {why}", fix)
         else:
             yield Examination(f"isolation: {layer}", "ok", LAYERS[layer])

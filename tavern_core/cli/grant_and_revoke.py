@@ -50,7 +50,7 @@ def grant(session: Session, name: str, permissions: tuple[str, ...]) -> None:
 @click.argument("name", shell_complete=completion.plugins)
 @click.argument("permissions", nargs=-1, shell_complete=completion.permissions)
 def revoke(session: Session, name: str, permissions: tuple[str, ...]) -> None:
-    """Revoke grants, all of them if none is named; they are refused from now on."""
+    """Revoke the named grants, or all of them. They are refused from now on."""
     host = session.host("none", deciding=True)
     status_of(host, name)
     host.revoke(name, *permissions)
@@ -66,7 +66,7 @@ def _ask(host: Tavern, name: str) -> None:
         print_note("all its requests are decided; name permissions to change that")
         return
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        message = f"there is no grant for {name}: consent needs a terminal, or the permissions by name"
+        message = f"there is no grant for {name}: run the command on a terminal, or name the permissions"
         print_problem("error", "POLICY_DENIED", message, review.command)
         raise ReportedExit(DENIED)
     granted: list[str] = []

@@ -82,7 +82,7 @@ def show(session: Session, job: str) -> None:
 @jobs.command()
 @click.argument("job", metavar="ID")
 def cancel(session: Session, job: str) -> None:
-    """Cancel a job, in whichever process it runs."""
+    """Cancel a job in any process."""
     asked = session.host().jobs.cancel(job)
     session.show({"jobId": job, "cancelled": asked}, f"{job} was asked to end" if asked else f"{job} has ended already")
 

@@ -42,14 +42,14 @@ def lock(session: Session, only_check: bool, prune: bool) -> None:
         print_problem(
             "warning",
             "PLUGIN_NOT_FOUND",
-            f"{name} is in the lock file and not installed",
+            f"{name} is in the lock file, but not installed",
             "tavern plugins lock --prune",
         )
     if session.as_json:
         shown = {name: _record_json(record) for name, record in sorted(records.items())}
         session.out.json({"path": str(path), "behind": behind, "notInstalled": absent, "plugins": shown})
     elif only_check:
-        session.out.table(("plugin", "is not as in the lock file because"), sorted(behind.items()))
+        session.out.table(("plugin", "differs from the lock file in"), sorted(behind.items()))
     elif records:
         session.out.text(_text(path) or render_lock(records))
     if only_check and behind:
@@ -66,7 +66,7 @@ def _records_of(path: Path) -> Mapping[str, GrantRecord]:
     before = GrantStore(path).read()
     if before.is_damaged:
         raise StateDamaged(
-            f"{path} has errors", hint="correct it; no doubtful entry is granted", findings=before.findings
+            f"{path} has errors", hint="correct it; unclear entries grant nothing", findings=before.findings
         )
     return before.records
 

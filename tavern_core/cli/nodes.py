@@ -49,7 +49,7 @@ def list_(session: Session, query: str, category: str) -> None:
 @click.argument("request")
 @click.option("--plan", "plan", multiple=True, metavar="STEP", help="One step of the plan; may be repeated.")
 @click.option(
-    "--workflow", metavar="ID|FILE", shell_complete=completion.workflows, help="The workflow that is to be changed."
+    "--workflow", metavar="ID|FILE", shell_complete=completion.workflows, help="The workflow that you want to change."
 )
 @click.option("--limit", type=click.IntRange(1, 1_000), default=20, show_default=True, metavar="N")
 def find(session: Session, request: str, plan: tuple[str, ...], workflow: str | None, limit: int) -> None:
@@ -78,7 +78,7 @@ def show(session: Session, type_: str) -> None:
     pairs: list[tuple[str, Any]] = [
         ("type", spec.type), ("name", spec.display_name), ("category", spec.category), ("version", spec.version),
         ("plugin", f"{spec.plugin} {spec.plugin_version}"), ("description", spec.description),
-        ("needs", ", ".join(sorted(spec.capabilities))), ("kept", "answers may be kept" if spec.cache else ""),
+        ("needs", ", ".join(sorted(spec.capabilities))), ("kept", "results are cached" if spec.cache else ""),
         ("deprecated", (f"use {spec.replaced_by}" if spec.replaced_by else "yes") if spec.deprecated else ""),
         ("defined in", spec.source),
     ]  # fmt: skip

@@ -29,7 +29,7 @@ _PREFIX: Final = "tavern-plugin-"
 def install(session: Session, requirements: tuple[str, ...]) -> None:
     """Print the pip command that installs plugins; it installs nothing.
 
-    A distribution in the notation of pip: `tavern-plugin-text`, with extras and version `"tavern-plugin-text[fast]==1.2"`, a folder,
+    Write a distribution as for pip: `tavern-plugin-text`, with extras and version `"tavern-plugin-text[fast]==1.2"`, a folder,
     a wheel or an address.
     """
     for requirement in requirements:

@@ -93,9 +93,9 @@ def info(session: Session, name: str) -> None:
 @plugins.command()
 @click.argument("name", shell_complete=completion.plugins)
 def enable(session: Session, name: str) -> None:
-    """Enable a disabled plugin. It affects running hosts at their next start.
+    """Enable a disabled plugin, also in running hosts.
 
-    Enabling grants nothing: undecided requests are shown and still wait.
+    Enabling grants nothing: pending requests are shown and stay pending.
     """
     host = session.host("none")
     status_of(host, name)
@@ -115,9 +115,9 @@ def enable(session: Session, name: str) -> None:
 
 @plugins.command()
 @click.argument("name", shell_complete=completion.plugins)
-@click.option("--reason", default="", metavar="TEXT", help="The reason, for later readers.")
+@click.option("--reason", default="", metavar="TEXT", help="The reason, shown where the plugin is listed as disabled.")
 def disable(session: Session, name: str, reason: str) -> None:
-    """Disable a plugin until you enable it again. It affects running hosts at their next start."""
+    """Disable a plugin, also in running hosts, until you enable it again."""
     host = session.host("none")
     status_of(host, name)
     show_change(session, host.plugins.disable_sync(name, reason=reason))

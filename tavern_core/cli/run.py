@@ -27,7 +27,8 @@ _VALUE_WIDTH = 80
 def run(session: Session, file: str, permissions: str | None, profile: str | None, only_feedback: bool) -> None:
     """Run the tool calls in the text of a model.
 
-    The text is FILE or stdin, the calls in it are TAM blocks. Prints the prose, a table of the calls and the feedback for the model. The exit code is the highest one among the results.
+    The text is FILE or stdin; its calls are TAM blocks. Prints the text without the calls, a table of the calls, and the
+    feedback for the model. The exit code is the highest one of all results.
     """
     text = read_stdin() if file == "-" else read_file(file)
     outcome = session.host().run_text_sync(text, context=caller(permissions, profile))

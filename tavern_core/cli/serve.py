@@ -74,7 +74,7 @@ def serve(session: Session, given: Address | None, insecure: bool) -> None:
 def mcp(session: Session, given: Address | None, permissions: str | None, profile: str | None, principal: str) -> None:
     """Serve the host's tools to MCP clients.
 
-    Without --http, it serves one client over stdin and stdout: the one that started it. --permissions and --profile say what
+    Without --http, it serves the client that started it, over stdin and stdout. --permissions and --profile say what
     this client may do, or a token of `tavern tokens create` in $TAVERN_MCP_TOKEN. Over HTTP, every request needs a token.
     """
     server: Any = importlib.import_module(_MCP_SERVER)
@@ -101,7 +101,7 @@ def _holder(tavern: Any, permissions: str | None, profile: str | None, principal
     if text := os.environ.pop(VARIABLE, ""):  # nothing that is started from here sees it
         if (token := tavern.tokens.verify(text, tavern.config.mcp.audience)) is None:
             raise PolicyDenied(
-                f"the token in ${VARIABLE} does not hold here", hint="tavern tokens list, tavern tokens create"
+                f"the token in ${VARIABLE} is not valid here", hint="tavern tokens list, tavern tokens create"
             )
         found: Token = token
         return found
@@ -119,4 +119,4 @@ def _run(serving: Coroutine[Any, Any, None], place: Address) -> None:
     try:
         asyncio.run(serving)
     except OSError as error:
-        raise click.UsageError(f"{place.host}:{place.port} cannot be had: {error.strerror or error}") from error
+        raise click.UsageError(f"cannot listen on {place.host}:{place.port}: {error.strerror or error}") from error

@@ -42,7 +42,7 @@ def list_(session: Session) -> None:
     def row(skill: Skill) -> tuple[str, ...]:
         return skill.name, skill.state, _from(skill), shorten(skill.description, _WIDTH), skill.reason
 
-    session.show_list(found, _COLUMNS, row, empty="no skills; docs/skills.md says where they are looked for")
+    session.show_list(found, _COLUMNS, row, empty="no skills; docs/skills.md says where to put them")
 
 
 @skills.command()

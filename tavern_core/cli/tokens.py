@@ -90,4 +90,4 @@ def list_(session: Session) -> None:
 def revoke(session: Session, token: str) -> None:
     """Revoke a token, at once and in every process."""
     session.host("none").tokens.revoke(token)
-    session.show({"revoked": token}, f"{token} holds no more")
+    session.show({"revoked": token}, f"{token} is no longer valid")

@@ -165,7 +165,7 @@ def why(session: Session, tool: str, profile: str | None, permissions: str | Non
 @click.option(
     "--lang", type=click.Choice(["zh", "en"]), help="Language of the labels; default: `language` of the configuration."
 )
-@click.option("--query", metavar="TEXT", help="Keep the examples that fit it best.")
+@click.option("--query", metavar="TEXT", help="Keep only the examples that fit TEXT best.")
 @click.option("--max-chars", type=click.IntRange(1), help="Size budget; default: limits.manualChars.")
 def manual(session: Session, profile: str | None, lang: str | None, query: str | None, max_chars: int | None) -> None:
     """Print the manual that replaces {{{system:available_tools}}}."""
@@ -243,7 +243,7 @@ def _parameter_rows(spec: ToolSpec, properties: Any) -> list[tuple[Any, ...]]:
 @tools.command()
 @click.argument("call", metavar="CALL")
 def cancel(session: Session, call: str) -> None:
-    """Cancel a running call, in whichever process it runs.
+    """Cancel a running call in any process.
 
     CALL is the id of the call, which `tavern logs tail` shows.
     """

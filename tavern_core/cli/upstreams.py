@@ -58,7 +58,7 @@ def show(session: Session, upstream: str) -> None:
     left_out = [(f"left out: {name}", why) for name, why in found.left_out.items()]
     session.out.facts([*_facts(found), *named, *left_out])
     for tool, places in changes.items():
-        session.out.text(f"\n{tool} is not as it was reviewed:")
+        session.out.text(f"\n{tool} has changed since the review:")
         for one in places:
             session.out.line(f"  {one.path or '/'}: {json_text(one.before)} → {json_text(one.after)}")
     if changes:

@@ -153,11 +153,11 @@ def graph(session: Session, workflow: str, svg: bool, output: str | None) -> Non
 @click.argument("words", metavar="[INPUT=VALUE]...", nargs=-1)
 @click.option("--json-args", metavar="JSON|@FILE|-", help="Inputs as one JSON object: here, in a file, on stdin.")
 @click.option("--to", multiple=True, metavar="NODE", help="Run only this node and what it needs.")
-@click.option("--again", metavar="RUN", help="Reuse the answers of an earlier run where nothing changed.")
+@click.option("--again", metavar="RUN", help="Reuse results of an earlier run where nothing changed.")
 @click.option(
     "--from", "start_at", multiple=True, metavar="NODE", help="With --again: run this node and its dependents again."
 )
-@click.option("--no-cache", is_flag=True, help="Use no cached answers.")
+@click.option("--no-cache", is_flag=True, help="Use no cached results.")
 @click.option("--concurrency", type=click.IntRange(1), metavar="N", help="Nodes that run at the same time.")
 @click.option("--timeout-ms", type=click.IntRange(1), metavar="N", help="Deadline of the run in milliseconds.")
 @click.option("--permissions", metavar="A,B", help="Run with exactly these capabilities instead of the host's own.")
@@ -167,7 +167,7 @@ def run_(
 ) -> None:  # fmt: skip
     """Run a workflow: `tavern workflows run summarize text="..."`. On a terminal, it shows the nodes while they run."""
     if start_at and again is None:
-        raise UsageError("--from needs --again RUN", hint="name the run whose other answers are taken")
+        raise UsageError("--from needs --again RUN", hint="name the earlier run whose results are reused")
     host = session.host()
     flow = host.workflows.find(workflow)
     texts = named(words)
@@ -207,7 +207,7 @@ def resume(
 ) -> None:  # fmt: skip
     """Resume a run that failed, was cancelled, or waits for answers.
 
-    It runs as its own caller. Completed nodes do not run again.
+    It runs on behalf of its original caller. Completed nodes do not run again.
 
     Name a question by its id, `node#1`, or by its node if that has only one question.
     """
@@ -299,7 +299,7 @@ def _question(host: Tavern, run: str, name: str | None) -> Question:
     if not open_ and name is None:
         raise UsageError(f"{run} has no question: it is {kept.state}", hint=f"tavern workflows runs {run}")
     if len(found) > 1:
-        raise UsageError(f"{run} asks {len(found)} things", hint=f"name one of {names}")
+        raise UsageError(f"{run} has {len(found)} open questions", hint=f"name one of {names}")
     was_asked = [
         event
         for event in host.workflows.events(run)
@@ -326,7 +326,7 @@ def _typed(asked: Question, text: str) -> Any:
 def _give(host: Tavern, run: str, asked: Question, value: Any) -> None:
     if not host.workflows.answer(run, asked.id, value):
         raise UsageError(
-            f"{run}: {asked.id!r} is answered already: another answer was faster", hint=f"tavern workflows runs {run}"
+            f"{run}: {asked.id!r} is answered already: another answer came first", hint=f"tavern workflows runs {run}"
         )
 
 

@@ -74,7 +74,7 @@ def test_it_serves_until_it_is_interrupted_and_its_streams_end_with_it(tmp_path:
         (("--http", "example.com:0"), "--insecure"),
         (("--http", "nonsense"), "HOST:PORT"),
         (("--http", "127.0.0.1:99999"), "HOST:PORT"),
-        (("--http", "127.0.0.1:{taken}"), "cannot be had"),
+        (("--http", "127.0.0.1:{taken}"), "cannot listen on"),
         (("--set", "server.address=here"), "HOST:PORT"),
         (("--set", "server.streams=0"), "server.streams"),
     ],
