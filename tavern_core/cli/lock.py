@@ -49,7 +49,7 @@ def lock(session: Session, only_check: bool, prune: bool) -> None:
         shown = {name: _record_json(record) for name, record in sorted(records.items())}
         session.out.json({"path": str(path), "behind": behind, "notInstalled": absent, "plugins": shown})
     elif only_check:
-        session.out.table(("plugin", "differs from the lock file in"), sorted(behind.items()))
+        session.out.table(("plugin", "why it differs from the lock file"), sorted(behind.items()))
     elif records:
         session.out.text(_text(path) or render_lock(records))
     if only_check and behind:
