@@ -629,7 +629,10 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
         "The call was cancelled.", 130, "Nothing to repair; `outcome` says what may have happened.", True
     ),
     "CONNECTION_LOST": ErrorCode(
-        "The connection to the process or server that ran the tool was lost.", 1, "Check `outcome` before you repeat the call.", True
+        "The connection to the process or server that ran the tool was lost.",
+        1,
+        "Check `outcome` before you repeat the call.",
+        True,
     ),
     "UPSTREAM_ERROR": ErrorCode(
         "The tool's own back end failed: exit code, exception or bad answer.",
