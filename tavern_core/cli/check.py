@@ -63,7 +63,7 @@ def check(
     Exit code 4 if something is wrong, 5 if there is no such plugin.
     """
     if not _is_folder(target) and target in session.loaded().config.upstreams:
-        report, written = _upstream_report(session, target), list[Path]()
+        report, written = _upstream_report(session, target), tuple[Path, ...]()
         ctx.meta[_WORDS] = []
     else:
         report, written = _checked(session, target, write=write)
@@ -85,7 +85,7 @@ def check(
         raise ReportedExit(NOTHING_FOUND if any(f.code == "PLUGIN_NOT_FOUND" for f in report.findings) else INVALID)
 
 
-def _checked(session: Session, target: str, *, write: bool) -> tuple[CheckReport, Sequence[Path]]:
+def _checked(session: Session, target: str, *, write: bool) -> tuple[CheckReport, tuple[Path, ...]]:
     """The report; and the files that were written for tools that plugin.yaml does not declare, where that is wanted."""
     from tavern_core import __version__
     from tavern_core.review.plugin_check import check_plugin
@@ -135,7 +135,7 @@ def _is_folder(target: str) -> bool:
         raise UsageError(f"{target[:200]!r} is neither a folder nor a name: {error.strerror}") from error
 
 
-def _write(report: CheckReport) -> Sequence[Path]:
+def _write(report: CheckReport) -> tuple[Path, ...]:
     from tavern_core.review.tools_writer import write_tools
 
     folder = Path(report.location)

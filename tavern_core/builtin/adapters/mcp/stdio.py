@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from types import TracebackType
@@ -45,14 +46,15 @@ class Stream:
         await self.aclose()
 
 
-class Readable(Stream):
+class Readable(Stream, ABC):
     """What it expects of one that it reads."""
 
     def __aiter__(self) -> Self:
         return self
 
+    @abstractmethod
     async def __anext__(self) -> SessionMessage | Exception:
-        raise NotImplementedError
+        """The next message; raises StopAsyncIteration."""
 
     async def receive(self) -> SessionMessage | Exception:
         """The next message; raises EndOfStream."""
