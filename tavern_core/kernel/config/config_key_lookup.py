@@ -54,8 +54,8 @@ def annotation_at(path: Keys) -> Any:
     here: Any = model_for(path[:1])
     for key in path:
         here, _ = _required(here)
-        if isinstance(here, type) and issubclass(here, BaseModel):
-            if (info := section_keys(here).get(key)) is None:
+        if (section := section_of(here)) is not None:
+            if (info := section_keys(section).get(key)) is None:
                 return None
             here = info.annotation
         elif get_origin(here) is dict:
@@ -70,11 +70,17 @@ def annotation_at(path: Keys) -> Any:
 def shape_of(annotation: Any) -> tuple[Shape, bool]:
     """What kind of value a type takes, and whether it may be null."""
     kind, optional = _required(annotation)
-    if isinstance(kind, type) and issubclass(kind, BaseModel):
+    if section_of(kind) is not None:
         return "section", optional
     origin = get_origin(kind) or kind
     shapes: dict[Any, Shape] = {dict: "mapping", tuple: "list", bool: "boolean", int: "integer", str: "text"}
     return ("text" if origin is Literal else shapes.get(origin, "anything")), optional
+
+
+def section_of(annotation: Any) -> type[BaseModel] | None:
+    """The model of a section; None for any other type."""
+    kind, _ = _required(annotation)
+    return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
 
 
 def _required(annotation: Any) -> tuple[Any, bool]:
@@ -89,8 +95,8 @@ def _required(annotation: Any) -> tuple[Any, bool]:
 
 def siblings(path: Keys) -> list[str]:
     """The keys that exist where the last part of `path` stands, for suggestions."""
-    section, _ = _required(annotation_at(path[:-1]))
-    return list(section_keys(section)) if isinstance(section, type) and issubclass(section, BaseModel) else []
+    section = section_of(annotation_at(path[:-1]))
+    return [] if section is None else list(section_keys(section))
 
 
 def canonical(data: Mapping[str, Any], section: type[BaseModel] = HostConfig) -> tuple[dict[str, Any], list[Keys]]:
@@ -106,8 +112,7 @@ def canonical(data: Mapping[str, Any], section: type[BaseModel] = HostConfig) ->
         if key in result:
             twice.append((key,))
             continue
-        kind, _ = _required(section_keys(section)[key].annotation) if key in names.values() else (None, False)
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
+        if key in names.values() and (kind := section_of(section_keys(section)[key].annotation)) is not None:
             if value is None:
                 continue  # a section whose lines are all comments
             if isinstance(value, Mapping):
@@ -157,18 +162,20 @@ def key_path(written: str) -> Keys:
     path: list[str] = []
     section: Any = HostConfig
     for word in written.split("."):
-        kind, _ = _required(section)
-        is_section = isinstance(kind, type) and issubclass(kind, BaseModel)
-        path.append((spelt(kind, word) or word) if is_section else word)
+        model = section_of(section)
+        path.append(word if model is None else spelt(model, word) or word)
         section = annotation_at(tuple(path))
     return tuple(path)
 
 
 def put(data: dict[str, Any], path: Sequence[str], value: Any) -> None:
-    """Set the value at `path`; missing sections are created."""
+    """Set the value at `path`; sections that are missing, or are none, are created."""
     for key in path[:-1]:
-        data = data.setdefault(key, {})
-    data[path[-1]] = value
+        if not isinstance(data.get(key), dict):
+            data[key] = {}
+        data = data[key]
+    if value != {} or not isinstance(data.get(path[-1]), dict):  # an empty section changes nothing
+        data[path[-1]] = value
 
 
 def leaves(value: Any, path: Keys = ()) -> Iterator[tuple[Keys, Any]]:

@@ -23,7 +23,7 @@ from pydantic import ValidationError
 
 from tavern_core.errors import ConfigInvalid, Finding, Location, StateDamaged
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.kernel.config.config_key_lookup import FREE, Keys, leaves, model_for, siblings
+from tavern_core.kernel.config.config_key_lookup import FREE, Keys, leaves, model_for, put, siblings
 from tavern_core.kernel.config.environment import environment_layer
 from tavern_core.kernel.config.layer_reading import Layer, file_layer, find_project_layer, mapping_layer, yaml_layer
 from tavern_core.kernel.config.places import APP_NAME, HOME_VARIABLE, home_and_user_file, named_home, project_home
@@ -334,7 +334,7 @@ def _merge(layers: list[Layer], base: Path) -> tuple[dict[str, Any], dict[Keys, 
     merged: dict[str, Any] = {}
     default: dict[str, Any] = {}
     for path, names in _FOLDERS.items():
-        _put(default, path, list(names))
+        put(default, path, list(names))
     defaults = Layer(DEFAULT, default, _default_place, base)
     folders: dict[Keys, tuple[str, ...]] = {}
     origins: dict[str, str] = {}
@@ -345,7 +345,7 @@ def _merge(layers: list[Layer], base: Path) -> tuple[dict[str, Any], dict[Keys, 
             if path in _FOLDERS or (path[0] == _KNOWLEDGE and path[2:] in (("path",), ("paths",))):
                 written = [value] if isinstance(value, str) else value
                 folders[path] = tuple(_folder(layer.base, item) for item in written if item)
-            _put(merged, path, value)
+            put(merged, path, value)
             origins[".".join(path)] = layer.origin(path)
     return merged, folders, origins
 
@@ -359,15 +359,6 @@ def _folder(base: Path, written: str) -> str:
 
 def _default_place(_: Keys) -> Location:
     return Location(DEFAULT)
-
-
-def _put(merged: dict[str, Any], path: Keys, value: Any) -> None:
-    for key in path[:-1]:
-        inner = merged.get(key)
-        merged = inner if isinstance(inner, dict) else merged.setdefault(key, {})
-    if value == {} and isinstance(merged.get(path[-1]), dict):
-        return  # an empty section changes nothing
-    merged[path[-1]] = value
 
 
 def _listed(layer: Layer, path: Keys) -> list[str]:

@@ -24,6 +24,7 @@ from tavern_core.kernel.config.config_key_lookup import (
     canonical,
     put,
     section_keys,
+    section_of,
     shape_of,
     spelt,
 )
@@ -106,27 +107,19 @@ def _path(name: str) -> Keys | None:
     path: list[str] = []
     section: Any = HostConfig
     for word in words:
-        if isinstance(section, type) and issubclass(section, BaseModel):
-            key = spelt(section, word)
+        if (model := section_of(section)) is not None:
+            key = spelt(model, word)
             if key in FREE and not path:
                 raise _Wrong(f"{key!r} has keys of its own", "set TAVERN_SETTINGS to {key: value}, or use tavern.yaml")
             if key is None:
-                raise _Wrong(
-                    f"there is no key {word!r}" + (f" in {path[0]!r}" if path else ""), _nearest(section, word)
-                )
+                raise _Wrong(f"there is no key {word!r}" + (f" in {path[0]!r}" if path else ""), _nearest(model, word))
         elif shape_of(section)[0] == "mapping":
             key = word.lower().replace("_", "-")  # names of groups and plugins: variables have no other letters
         else:
             raise _Wrong(f"{'.'.join(path)} is a single value", f"set {PREFIX}{'__'.join(words[: len(path)])}")
         path.append(key)
         section = annotation_at(tuple(path))
-        if shape_of(section)[0] == "section":
-            section = _plain_section(section)
     return tuple(path)
-
-
-def _plain_section(annotation: Any) -> Any:
-    return annotation if isinstance(annotation, type) else next(a for a in annotation.__args__ if a is not type(None))
 
 
 def _nearest(section: type[BaseModel], word: str) -> str:

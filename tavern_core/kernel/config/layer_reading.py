@@ -15,7 +15,7 @@ from tavern_core.kernel.config.places import PROJECT_FILE, PYPROJECT
 from tavern_core.kernel.files.atomic_file import read_bytes
 from tavern_core.kernel.text.document_limits import LARGEST_FILE
 from tavern_core.model import depths
-from tavern_core.model.naming_rules import is_plugin_name
+from tavern_core.model.naming_rules import camel, is_plugin_name
 
 _CODE: Final = ConfigInvalid.code
 _TOML_TABLE: Final = re.compile(r"^[ \t]*\[[ \t]*tool[ \t]*\.[ \t]*tavern\b", re.MULTILINE)
@@ -234,9 +234,4 @@ def _toml_line(text: str, keys: Keys) -> int:
 
 def _toml_keys(text: str) -> tuple[str, ...]:
     parts = re.findall(r'"[^"]*"|\'[^\']*\'|[^.\s]+', text)
-    return tuple(_camel(p.strip("\"'")) for p in parts)
-
-
-def _camel(word: str) -> str:
-    head, *rest = word.split("_")
-    return head + "".join(part.capitalize() for part in rest)
+    return tuple(camel(p.strip("\"'")) for p in parts)

@@ -28,10 +28,7 @@ def profiles_in(candidate: Candidate, cache: Path) -> tuple[dict[str, AgentProfi
     entry = candidate.manifest().profiles if "profiles" in candidate.facts.sections else None
     if not isinstance(entry, Entry):
         return {}, []
-    root = candidate.folder
-    if root is None and candidate.unpack is not None:
-        cache.mkdir(parents=True, exist_ok=True)
-        root = candidate.unpack(cache)
+    root = candidate.unpacked(cache)
     place = None if root is None else (root / entry.entry).resolve()
     if root is None or place is None or not place.exists() or not place.is_relative_to(root.resolve()):
         raise ActivationFailed(

@@ -152,6 +152,10 @@ class Candidate:
         """`folder_path`; a start with hundreds of plugins has no need of it."""
         return Path(self.folder_path) if self.folder_path else None
 
+    def unpacked(self, cache: Path) -> Path | None:
+        """`folder`; of a zipped plugin, that with its files below the folder `cache`."""
+        return self.unpack(cache) if self.unpack is not None and not self.folder_path else self.folder
+
     @property
     def tier(self) -> Tier:
         """Where its code is to run, as it is declared and configured."""

@@ -58,8 +58,7 @@ class IndexedSpecs:
         nodes: tuple[NodeSpec, ...],
     ) -> None:
         """Store what the code of a discovered plugin offered; other plugins are not stored."""
-        plugin = self._found.get(candidate.name)
-        if plugin is None or candidate.source != plugin.source:
+        if (plugin := self._plugin(candidate)) is None:
             return
         from tavern_core.kernel.nodes.node_serialization import NotData, pack_node
 
@@ -85,24 +84,23 @@ class IndexedSpecs:
                 if self._bursts == 0 and self._discovery is not None:
                     self._discovery.save()
 
-    def load(self, candidate: Candidate) -> tuple[ToolSpec, ...] | None:
-        """What it offered when it was last active, if its files are still the same."""
+    def _plugin(self, candidate: Candidate) -> FoundPlugin | None:
         plugin = self._found.get(candidate.name)
-        if plugin is None or candidate.source != plugin.source:
-            return None
-        return plugin.specs()
+        return None if plugin is None or candidate.source != plugin.source else plugin
+
+    def load(self, candidate: Candidate) -> tuple[ToolSpec, ...]:
+        """What it offered when it was last active, if its files are still the same."""
+        return () if (plugin := self._plugin(candidate)) is None else plugin.specs()
 
     def settings(self, candidate: Candidate) -> tuple[Mapping[str, Any], ...]:
         """The settings that its code declared when it was last active, if its files are still the same."""
-        plugin = self._found.get(candidate.name)
-        return () if plugin is None or candidate.source != plugin.source else plugin.coded_settings()
+        return () if (plugin := self._plugin(candidate)) is None else plugin.coded_settings()
 
     def nodes(self, candidate: Candidate) -> tuple[NodeSpec, ...] | None:
         """Its node types when it was last active, without code, if its files are still the same."""
         from tavern_core.kernel.nodes.node_serialization import unpack_node
 
-        plugin = self._found.get(candidate.name)
-        if plugin is None or candidate.source != plugin.source or (packed := plugin.coded_nodes()) is None:
+        if (plugin := self._plugin(candidate)) is None or (packed := plugin.coded_nodes()) is None:
             return None
         try:
             return tuple(unpack_node(one) for one in packed)

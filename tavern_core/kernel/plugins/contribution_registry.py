@@ -38,24 +38,6 @@ from tavern_core.model.naming_rules import (
 if TYPE_CHECKING:
     from tavern_core.model.plugin_status import Source
 
-SECTIONS: Final[Mapping[str, str]] = {
-    "executors": "tavern_register_executors",
-    "adapters": "tavern_register_adapters",
-    "services": "tavern_register_services",
-    "namespaces": "tavern_register_namespaces",
-    "profiles": "tavern_register_profiles",
-    "commands": "tavern_register_commands",
-    "channels": "tavern_register_channels",
-    "providers": "tavern_register_providers",
-    "nodes": "tavern_register_nodes",
-    "workflows": "tavern_register_workflows",
-    "llms": "tavern_register_llms",
-    "rankers": "tavern_register_rankers",
-    "resources": "tavern_register_resources",
-    "prompts": "tavern_register_prompts",
-}
-"""Section of the manifest → hook that fills it, for what this table holds."""
-
 
 class Contributions:
     """What plugins contribute. Reading needs no lock; changes are all or nothing.
@@ -386,13 +368,15 @@ _READERS: Final[Mapping[str, tuple[Callable[[Any], Iterable[tuple[str, Any]]], s
     "channels": (_contributions, _CONTRIBUTIONS),
     "providers": (_contributions, _CONTRIBUTIONS),
     "nodes": (_offered_nodes, "[node, ...]: functions marked with @node, subclasses of Node"),
+    "workflows": (_offered_workflows, '{"id": the content or the path of a workflow file}'),
     "llms": (_mapping_of(LLM, "language model with a complete method"), '{"name": model}'),
     "rankers": (_mapping_of(Ranker, "ranker with a rank method"), '{"name": ranker}'),
     "resources": (_list_of(Resource, "Resource"), '[Resource("name", "docs://address", "tool")]'),
     "prompts": (_list_of(Prompt, "Prompt"), '[Prompt("name", "tool")]'),
-    "workflows": (_offered_workflows, '{"id": the content or the path of a workflow file}'),
 }
 """Section → what reads the answer of its hook, and the form that messages recommend."""
+SECTIONS: Final = {section: f"tavern_register_{section}" for section in _READERS}
+"""Section of the manifest → hook that fills it, for what this table holds."""
 
 
 def _is_reserved(section: str, name: str, source: Source) -> bool:

@@ -112,7 +112,7 @@ def known_specs(record: Record, cache: IndexedSpecs) -> dict[str, ToolSpec]:
     """Tools of a plugin whose definition is known without importing it: from tool files and from the last activation."""
     if (known := record.specs) is None:
         declared = record.looked_at()
-        found = {spec.name: spec for spec in cache.load(record.candidate) or ()}
+        found = {spec.name: spec for spec in cache.load(record.candidate)}
         found |= {spec.name: spec for spec in declared.specs}
         allowed = set(record.candidate.tool_ids)
         known = record.specs = {k: v for k, v in found.items() if k in allowed}

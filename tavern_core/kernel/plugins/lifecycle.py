@@ -29,9 +29,8 @@ from tavern_core.kernel.plugins.candidate import Candidate
 from tavern_core.kernel.plugins.eligibility import missing_reason, undecided_reason
 from tavern_core.kernel.plugins.host_registries import ImportGuard, Tables, known_specs
 from tavern_core.kernel.plugins.lock_check import reviewed
-from tavern_core.kernel.plugins.plugin_diagnostics import changed_since_review
 from tavern_core.kernel.plugins.record import Record, Records, Standing
-from tavern_core.kernel.plugins.registry_entries import aliases_of, declared_entries, offered_entries
+from tavern_core.kernel.plugins.registry_entries import aliases_of, offered_entries
 from tavern_core.kernel.registry import Entry
 from tavern_core.model.event import PLUGIN_CHANGED, PLUGIN_STATE
 from tavern_core.model.naming_rules import split_id
@@ -146,7 +145,10 @@ class Lifecycle:
         """What it declares; made once, because everything is listed several times while a host opens."""
         known = self._declared.get(candidate.name)
         if known is None or known[0] is not candidate:
-            known = self._declared[candidate.name] = candidate, tuple(declared_entries(candidate))
+            known = self._declared[candidate.name] = (
+                candidate,
+                tuple(Entry(tool_id, candidate.name) for tool_id in candidate.tool_ids),
+            )
         return known[1]
 
     def tools_changed(self, name: str, candidate: Candidate) -> None:
@@ -288,7 +290,7 @@ class Lifecycle:
                 f"the files of the skill {skill} are not those that were trusted", hint=f"tavern skills trust {skill}"
             )
         if decision.note:
-            if change := changed_since_review(record):
+            if change := record.changed_since_review():
                 self.tables.diagnostics.put(change)
             data = {"note": decision.note, "changed": sorted(decision.changed), "version": record.candidate.version}
             await self._events.emit(PLUGIN_CHANGED, data, record.name)

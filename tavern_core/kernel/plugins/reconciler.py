@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import chain
 from typing import Any, Literal
 
 from tavern_core.errors import PluginError
@@ -21,7 +22,6 @@ from tavern_core.kernel.plugins.enabled_state import PluginStates
 from tavern_core.kernel.plugins.host_registries import ImportGuard
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.kernel.plugins.lock_check import GRANTED_BY_PASSING, Decided, Decisions
-from tavern_core.kernel.plugins.plugin_diagnostics import report
 from tavern_core.kernel.plugins.record import USABLE, Record
 from tavern_core.model.naming_rules import split_id
 from tavern_core.model.nearest import fold
@@ -158,7 +158,9 @@ class Reconciler:
             Diagnostic(wrong.code, wrong.located, hint=wrong.hint, severity=wrong.severity)
             for wrong in (*around.decisions.grants.findings, *self._states.findings)
         ]
-        self._base.diagnostics.judged([*wrong_files, *report(list(self._records.values()))])
+        self._base.diagnostics.judged(
+            [*wrong_files, *chain.from_iterable(record.problems() for record in self._records.values())]
+        )
 
     async def decided(self, record: Record, read_again: Callable[[], None] | None = None) -> None:
         """Apply a decision about a plugin's rights: check it again, and activate it again if it was active.

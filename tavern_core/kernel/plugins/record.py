@@ -18,7 +18,7 @@ from tavern_core.kernel.plugins.plugin_facilities import GrantedFacilities
 from tavern_core.kernel.signal import Signal
 from tavern_core.model.naming_rules import split_id
 from tavern_core.model.nearest import fold
-from tavern_core.model.plugin_status import PluginState, PluginStatus
+from tavern_core.model.plugin_status import Diagnostic, PluginState, PluginStatus
 from tavern_core.model.tool import ToolSpec
 
 if TYPE_CHECKING:
@@ -258,6 +258,31 @@ class Record:
         own = self.granted & self.candidate.requested
         return own | (spec.capabilities - self.candidate.requested) if self.candidate.source == "upstream" else own
 
+    def problems(self) -> Iterator[Diagnostic]:
+        """Why it failed, each finding in its manifest, and each about its tools: what is known without running its code."""
+        error = self.standing.error
+        if error is not None and self.state == "failed":
+            yield Diagnostic(self.standing.code, error.message, self.name, error.hint, "error", dict(error.details))
+        if self.state == "disabled":
+            return  # a plugin that is turned off need not be repaired
+        if (changed := self.changed_since_review()) is not None:
+            yield changed
+        # The error of a bad manifest counts its findings.
+        for finding in (*(self.candidate.findings if error is None else ()), *self.tool_findings):
+            yield _as_diagnostic(finding, self.name)
+
+    def changed_since_review(self) -> Diagnostic | None:
+        """A diagnostic of a plugin that is not as it was when its permissions were granted; None if nothing changed.
+
+        Another version needs no action. Other code under the same version does: people review versions.
+        """
+        if not (note := self.standing.note):
+            return None
+        hint = f"tavern plugins review {self.name}; `tavern plugins lock` notes it as reviewed"
+        if "version" in self.standing.changed:
+            return Diagnostic("GRANTS_CARRIED_OVER", note, self.name, hint, "info")
+        return Diagnostic("CODE_CHANGED", note, self.name, hint, "warning")
+
     def status(self) -> PluginStatus:
         """A frozen picture."""
         candidate, standing = self.candidate, self.standing
@@ -361,3 +386,9 @@ def _provided(record: Record) -> Mapping[str, tuple[str, ...]]:
 
 def _folded_local(tool_id: str) -> str:
     return fold(split_id(tool_id)[1])
+
+
+def _as_diagnostic(finding: Finding, plugin: str) -> Diagnostic:
+    where = finding.where
+    details = {**({"file": where.file, "line": where.line} if where else {}), **finding.details}
+    return Diagnostic(finding.code, finding.located, plugin, finding.hint, finding.severity, details)

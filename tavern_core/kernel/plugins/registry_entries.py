@@ -16,11 +16,6 @@ from tavern_core.model.nearest import fold
 from tavern_core.model.tool import ToolSpec
 
 
-def declared_entries(candidate: Candidate) -> list[Entry]:
-    """What can be listed of a plugin that is not active."""
-    return [Entry(tool_id, candidate.name) for tool_id in candidate.tool_ids]
-
-
 def aliases_of(candidate: Candidate, specs: Mapping[str, ToolSpec]) -> dict[str, str]:
     """Other id → id, from the manifest and the tools.
 

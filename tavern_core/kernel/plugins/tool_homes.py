@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, cast
 
 from tavern_core.contract.protocols import BoundTool, Sandbox, ToolHome
@@ -30,10 +29,6 @@ class ToolHomes:
         self._cache = tables.base.home / "cache" / "unpacked"
         """Where zipped plugins are unpacked."""
 
-    def _folder(self, record: Record) -> Path | None:
-        folder, unpack = record.candidate.folder, record.candidate.unpack
-        return unpack(self._cache) if folder is None and unpack is not None else folder
-
     def of(self, record: Record, spec: ToolSpec, executor: str) -> ToolHome:
         """What an executor may know of the plugin whose tool it runs.
 
@@ -49,23 +44,17 @@ class ToolHomes:
                 name, record.name, record.may, str(spec.implementation.get("method", ""))
             )
 
-        def settings() -> Mapping[str, Any]:
-            return self._tables.settings.resolve(record.name, tool=spec.local_name)
-
-        def plugin_settings() -> Mapping[str, Any]:
-            return self._tables.settings.resolve(record.name)
-
         home = ToolHome(
             record.name,
-            self._folder(record),
+            record.candidate.unpacked(self._cache),
             self._tables.base.config.limits,
             service,
-            settings,
+            partial(self._tables.settings.resolve, record.name, tool=spec.local_name),
             partial(load_handler, record),
             self._sandbox_of(record),
             self._tables.engines.flow,
             frozenset(record.candidate.facts.depends_on),
-            plugin_settings,
+            partial(self._tables.settings.resolve, record.name),
             is_intact=record.is_intact,
         )
 
