@@ -102,10 +102,14 @@ class _Part:
     def __init__(self, parts: Parts, user: ServiceUser) -> None:
         self._parts, self._user = parts, user
 
+    @property
+    def _caller(self) -> CallContext | None:
+        return caller_of(self._user)
+
 
 class _Tools(_Part):
     def list(self, profile: str | None = None) -> list[dict[str, Any]]:
-        return [spec.to_json() for spec in self._parts.tools.list(profile, context=caller_of(self._user))]
+        return [spec.to_json() for spec in self._parts.tools.list(profile, context=self._caller)]
 
     def get(self, tool: str) -> dict[str, Any] | None:
         try:
@@ -114,13 +118,13 @@ class _Tools(_Part):
             return None
 
     def search(self, query: str, limit: int = 20) -> builtins.list[dict[str, Any]]:
-        return [spec.to_json() for spec in self._parts.tools.search(query, limit=limit, context=caller_of(self._user))]
+        return [spec.to_json() for spec in self._parts.tools.search(query, limit=limit, context=self._caller)]
 
     def why(self, tool: str) -> dict[str, Any]:
-        return self._parts.tools.why(tool, context=caller_of(self._user)).to_json()
+        return self._parts.tools.why(tool, context=self._caller).to_json()
 
     async def invoke(self, tool: str, arguments: Mapping[str, Any] | None = None, purpose: str = "") -> dict[str, Any]:
-        result = await self._parts.invoke(tool, arguments, caller_of(self._user), purpose)
+        result = await self._parts.invoke(tool, arguments, self._caller, purpose)
         return result.to_json()
 
 
@@ -148,27 +152,13 @@ class _Workflows(_Part):
     def list(self) -> list[dict[str, Any]]:
         found = []
         for id_, source in self._parts.workflows.workflow_files.list().items():
+            row = {"id": id_, "name": id_, "description": "", "plugin": source.plugin or None}
             try:
                 workflow = self._parts.workflows.workflow_files.open(source)
+                row |= {"name": workflow.name or id_, "description": workflow.description}
             except TavernError as error:
-                found.append(
-                    {
-                        "id": id_,
-                        "name": id_,
-                        "description": "",
-                        "plugin": source.plugin or None,
-                        "error": error.message,
-                    }
-                )
-            else:
-                found.append(
-                    {
-                        "id": id_,
-                        "name": workflow.name or id_,
-                        "description": workflow.description,
-                        "plugin": source.plugin or None,
-                    }
-                )
+                row["error"] = error.message
+            found.append(row)
         return found
 
     def get(self, workflow: str) -> dict[str, Any] | None:
@@ -183,7 +173,7 @@ class _Workflows(_Part):
     async def run(self, workflow: str, inputs: Mapping[str, Any] | None = None) -> dict[str, Any]:
         from tavern_core.kernel.nodes.json_values import to_plain
 
-        result = await self._parts.workflows.run(workflow, inputs, context=caller_of(self._user))
+        result = await self._parts.workflows.run(workflow, inputs, context=self._caller)
         return {
             "runId": result.run_id,
             "state": result.state,
@@ -239,24 +229,24 @@ def _outcome(outcome: PatchOutcome) -> dict[str, Any]:
 
 class _Jobs(_Part):
     def list(self, status: str = "", limit: int = 100) -> list[dict[str, Any]]:
-        found = self._parts.jobs.list(status=status, context=caller_of(self._user), most=limit)
+        found = self._parts.jobs.list(status=status, context=self._caller, most=limit)
         return [job.to_json() for job in found]
 
     def get(self, job: str) -> dict[str, Any]:
-        return self._parts.jobs.find(job, context=caller_of(self._user)).to_json()
+        return self._parts.jobs.find(job, context=self._caller).to_json()
 
     def result(self, job: str) -> dict[str, Any]:
-        return self._parts.jobs.result(job, context=caller_of(self._user)).to_json()
+        return self._parts.jobs.result(job, context=self._caller).to_json()
 
     async def start(self, tool: str, arguments: Mapping[str, Any] | None = None, purpose: str = "") -> dict[str, Any]:
-        job = await self._parts.jobs.start(tool, arguments, context=caller_of(self._user), purpose=purpose)
+        job = await self._parts.jobs.start(tool, arguments, context=self._caller, purpose=purpose)
         return job.to_json()
 
     def cancel(self, job: str) -> bool:
-        return self._parts.jobs.cancel(job, context=caller_of(self._user))
+        return self._parts.jobs.cancel(job, context=self._caller)
 
     def answer(self, job: str, value: Any, question: str = "") -> bool:
-        return self._parts.jobs.answer(job, value, question, context=caller_of(self._user))
+        return self._parts.jobs.answer(job, value, question, context=self._caller)
 
 
 class _Resources(_Part):
@@ -286,5 +276,5 @@ class _Models(_Part):
     ) -> dict[str, Any]:
         purpose = f"{self._user.plugin} asks a language model"
         own = "" if self._user.is_builtin else self._user.plugin
-        answer = await self._parts.models.ask(model, messages, options or {}, caller_of(self._user), purpose, asker=own)
+        answer = await self._parts.models.ask(model, messages, options or {}, self._caller, purpose, asker=own)
         return answer_json(answer)

@@ -48,13 +48,14 @@ class Diagnostics:
         """Keep one diagnostic and log it."""
         self.put(Diagnostic(code, message, plugin, hint, severity, details or {}))
 
-    def add_finding(self, finding: Finding, *, severity: Severity | None = None) -> None:
+    def add_finding(self, finding: Finding, *, plugin: str = "", severity: Severity | None = None) -> None:
         """Keep what is wrong in a file.
 
         Args:
             severity: None: the finding's own.
         """
-        self.add(finding.code, finding.located, hint=finding.hint, severity=severity or finding.severity)
+        severity = severity or finding.severity
+        self.add(finding.code, finding.located, plugin=plugin, hint=finding.hint, severity=severity)
 
     def of_damage(self, lost: str, hint: str = "check what was running") -> Callable[[Path, Path], None]:
         """Keeps a diagnostic of a corrupt store: called with its old name and the one that it, or its copy, was given.

@@ -9,6 +9,7 @@ one, the rest of the inventory stands. A profile grants nothing: it narrows what
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import field
@@ -143,11 +144,11 @@ def misspelt(data: Mapping[str, Any], locate: Callable[[str], Location], whole: 
         yield Finding(CODE, message, f'add "{INVENTORY}": ["plugin:tool"]', whole, "warning")
 
 
-def _listed(profile: AgentProfile, search: _InventorySearch) -> tuple[dict[str, None], list[Finding]]:
+def _listed(search: _InventorySearch) -> tuple[dict[str, None], list[Finding]]:
     """The tools of the inventory, in its order, and what is wrong with its entries."""
     tools: dict[str, None] = {}
     findings: list[Finding] = []
-    for index, written in enumerate(profile.tool_ids_inventory[:MOST_TOOLS]):
+    for index, written in enumerate(search.profile.tool_ids_inventory[:MOST_TOOLS]):
         where = Location(search.file, pointer=f"{INVENTORY}[{index}]")
         found = search.look_up(written.strip())
         if isinstance(found, Missing):
@@ -177,8 +178,8 @@ def resolve_profile(
         namespaces: prefix → resolver, for tools that no plugin registers (`workflow`, `kb` ...).
         absent: why a tool is not there, where more is known than that.
     """
-    search = _InventorySearch(profile, find, known, namespaces or {}, f"profile {profile.name}", absent)
-    tools, findings = _listed(profile, search)
+    search = _InventorySearch(profile, find, known, namespaces or {}, absent)
+    tools, findings = _listed(search)
     findings += _overlong(profile, search.file)
     findings += _unknown_capabilities(profile, search.file)
     wire_names, unusable = usable_wire_names(profile, tools, find)
@@ -207,24 +208,24 @@ class Missing:
     hint: str
 
 
+@dataclasses.dataclass(slots=True)
 class _InventorySearch:
-    """Looks up the items of one inventory."""
+    """Looks up the items of one inventory; see `resolve_profile`."""
 
-    def __init__(
-        self,
-        profile: AgentProfile,
-        find: Callable[[str], str | None],
-        known: Iterable[str],
-        namespaces: Mapping[str, NamespaceResolver],
-        file: str,
-        absent: Callable[[str], Missing | None],
-    ) -> None:
-        self.file = file
-        self._absent = absent
-        self.resolved: dict[str, ToolSpec] = {}
-        self.is_partial = False
-        self._profile, self._find, self._known, self._namespaces = profile, find, known, namespaces
-        self._missing = 0
+    profile: AgentProfile
+    find: Callable[[str], str | None]
+    known: Iterable[str]
+    namespaces: Mapping[str, NamespaceResolver]
+    absent: Callable[[str], Missing | None]
+    resolved: dict[str, ToolSpec] = field(default_factory=dict)
+    is_partial: bool = False
+    missing: int = 0
+    """Items for which a similar name was looked up."""
+
+    @property
+    def file(self) -> str:
+        """Its place in findings."""
+        return f"profile {self.profile.name}"
 
     def look_up(self, written: str) -> str | Missing:
         """The id that `written` stands for: a registered tool, else one that the resolver of its prefix knows."""
@@ -232,15 +233,15 @@ class _InventorySearch:
             return Missing("an empty id", "remove it")
         if len(written) > _LONGEST_ID:
             return Missing(f"an id of {len(written):,} characters", f"ids have at most {_LONGEST_ID}")
-        if (found := self._find(written)) is not None:
+        if (found := self.find(written)) is not None:
             return found
         if "*" in written:
             return Missing(
                 f"{written!r} is a wildcard; an inventory lists its tools one by one", self._examples(written)
             )
         prefix, local = split_id(written)
-        if prefix in self._namespaces:
-            return self._ask(self._namespaces[prefix], prefix, local)
+        if prefix in self.namespaces:
+            return self._ask(self.namespaces[prefix], prefix, local)
         return self._unknown(written, prefix)
 
     def _ask(self, resolver: NamespaceResolver, prefix: str, local: str) -> str | Missing:
@@ -268,9 +269,9 @@ class _InventorySearch:
         return tool_id
 
     def _unknown(self, written: str, prefix: str) -> Missing:
-        if (known := self._absent(written)) is not None:
+        if (known := self.absent(written)) is not None:
             return known
-        close = self._similar(written, self._known)
+        close = self._similar(written, self.known)
         if prefix == "workflow":
             message = f"there is no tool {written!r}: neither a workflow folder nor a plugin has this workflow"
             return Missing(message, close or "`tavern workflows list` shows what there is")
@@ -285,12 +286,12 @@ class _InventorySearch:
         return Missing(f"there is no tool {written!r}", close or "`tavern tools list` shows what there is")
 
     def _similar(self, written: str, known: Iterable[str]) -> str:
-        self._missing += 1
-        return did_you_mean(written, known) if self._missing <= _MOST_HINTS else ""
+        self.missing += 1
+        return did_you_mean(written, known) if self.missing <= _MOST_HINTS else ""
 
     def _examples(self, pattern: str) -> str:
         start = pattern.partition("*")[0]
-        ids = sorted(tool_id for tool_id in self._known if tool_id.startswith(start))[:5]
+        ids = sorted(tool_id for tool_id in self.known if tool_id.startswith(start))[:5]
         return f"write their ids, e.g. {', '.join(ids)}" if ids else "write their ids"
 
 

@@ -189,7 +189,7 @@ class Inventories:
         )
         resolved = replace(resolved, findings=(*findings, *resolved.findings))
         for finding in resolved.findings:
-            self._base.diagnostics.add(finding.code, finding.located, hint=finding.hint)
+            self._base.diagnostics.add_finding(finding, severity="warning")
         if isinstance(given, str | PathLike) and not resolved.is_partial:
             if len(self._resolved) >= MOST_LENT:
                 self._resolved.clear()

@@ -235,8 +235,7 @@ class ToolSpecs:
         """What a plugin's factories without names make for this caller beyond the ids that are known."""
         if context.config is None:
             context = replace(context, config=self.default.config)
-        candidate, known = record.candidate, self.registry.entries()
-        owner = Owner(record.name, candidate.version, candidate.facts.aliases, candidate.source == "builtin")
+        owner, known = Owner.of(record.candidate), self.registry.entries()
         found: dict[str, ToolSpec] = {}
         for factory in record.open_factories:
             try:
@@ -354,9 +353,7 @@ def _pick(made: Any, entry: Entry, record: Record, diagnostics: Diagnostics) -> 
         return None
     factory = entry.factory
     assert isinstance(factory, ToolFactory)
-    candidate = record.candidate
-    owner = Owner(record.name, candidate.version, candidate.facts.aliases, candidate.source == "builtin")
-    specs: Iterable[ToolSpec] = specs_of(made, owner)
+    specs: Iterable[ToolSpec] = specs_of(made, Owner.of(record.candidate))
     if factory.name is not None:
         specs = [replace(s, name=f"{record.name}:{factory.name}") for s in list(specs)[:1]]
     promised = None if factory.names is None else {fold(split_id(n)[1]) for n in factory.names}
@@ -374,7 +371,7 @@ def _pick(made: Any, entry: Entry, record: Record, diagnostics: Diagnostics) -> 
             )  # fmt: skip
         elif fold(spec.id) == fold(entry.id):
             draft = record.drafts.get(entry.id)
-            spec = spec if draft is None else completed(draft, spec, candidate.version)
+            spec = spec if draft is None else completed(draft, spec, record.candidate.version)
             found = replace(spec, name=entry.id, optional=spec.optional or entry.optional)
     if found is None and promised is not None:
         diagnostics.add("FACTORY_NAMES", f"a factory promised {entry.id} and did not make it", plugin=record.name)

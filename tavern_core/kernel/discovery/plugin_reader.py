@@ -60,21 +60,18 @@ def read_plugin(candidate: Candidate, folder: str, prefix: str, now: int) -> Row
     manifest = reading.manifest
     if manifest is None:
         return _failed(row, candidate, reading.findings, reading)
-    row.has_python = row.has_python or isinstance(
-        manifest.nodes, Entry
-    )  # its modules are imported, with or without a package
+    row.has_python |= isinstance(manifest.nodes, Entry)  # its modules are imported, with or without a package
     if isinstance(manifest.tools, Entry) and not prefix:
         _watch(row, now, f"/{manifest.tools.entry}")
     if manifest.skills is not None and not prefix:
         _watch(row, now, f"/{manifest.skills.entry}")
     findings = (*reading.findings, *_name_findings(candidate, manifest, reading))
-    _fill(row, manifest, findings, read_declared_tools(manifest, reading.document, files))
-    return row
+    tools = read_declared_tools(manifest, reading.document, files)
+    return _filled(row, facts_of(manifest), manifest, findings, tools)
 
 
-def _fill(row: Row, manifest: Manifest, findings: Sequence[Finding], tools: DeclaredTools) -> None:
-    """Put what was read into the row."""
-    facts = facts_of(manifest)
+def _filled(row: Row, facts: Facts, manifest: Manifest, findings: Sequence[Finding], tools: DeclaredTools) -> Row:
+    """The row with what was read."""
     row.name = facts.name
     row.facts = facts.to_json()
     row.findings = [finding_row(finding) for finding in findings]
@@ -83,6 +80,7 @@ def _fill(row: Row, manifest: Manifest, findings: Sequence[Finding], tools: Decl
     if tools != DeclaredTools():
         row.details.put(TOOLS, pack_tools(tools))
     row.tool_findings = [finding_row(finding) for finding in tools.findings]
+    return row
 
 
 def _read_translated(row: Row, candidate: Candidate, now: int) -> Row:
@@ -104,13 +102,8 @@ def _read_translated(row: Row, candidate: Candidate, now: int) -> Row:
         failed.name = found.name
         return failed
     facts = facts_of(found.manifest)
-    row.name = facts.name
-    row.facts = replace(facts, requested=facts.requested | found.asks, off=found.off).to_json()
-    row.findings = [finding_row(finding) for finding in found.findings]
-    row.ids = list(found.tools.ids)
-    row.details.put(MANIFEST, found.manifest.model_dump(mode="json", by_alias=True, exclude_defaults=True))
-    row.details.put(TOOLS, pack_tools(found.tools))
-    return row
+    facts = replace(facts, requested=facts.requested | found.asks, off=found.off)
+    return _filled(row, facts, found.manifest, found.findings, found.tools)
 
 
 def refuse_entry(candidate: Candidate, place: Place | None) -> Row:

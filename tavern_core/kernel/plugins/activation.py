@@ -177,9 +177,7 @@ async def _ask(record: Record, tables: Tables) -> tuple[Offered, list[Described]
         for where, answer in answers.get(hook, ()):
             found = named(section, answer, record.name, where)
             _refuse_undeclared(record, section, found)
-            if twice := sorted(found.keys() & offered.get(section, {}).keys()):
-                raise NameConflict(f"{record.name} offers {section[:-1]} {twice[0]!r} twice", hint="leave one out")
-            offered.setdefault(section, {}).update(found)
+            _offer(record, offered, section, found)
     await _add_profiles(record, offered, tables)
     if "services" in offered:
         offered["services"] = without_ungranted(record, offered["services"], tables)
@@ -202,6 +200,18 @@ async def _ask(record: Record, tables: Tables) -> tuple[Offered, list[Described]
     return offered, described
 
 
+def _offer(record: Record, offered: dict[str, dict[str, Any]], section: str, found: Mapping[str, Any]) -> None:
+    """Add to what a plugin offers in one section. Raises NameConflict: a name is there already (NAME_CONFLICT)."""
+    if twice := sorted(found.keys() & offered.get(section, {}).keys()):
+        raise _twice(record, section, twice[0])
+    if found:
+        offered.setdefault(section, {}).update(found)
+
+
+def _twice(record: Record, section: str, name: str) -> NameConflict:
+    return NameConflict(f"{record.name} offers {section[:-1]} {name!r} twice", hint="leave one out")
+
+
 async def _add_profiles(record: Record, offered: dict[str, dict[str, Any]], tables: Tables) -> None:
     """Add the profiles that are below `profiles.entry`."""
     if "profiles" not in record.candidate.facts.sections:
@@ -211,13 +221,8 @@ async def _add_profiles(record: Record, offered: dict[str, dict[str, Any]], tabl
     cache = tables.base.home / "cache" / "unpacked"
     found, findings = await _aside(record, tables, profiles_in, record.candidate, cache)
     for finding in findings:
-        tables.diagnostics.add(
-            finding.code, finding.located, plugin=record.name, hint=finding.hint, severity=finding.severity
-        )
-    if twice := sorted(found.keys() & offered.get("profiles", {}).keys()):
-        raise NameConflict(f"{record.name} offers profile {twice[0]!r} twice", hint="leave one out")
-    if found:
-        offered.setdefault("profiles", {}).update(found)
+        tables.diagnostics.add_finding(finding, plugin=record.name)
+    _offer(record, offered, "profiles", found)
 
 
 async def _describe_nodes(record: Record, offered: dict[str, dict[str, Any]], tables: Tables) -> None:
@@ -236,7 +241,7 @@ async def _describe_nodes(record: Record, offered: dict[str, dict[str, Any]], ta
     nodes: dict[str, Any] = {}
     for spec in describe_nodes(list(unique.values()), owner):
         if spec.type in nodes:
-            raise NameConflict(f"{record.name} offers node {spec.type!r} twice", hint="leave one out")
+            raise _twice(record, "nodes", spec.type)
         nodes[spec.type] = spec
     offered["nodes"] = nodes
 
@@ -291,13 +296,8 @@ def _read(items: Iterator[Any]) -> list[Any]:
 
 def _owner(record: Record, kinds: Collection[str]) -> Owner:
     candidate = record.candidate
-    return Owner(
-        candidate.name,
-        candidate.version,
-        candidate.facts.aliases,
-        candidate.source == "builtin",
-        lambda data: spec_from_mapping(data, candidate.manifest()),
-        kinds=kinds,
+    return replace(
+        Owner.of(candidate), from_mapping=lambda data: spec_from_mapping(data, candidate.manifest()), kinds=kinds
     )
 
 
@@ -305,7 +305,7 @@ async def _handled(
     record: Record, drafts: Sequence[ToolSpec], described: list[Described], owner: Owner, tables: Tables
 ) -> list[Described]:
     """The tools that name a handler: what its signature and its mark say; imported in a thread, like the plugin itself."""
-    offered = {name for item in described for name in ([item.spec.name] if item.spec else item.names)}
+    offered = {name for item in described for name in item.ids}
     found: list[Described] = []
     for draft in drafts:
         handler = draft.implementation.get("handler")

@@ -61,8 +61,7 @@ class Registration:
         owner = Owner(plugin, record.candidate.version, {}, from_mapping=from_mapping, named=named, kinds=kinds)
         entries: list[Entry] = []
         for item in describe(offers, owner):
-            ids = [item.spec.name] if item.spec else list(item.names)
-            if not ids:
+            if not item.ids:
                 raise UsageError("a factory that is registered needs names=[...]")
             spec = item.spec
             if spec is not None:
@@ -75,7 +74,7 @@ class Registration:
                 if (name := written.get(spec.name, spec.name)) != spec.name and name != spec.local_name:
                     spec = replace(spec, aliases=(*spec.aliases, name))
             optional = spec.optional if spec else bool(item.factory and item.factory.optional)
-            entries += [Entry(tool_id, plugin, spec, item.factory, optional) for tool_id in ids]
+            entries += [Entry(tool_id, plugin, spec, item.factory, optional) for tool_id in item.ids]
         return self._add(record, entries)
 
     def _add(self, record: Record, fresh: list[Entry]) -> tuple[str, ...]:

@@ -30,6 +30,7 @@ from tavern_core.model.tool import ToolSpec
 from tavern_core.schema.secret_names import is_secret_schema
 
 if TYPE_CHECKING:
+    from tavern_core.kernel.plugins.candidate import Candidate
     from tavern_core.model.manifest import Manifest
 
 INJECTED = {CallContext: "context", ToolCall: "call", ToolContext: "control"}
@@ -65,6 +66,11 @@ class Owner:
     kinds: Collection[str] = ()
     """Kinds of tools for which plugins contribute executors."""
 
+    @classmethod
+    def of(cls, candidate: Candidate) -> Owner:
+        """The owner of what a plugin makes for one caller."""
+        return cls(candidate.name, candidate.version, candidate.facts.aliases, candidate.source == "builtin")
+
 
 @dataclass(frozen=True, slots=True)
 class Described:
@@ -74,6 +80,11 @@ class Described:
     factory: ToolFactory | None = None
     names: tuple[str, ...] = ()
     """Full ids of a factory's tools."""
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """The full ids of its tools, as far as they are known."""
+        return self.names if self.spec is None else (self.spec.name,)
 
 
 def describe(offers: Any, owner: Owner, *, drafts: bool = False) -> list[Described]:
@@ -390,7 +401,7 @@ def refuse_twins(found: Iterable[Described], owner: Owner) -> None:
         PluginError: they have, or differ only in case, - and _ (PLUGIN_FAILED).
     """
     seen: dict[str, str] = {}
-    for name in (name for item in found for name in ([item.spec.name] if item.spec else item.names)):
+    for name in (name for item in found for name in item.ids):
         if (twin := seen.get(fold(name))) is not None:
             raise PluginError(
                 f"{owner.name}: two tools are called {name!r}" + (f" and {twin!r}" if twin != name else ""),
@@ -421,10 +432,10 @@ def assign_names(
         All that is known by id, and the number of factories of which no id is known.
     """
     named = [replace(item, names=made[n]) if n in made else item for n, item in enumerate(described)]
-    offered = {i for item in named for i in ([item.spec.name] if item.spec else item.names)}
+    offered = {i for item in named for i in item.ids}
     missing = tuple(tool_id for tool_id in declared if tool_id not in offered)
     loose = [item.factory for n, item in enumerate(described) if n in made and item.factory is not None]
-    known = [item for item in named if item.spec is not None or item.names]
+    known = [item for item in named if item.ids]
     if missing and loose:
         return [*known, Described(factory=_any_of(loose), names=missing)], 0
     return known, len(named) - len(known)

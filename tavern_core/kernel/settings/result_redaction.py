@@ -35,26 +35,28 @@ def redact_result(result: ToolResult, secrets: Iterable[str], named: Iterable[st
     Args:
         named: redacted in its error only: arguments that are secret by their name, which may be a harmless name.
     """
-    wanted = frozenset(secrets)
-    if result.error is not None:
-        return _without_secrets(result, result.error, wanted, frozenset(named))
-    if not wanted:
+    wanted, error = frozenset(secrets), result.error
+    if error is None and not wanted:
         return result
-    out = secret_redactor(wanted)
+    out = secret_redactor(wanted if error is None else wanted.union(named))
     changes: dict[str, Any] = {}
     if result.value is not None and (value := _each_text(result.value, out, depths.WRAPPED)) != result.value:
         changes["value"] = value
-    changes |= _redacted_beside(result, out)
+    if error is None:
+        changes |= _redacted_beside(result, out)
+    else:
+        changes |= _redacted_beside(result, lambda text: redact_text(out(text)))
+        if (shown := _redacted_error(error, out, wanted, frozenset(named))) != error:
+            changes["error"] = shown
     return result.replace(**changes) if changes else result
 
 
 def _redacted_beside(result: ToolResult, change: Callable[[str], str]) -> dict[str, Any]:
     """What changes of a result besides its value and error."""
     changes: dict[str, Any] = {}
-    if result._content and (content := _each_text(list(result._content), change, depths.WRAPPED)) != list(
-        result._content
-    ):
-        changes["content"] = tuple(content)
+    if result._content:
+        content = tuple(_each_text(list(result._content), change, depths.WRAPPED))
+        changes |= {"content": content} if content != tuple(result._content) else {}
     if result._evidence:
         evidence = tuple(replace(one, ref=change(one.ref), summary=change(one.summary)) for one in result._evidence)
         changes |= {"evidence": evidence} if evidence != result._evidence else {}
@@ -63,21 +65,14 @@ def _redacted_beside(result: ToolResult, change: Callable[[str], str]) -> dict[s
     return changes
 
 
-def _without_secrets(result: ToolResult, error: ToolError, wanted: frozenset[str], named: frozenset[str]) -> ToolResult:
-    out = secret_redactor(wanted | named)
-
+def _redacted_error(error: ToolError, out: SecretRedactor, wanted: frozenset[str], named: frozenset[str]) -> ToolError:
     def clean(value: Any) -> Any:
         return _each_text(value, lambda text: redact_text(out(text)), depths.WRAPPED)
 
     own: Callable[[str], str] = clean
     if error.kind not in _OF_TOOLS:  # its words are the host's: "extensions.a.token: there is no such setting"
         own = lambda text: redact_sentence(text, wanted, named)  # noqa: E731
-    shown = replace(error, message=own(error.message), details=clean(dict(error.details)), fix=own(error.fix))
-    changes: dict[str, Any] = {"error": shown} if shown != error else {}
-    changes |= _redacted_beside(result, lambda text: redact_text(out(text)))
-    if result.value is not None and (value := _each_text(result.value, out, depths.WRAPPED)) != result.value:
-        changes["value"] = value
-    return result.replace(**changes) if changes else result
+    return replace(error, message=own(error.message), details=clean(dict(error.details)), fix=own(error.fix))
 
 
 def masking(known: KnownSecrets) -> Callable[[Any], Any]:
