@@ -39,7 +39,7 @@ from tavern_core.kernel.grants.grants import GrantRecord
 from tavern_core.kernel.log.audit_log_queries import AuditLog
 from tavern_core.kernel.log.recorder import Events
 from tavern_core.kernel.plugins.reconciler import Activate
-from tavern_core.kernel.settings.masked_settings import DescribedSetting
+from tavern_core.kernel.settings.setting_layers import DescribedSetting
 from tavern_core.model.approval import Approver
 from tavern_core.model.call import CallContext, check_caller
 from tavern_core.model.nearest import did_you_mean

@@ -9,7 +9,6 @@ one, the rest of the inventory stands. A profile grants nothing: it narrows what
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import field
@@ -208,7 +207,7 @@ class Missing:
     hint: str
 
 
-@dataclasses.dataclass(slots=True)
+@dataclass(slots=True)
 class _InventorySearch:
     """Looks up the items of one inventory; see `resolve_profile`."""
 

@@ -109,17 +109,18 @@ def render_manual(
         search_hint: how this agent finds the rest, for the note of a shortened manual (`how_to_search`).
         obstacles: what prevents calls.
     """
-    labels, tools = words_in(_LABELS, language), list(tools)
+    layout, tools = _Layout(language, obstacles), list(tools)
+    labels = layout.labels
     if not tools:
         return labels["empty"][: max(max_chars, 0)]
     note = [labels["less"].format(search=search_hint)] if search_hint else []
     for detail in _DETAILS[:-1]:
         room = max_chars if detail == "full" else max_chars - sum(map(len, note)) - len(note)
-        if (entries := _entries(tools, language, detail, room, obstacles)) is not None:
+        if (entries := layout.entries(tools, detail, room)) is not None:
             if detail == "full":
                 _add_examples(entries, tools, labels, query, max_chars)
             return "\n".join(entries if detail == "full" else [*entries, *note])
-    return _shortened(tools, language, search_hint or labels["search"], max_chars, obstacles)
+    return layout.shortened(tools, search_hint or labels["search"], max_chars)
 
 
 def how_to_search(language: Language = "zh") -> str:
@@ -128,79 +129,71 @@ def how_to_search(language: Language = "zh") -> str:
     return f"{labels['search_by']}\n\n<|[REQUEST_TOOL]|>\ncommand:「始」{SEARCH_TOOLS}「末」\nquery:「始」{labels['words']}「末」\n<|[END_TOOL]|>"
 
 
-def _entries(
-    tools: Sequence[ToolSpec],
-    language: Language,
-    detail: _Detail,
-    most: int,
-    obstacles: Obstacles,
-) -> list[str] | None:
-    """One text per tool, or None when they are longer than `most` together."""
-    found: list[str] = []
-    length = -1
-    for tool in tools:
-        entry = "\n".join(_entry(tool, language, detail, obstacles))
-        length += len(entry) + 1
-        if length > most:
-            return None
-        found.append(entry)
-    return found
+class _Layout:
+    """The texts of tools in one language."""
 
+    def __init__(self, language: Language, obstacles: Obstacles) -> None:
+        self.labels = words_in(_LABELS, language)
+        self._language, self._obstacles = language, obstacles
 
-def _entry(tool: ToolSpec, language: Language, detail: _Detail, obstacles: Obstacles) -> Iterator[str]:
-    labels = words_in(_LABELS, language)
-    yield _id_line(tool)
-    if tool.is_destructive:
-        yield f"  - {labels['destructive']}"
-    if tool.id in obstacles.approval:
-        yield f"  - {labels['asks']}"
-    if tool.job:
-        yield f"  - {labels['job' if obstacles.has_results else 'only_job']}"
-    if refused := ", ".join(obstacles.lacking.get(tool.id, ())):
-        yield harmless(f"  - {labels['refused']}: {fold_lines(refused, 300)}")
-    if tool.described_by:
-        yield harmless(f"  - {labels['described_by'].format(upstream=fold_lines(tool.described_by, 64))}")
-    if description := fold_lines(tool.description, _SHORT if detail == "short" else 2_000):
-        yield harmless(f"  - {labels['description']}: {description}")
-    lines = parameter_lines(tool.input_schema, language, described=detail == "full")
-    takes_any = tool.input_schema.get("additionalProperties") not in (None, False)
-    nothing = "" if lines else f" {labels['anything' if takes_any else 'nothing']}"
-    yield f"  - {labels['parameters']}:{nothing}"
-    yield from (f"    {line}" for line in lines)
+    def entries(self, tools: Sequence[ToolSpec], detail: _Detail, most: int) -> list[str] | None:
+        """One text per tool, or None when they are longer than `most` together."""
+        found: list[str] = []
+        length = -1
+        for tool in tools:
+            entry = "\n".join(self._entry(tool, detail))
+            length += len(entry) + 1
+            if length > most:
+                return None
+            found.append(entry)
+        return found
+
+    def _entry(self, tool: ToolSpec, detail: _Detail) -> Iterator[str]:
+        labels, obstacles = self.labels, self._obstacles
+        yield _id_line(tool)
+        if tool.is_destructive:
+            yield f"  - {labels['destructive']}"
+        if tool.id in obstacles.approval:
+            yield f"  - {labels['asks']}"
+        if tool.job:
+            yield f"  - {labels['job' if obstacles.has_results else 'only_job']}"
+        if refused := ", ".join(obstacles.lacking.get(tool.id, ())):
+            yield harmless(f"  - {labels['refused']}: {fold_lines(refused, 300)}")
+        if tool.described_by:
+            yield harmless(f"  - {labels['described_by'].format(upstream=fold_lines(tool.described_by, 64))}")
+        if description := fold_lines(tool.description, _SHORT if detail == "short" else 2_000):
+            yield harmless(f"  - {labels['description']}: {description}")
+        lines = parameter_lines(tool.input_schema, self._language, described=detail == "full")
+        takes_any = tool.input_schema.get("additionalProperties") not in (None, False)
+        nothing = "" if lines else f" {labels['anything' if takes_any else 'nothing']}"
+        yield f"  - {labels['parameters']}:{nothing}"
+        yield from (f"    {line}" for line in lines)
+
+    def shortened(self, tools: Sequence[ToolSpec], search: str, most: int) -> str:
+        """All ids beside a note, and of as many tools as there is room for, in their order, what they do and take."""
+        labels, lines = self.labels, [_id_line(tool) for tool in tools]
+        note = labels["only_ids"].format(search=search)
+        room = most - sum(map(len, lines)) - len(lines) - len(note)
+        if room >= 0:
+            for at, tool in enumerate(tools):
+                entry = "\n".join(self._entry(tool, "short"))
+                room -= len(entry) - len(lines[at])
+                if room < 0:
+                    break
+                lines[at] = entry
+            return "\n".join([*lines, note])
+        length = shown = 0
+        for line in lines:
+            note = labels["left_out"].format(count=len(lines) - shown, search=search)
+            if length + len(line) + 1 + len(note) > most:
+                break
+            length, shown = length + len(line) + 1, shown + 1
+        note = labels["left_out"].format(count=len(lines) - shown, search=search)
+        return "\n".join([*lines[:shown], note])[: max(most, 0)]
 
 
 def _id_line(tool: ToolSpec) -> str:
     return harmless(f"- Tool ID: {fold_lines(tool.id, 300)}")
-
-
-def _shortened(
-    tools: Sequence[ToolSpec],
-    language: Language,
-    search: str,
-    most: int,
-    obstacles: Obstacles,
-) -> str:
-    """All ids beside a note, and of as many tools as there is room for, in their order, what they do and take."""
-    labels = words_in(_LABELS, language)
-    lines = [_id_line(tool) for tool in tools]
-    note = labels["only_ids"].format(search=search)
-    room = most - sum(map(len, lines)) - len(lines) - len(note)
-    if room >= 0:
-        for at, tool in enumerate(tools):
-            entry = "\n".join(_entry(tool, language, "short", obstacles))
-            room -= len(entry) - len(lines[at])
-            if room < 0:
-                break
-            lines[at] = entry
-        return "\n".join([*lines, note])
-    length = shown = 0
-    for line in lines:
-        note = labels["left_out"].format(count=len(lines) - shown, search=search)
-        if length + len(line) + 1 + len(note) > most:
-            break
-        length, shown = length + len(line) + 1, shown + 1
-    note = labels["left_out"].format(count=len(lines) - shown, search=search)
-    return "\n".join([*lines[:shown], note])[: max(most, 0)]
 
 
 def _add_examples(

@@ -17,9 +17,10 @@ from tavern_core.contract.published_methods import changing_methods, published, 
 from tavern_core.errors import PolicyDenied, ToolFailed
 from tavern_core.kernel.plugins.contribution_registry import Contributions
 from tavern_core.kernel.signal import Signal
-from tavern_core.kernel.views.service_view import Epoch, Limits, view_of
+from tavern_core.kernel.views.service_view import Epoch, view_of
 from tavern_core.kernel.views.values import exact
 from tavern_core.model.capability_scope import Scope
+from tavern_core.model.config import LimitsConfig
 from tavern_core.model.nearest import did_you_mean
 
 D = TypeVar("D")
@@ -46,7 +47,7 @@ class Services:
         changed: afterwards every view checks its rights and its object again.
     """
 
-    def __init__(self, contributions: Contributions, limits: Limits, callers: Callers, changed: Signal) -> None:
+    def __init__(self, contributions: Contributions, limits: LimitsConfig, callers: Callers, changed: Signal) -> None:
         self._contributions = contributions
         self._callers = callers
         self._made: dict[tuple[str, str], tuple[Service, Service]] = {}

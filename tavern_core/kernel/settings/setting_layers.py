@@ -9,16 +9,18 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import field
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from tavern_core.errors import Finding, Location, SettingsInvalid
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.files.json_state import JsonState, JsonStateFile
 from tavern_core.kernel.settings.declared_settings import PREFIX, Declared, SettingTable
-from tavern_core.kernel.settings.masked_settings import DescribedSetting
 from tavern_core.kernel.settings.secret_masking import KnownSecrets, is_secret, mask
 from tavern_core.kernel.settings.setting_value_validation import Keyring, follow, problem_of, system_keyring
 from tavern_core.model.secret_references import is_reference
+
+if TYPE_CHECKING:
+    from tavern_core.model.settings import SettingItem
 
 Origin = Literal["default", "instance", "user"]
 Stored = Mapping[str, Any]
@@ -28,6 +30,41 @@ _NOTHING: Final = object()
 def user_file(path: Path) -> JsonStateFile:
     """The file of what the user saved, ``settings.json`` in the state folder."""
     return JsonStateFile(path, "values")
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedSetting:
+    """One setting as a console or a command line shows it."""
+
+    key: str
+    plugin: str
+    tool: str
+    item: SettingItem
+    value: Any
+    origin: str
+    """``default``, where the instance's configuration has it, or the user's file."""
+    is_secret: bool
+    problem: str = ""
+    """Why a stored value is not used, or that a required one is missing."""
+
+    @property
+    def group(self) -> str:
+        """What it is grouped by inside its plugin."""
+        return self.item.category_key or self.item.category
+
+    def to_json(self) -> dict[str, Any]:
+        shown = self.item.model_dump(by_alias=True, exclude_none=True, mode="json")
+        if self.is_secret and "defaultValue" in shown:
+            shown["defaultValue"] = mask(shown["defaultValue"])
+        return shown | {
+            "key": self.key,
+            "plugin": self.plugin,
+            "tool": self.tool or None,
+            "secret": self.is_secret,
+            "value": self.value,
+            "origin": self.origin,
+            "problem": self.problem or None,
+        }
 
 
 @dataclass(slots=True)

@@ -11,15 +11,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from tavern_core.errors import Finding, Location, PluginError, PolicyDenied, SettingsInvalid, UsageError
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.files.json_state import Values
 from tavern_core.kernel.settings.declared_settings import PREFIX, Declared, SettingTable
-from tavern_core.kernel.settings.masked_settings import Change, DescribedSetting, SavedChanges
 from tavern_core.kernel.settings.secret_masking import is_secret, mask
-from tavern_core.kernel.settings.setting_layers import SettingLayers
+from tavern_core.kernel.settings.setting_layers import DescribedSetting, SettingLayers
 from tavern_core.kernel.settings.setting_value_validation import all_refused, from_text, problem_of, refused
 from tavern_core.kernel.signal import Subscribers
 from tavern_core.model.nearest import did_you_mean
@@ -32,6 +31,27 @@ if TYPE_CHECKING:
 BeforeSave = Callable[[Mapping[str, Any]], Mapping[str, Any] | None]
 Declaration: TypeAlias = "tuple[Iterable[SettingItem | Mapping[str, Any]], str | None]"
 """Items, and the tool that they belong to; None: the plugin itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One setting whose effective value changed."""
+
+    key: str
+    old: Any
+    new: Any
+
+
+@dataclass(frozen=True, slots=True)
+class SavedChanges:
+    """What a save did."""
+
+    changes: tuple[Change, ...] = ()
+    by: str = ""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return tuple(change.key for change in self.changes)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

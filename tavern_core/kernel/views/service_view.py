@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import field
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from tavern_core.contract.published_methods import view_members
 from tavern_core.errors import OutputTooLarge, ToolFailed
@@ -21,6 +21,9 @@ from tavern_core.kernel.views.sealed_awaitable import awaited
 from tavern_core.kernel.views.sealed_functions import hidden
 from tavern_core.kernel.views.values import NotPlain, copied, flat_copy
 from tavern_core.schema.bounded_json_copying import SCALARS, json_or
+
+if TYPE_CHECKING:
+    from tavern_core.model.config import LimitsConfig
 
 IS_ASYNC: Final = "__tavern_async__"
 """Attribute of a view's method: True for one that is awaited."""
@@ -40,22 +43,12 @@ class Epoch:
         self.now = object()
 
 
-class Limits(Protocol):
-    """How much text may pass (characters)."""
-
-    @property
-    def argument_bytes(self) -> int: ...
-
-    @property
-    def output_bytes(self) -> int: ...
-
-
 def view_of(
     service: str,
     methods: Mapping[str, object],
     find: Callable[[str], Callable[..., Any]],
     epoch: Epoch,
-    limits: Limits,
+    limits: LimitsConfig,
     doc: str = "",
 ) -> Any:
     """A view.
@@ -86,7 +79,7 @@ class _Call:
     __slots__ = ("bound", "epoch", "find", "limits", "name", "service", "view")
 
     def __init__(
-        self, service: str, name: str, find: Callable[[str], Callable[..., Any]], epoch: Epoch, limits: Limits
+        self, service: str, name: str, find: Callable[[str], Callable[..., Any]], epoch: Epoch, limits: LimitsConfig
     ) -> None:
         self.service = service
         self.name = name
