@@ -9,7 +9,7 @@ bound. The caller passes the built-in plugins; this module does not know them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
@@ -81,9 +81,7 @@ from tavern_core.kernel.settings.store import SettingsStore
 from tavern_core.kernel.stores.memory_records import MemoryRecords
 from tavern_core.kernel.stores.sqlite_records import SqliteRecords
 from tavern_core.model.approval import Approver
-from tavern_core.model.call import CallContext
-from tavern_core.model.event import RESOURCE_CHANGED, SETTINGS_CHANGED
-from tavern_core.model.result import ToolResult
+from tavern_core.model.event import SETTINGS_CHANGED
 from tavern_core.review.import_crash_guard import ImportWatch
 from tavern_core.review.permitted_service_methods import ReachedByUse
 from tavern_core.upstreams.composition import UpstreamParts
@@ -153,9 +151,9 @@ def compose(loaded: LoadedConfig, options: Options) -> Host:
     consent = Consent(grants, lifecycle, reconciler, reached)
     plugins = Plugins(lifecycle, consent, reconciler, states, quarantine, imports)
 
-    specs = ToolSpecs(base, lifecycle)
+    specs = ToolSpecs(lifecycle)
     namespaces = Namespaces(specs)
-    inventories = Inventories(base, profiles, lifecycle, namespaces)
+    inventories = Inventories(specs, profiles, namespaces)
     tools = Tools(specs, namespaces, inventories, reconciler, events)
     kept, disk = _records(base), ForDisk(base.known_secrets)
     limit_table, cancellation = _limit_table(base, kept), Cancellation(kept, records)
@@ -244,13 +242,7 @@ def _jobs(
 
 def _contribute(tables: Tables, tools: Tools, flow: Flow, jobs: Jobs, knowledge: Knowledge, pipeline: Pipeline) -> None:
     """What the host itself contributes, as plugins do: its services, and the language models of tavern.yaml."""
-    base = tables.base
-
-    def resource_changed(uri: str, plugin: str) -> None:
-        base.recorder.show(RESOURCE_CHANGED, {"uri": uri}, plugin=plugin)
-
-    calls = _called_by_plugin(base, pipeline)
-    parts = Parts(tools, flow.nodes, flow.workflows, flow.models, jobs, knowledge, calls, resource_changed)
+    base, parts = tables.base, Parts(tables.base, tools, flow, jobs, knowledge, pipeline)
     tables.contributions.add_all("core-flows", {"services": core_services(parts)}, source="builtin")
     if base.config.llms:
         from tavern_core.host.configured_llms import configured_llms
@@ -352,12 +344,3 @@ def _code(base: Foundation, records: Records) -> Iterator[Path]:
     for record in records.values():
         if record.candidate.folder is not None:
             yield record.candidate.folder
-
-
-def _called_by_plugin(base: Foundation, pipeline: Pipeline) -> Callable[..., Any]:
-    async def invoke(
-        tool: str, arguments: Mapping[str, Any] | None, context: CallContext | None, purpose: str
-    ) -> ToolResult:
-        return await pipeline.run(base.mode, tool, arguments, context, purpose, None, "plugin")
-
-    return invoke

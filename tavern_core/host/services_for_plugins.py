@@ -29,16 +29,18 @@ from tavern_core.contract.core_services import (
 from tavern_core.contract.llm import answer_json
 from tavern_core.contract.protocols import Service, ServiceUser
 from tavern_core.errors import PolicyDenied, TavernError, ToolNotFound, WorkflowNotFound
-from tavern_core.flow.llm_calls import Invoke, Models
-from tavern_core.flow.node_catalogue import Nodes, has_words
-from tavern_core.flow.workflows import Workflows
+from tavern_core.flow.composition import Flow
+from tavern_core.flow.node_catalogue import has_words
 from tavern_core.frozen_dataclass import dataclass
+from tavern_core.kernel.calls.pipeline import Pipeline
 from tavern_core.kernel.calls.running_call import current
 from tavern_core.kernel.catalogue.tools import Tools
+from tavern_core.kernel.foundation import Foundation
 from tavern_core.kernel.jobs.jobs import Jobs
 from tavern_core.kernel.knowledge.knowledge import Knowledge as KnowledgeBases
 from tavern_core.model.call import CallContext
 from tavern_core.model.capability import CAPABILITIES, is_dangerous
+from tavern_core.model.event import RESOURCE_CHANGED
 
 if TYPE_CHECKING:
     from tavern_core.flow.patching import PatchOutcome
@@ -50,15 +52,12 @@ HOST: Final = ServiceUser("core", lambda capability: None, is_builtin=True)
 class Parts:
     """The parts behind the services."""
 
+    base: Foundation
     tools: Tools
-    nodes: Nodes
-    workflows: Workflows
-    models: Models
+    flow: Flow
     jobs: Jobs
     knowledge: KnowledgeBases
-    invoke: Invoke
-    changed: Callable[[str, str], None]
-    """Reports that a resource has changed: its address, and the plugin that reports it."""
+    pipeline: Pipeline
 
 
 def core_services(parts: Parts) -> dict[str, Service]:
@@ -124,7 +123,8 @@ class _Tools(_Part):
         return self._parts.tools.why(tool, context=self._caller).to_json()
 
     async def invoke(self, tool: str, arguments: Mapping[str, Any] | None = None, purpose: str = "") -> dict[str, Any]:
-        result = await self._parts.invoke(tool, arguments, self._caller, purpose)
+        run, mode = self._parts.pipeline.run, self._parts.base.mode
+        result = await run(mode, tool, arguments, self._caller, purpose, None, "plugin")
         return result.to_json()
 
 
@@ -133,28 +133,28 @@ class _Nodes(_Part):
         words = query.casefold().split()
         return [
             spec.to_json()
-            for spec in self._parts.nodes.known()
+            for spec in self._parts.flow.nodes.known()
             if spec.category == (category or spec.category) and has_words(spec, words)
         ]
 
     def get(self, node_type: str) -> dict[str, Any] | None:
-        found = self._parts.nodes.find(node_type)
+        found = self._parts.flow.nodes.find(node_type)
         return None if found is None else found.to_json()
 
     async def retrieve(
         self, request: str, plan: Sequence[str] = (), workflow: Any = None, limit: int = 20
     ) -> builtins.list[dict[str, Any]]:
-        found = await self._parts.nodes.retrieved(request, plan=plan, workflow=workflow, limit=limit)
+        found = await self._parts.flow.nodes.retrieved(request, plan=plan, workflow=workflow, limit=limit)
         return [match.to_json() for match in found]
 
 
 class _Workflows(_Part):
     def list(self) -> list[dict[str, Any]]:
         found = []
-        for id_, source in self._parts.workflows.workflow_files.list().items():
+        for id_, source in self._parts.flow.workflows.workflow_files.list().items():
             row = {"id": id_, "name": id_, "description": "", "plugin": source.plugin or None}
             try:
-                workflow = self._parts.workflows.workflow_files.open(source)
+                workflow = self._parts.flow.workflows.workflow_files.open(source)
                 row |= {"name": workflow.name or id_, "description": workflow.description}
             except TavernError as error:
                 row["error"] = error.message
@@ -163,17 +163,17 @@ class _Workflows(_Part):
 
     def get(self, workflow: str) -> dict[str, Any] | None:
         try:
-            return dict(self._parts.workflows.workflow_files.get(workflow).raw)
+            return dict(self._parts.flow.workflows.workflow_files.get(workflow).raw)
         except WorkflowNotFound:
             return None
 
     async def check(self, workflow: str) -> builtins.list[dict[str, Any]]:
-        return [problem.to_json() for problem in await self._parts.workflows.checked(workflow)]
+        return [problem.to_json() for problem in await self._parts.flow.workflows.checked(workflow)]
 
     async def run(self, workflow: str, inputs: Mapping[str, Any] | None = None) -> dict[str, Any]:
         from tavern_core.kernel.nodes.json_values import to_plain
 
-        result = await self._parts.workflows.run(workflow, inputs, context=self._caller)
+        result = await self._parts.flow.workflows.run(workflow, inputs, context=self._caller)
         return {
             "runId": result.run_id,
             "state": result.state,
@@ -183,27 +183,27 @@ class _Workflows(_Part):
 
     def save(self, workflow: str, content: Mapping[str, Any]) -> dict[str, Any]:
         self._judge_change()
-        return dict(self._parts.workflows.save(workflow, content).raw)
+        return dict(self._parts.flow.workflows.save(workflow, content).raw)
 
     def project(self, workflow: str | Mapping[str, Any]) -> dict[str, Any] | None:
         from tavern_core.flow.compiled_workflow_cache import as_workflow
         from tavern_core.flow.patching import projected
 
         try:
-            return projected(as_workflow(_named(workflow), self._parts.workflows.workflow_files))
+            return projected(as_workflow(_named(workflow), self._parts.flow.workflows.workflow_files))
         except WorkflowNotFound:
             return None
 
     async def try_patch(
         self, workflow: str | Mapping[str, Any], operations: Sequence[Mapping[str, Any]], seed: int | None = None
     ) -> dict[str, Any]:
-        return _outcome(await self._parts.workflows.patched(_named(workflow), operations, seed=seed, dry_run=True))
+        return _outcome(await self._parts.flow.workflows.patched(_named(workflow), operations, seed=seed, dry_run=True))
 
     async def patch(
         self, workflow: str, operations: Sequence[Mapping[str, Any]], rev: int | None = None
     ) -> dict[str, Any]:
         self._judge_change()
-        return _outcome(await self._parts.workflows.patched(_named(workflow), operations, rev=rev))
+        return _outcome(await self._parts.flow.workflows.patched(_named(workflow), operations, rev=rev))
 
     def _judge_change(self) -> None:
         """Refuse a change without approval after untrusted content was read. Raises PolicyDenied (POLICY_DENIED)."""
@@ -251,7 +251,8 @@ class _Jobs(_Part):
 
 class _Resources(_Part):
     def changed(self, uri: str) -> None:
-        self._parts.changed(str(uri)[:2_000], self._user.plugin)
+        data = {"uri": str(uri)[:2_000]}
+        self._parts.base.recorder.show(RESOURCE_CHANGED, data, plugin=self._user.plugin)
 
 
 class _Knowledge(_Part):
@@ -269,12 +270,12 @@ class _Knowledge(_Part):
 
 class _Models(_Part):
     def names(self) -> list[str]:
-        return self._parts.models.names()
+        return self._parts.flow.models.names()
 
     async def complete(
         self, messages: Sequence[Mapping[str, Any]], model: str = "", options: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
         purpose = f"{self._user.plugin} asks a language model"
         own = "" if self._user.is_builtin else self._user.plugin
-        answer = await self._parts.models.ask(model, messages, options or {}, self._caller, purpose, asker=own)
+        answer = await self._parts.flow.models.ask(model, messages, options or {}, self._caller, purpose, asker=own)
         return answer_json(answer)

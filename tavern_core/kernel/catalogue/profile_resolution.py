@@ -14,9 +14,8 @@ from tavern_core.errors import Finding, Location, PluginError, ProfileInvalid, T
 from tavern_core.kernel.access.profile_files import ProfileFiles, profile_of
 from tavern_core.kernel.catalogue.missing_tools import absence
 from tavern_core.kernel.catalogue.namespace_resolvers import Namespaces
-from tavern_core.kernel.foundation import Foundation
+from tavern_core.kernel.catalogue.tool_spec_cache import ToolSpecs
 from tavern_core.kernel.plugins.contribution_registry import Contributions
-from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.kernel.plugins.record import Record
 from tavern_core.model.naming_rules import split_id
 
@@ -120,15 +119,11 @@ class WrittenProfiles:
 class Inventories:
     """Profiles from files, from plugins and from the program itself."""
 
-    def __init__(
-        self, base: Foundation, written: WrittenProfiles, lifecycle: Lifecycle, namespaces: Namespaces
-    ) -> None:
-        self._base = base
+    def __init__(self, specs: ToolSpecs, written: WrittenProfiles, namespaces: Namespaces) -> None:
         self.written = written
-        self._lifecycle = lifecycle
+        self._base, self._lifecycle, self._registry = specs.base, specs.lifecycle, specs.registry
         self._namespaces = namespaces
-        self._registry = lifecycle.tables.registry
-        self._contributions = lifecycle.tables.contributions
+        self._contributions = specs.lifecycle.tables.contributions
         self._resolved: dict[str, tuple[tuple[int, int, int], Profile]] = {}
         """Name → what it was resolved for, and the profile."""
 

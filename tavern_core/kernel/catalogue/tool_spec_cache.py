@@ -22,7 +22,6 @@ from tavern_core.kernel.catalogue.changed_tool_check import changed_parts, why_n
 from tavern_core.kernel.catalogue.missing_tools import Absence, absence
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.execution.sync_async_drivers import Mode, step_by_hand
-from tavern_core.kernel.foundation import Foundation
 from tavern_core.kernel.hooks.argument_copies import shown
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.kernel.plugins.record import Record
@@ -60,8 +59,8 @@ class Seen:
 class ToolSpecs:
     """The specifications of all tools of one host. Safe for threads."""
 
-    def __init__(self, base: Foundation, lifecycle: Lifecycle) -> None:
-        self.base = base
+    def __init__(self, lifecycle: Lifecycle) -> None:
+        base = self.base = lifecycle.tables.base
         self.lifecycle = lifecycle
         self.registry = lifecycle.tables.registry
         self.hooks = lifecycle.tables.hooks

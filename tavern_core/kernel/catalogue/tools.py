@@ -71,7 +71,7 @@ class Tools:
         self._namespaces = namespaces
         self._reconciler = reconciler
         self._events = events
-        self._registration = Registration(specs.lifecycle, specs.registry)
+        self._registration = Registration(specs.lifecycle)
         self._wait = specs.base.portal.run
         self._availability = Availability(specs, namespaces, inventories)
 

@@ -21,7 +21,7 @@ from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.kernel.plugins.record import Record, Standing
 from tavern_core.kernel.plugins.registry_entries import refuse_bad_schemas
 from tavern_core.kernel.plugins.tool_spec_reading import Owner, describe, spec_from_mapping
-from tavern_core.kernel.registry import Entry, Registry
+from tavern_core.kernel.registry import Entry
 from tavern_core.model.naming_rules import RESERVED_NAMESPACES, is_local_name, is_plugin_name, is_reserved
 from tavern_core.model.nearest import known_instead
 from tavern_core.model.tool import ToolSpec
@@ -32,9 +32,8 @@ _PREFIX = re.compile(r"(?P<prefix>[^:/.]+)[:/.](?P<local>.+)", re.DOTALL)
 class Registration:
     """Adds tools to a running host."""
 
-    def __init__(self, lifecycle: Lifecycle, registry: Registry) -> None:
-        self._lifecycle = lifecycle
-        self._registry = registry
+    def __init__(self, lifecycle: Lifecycle) -> None:
+        self._lifecycle, self._registry = lifecycle, lifecycle.tables.registry
 
     async def register(self, offers: list[Any], plugin: str) -> tuple[str, ...]:
         """Register tools, all or none, and return their ids.
