@@ -5,8 +5,8 @@ A feature that is off is None here, and the pipeline skips it with one test.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.access.approval_rules import ApprovalRule
@@ -138,11 +138,7 @@ class Plan:
 
     def steps(self) -> tuple[PlanStep, ...]:
         """The steps of each call of this tool, in order; only those that a list, hook or schema requires."""
-        steps = [PlanStep(name, does(self), by(self)) for name, does, by, is_there in _STEPS if is_there(self)]
-        if self.governor is not None:
-            at = next(at for at, step in enumerate(steps) if step.name == "execute")
-            steps[at:at] = [PlanStep(name, does) for name, does in self.governor.words()]
-        return tuple(steps)
+        return tuple(_steps(self))
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,66 +155,47 @@ class PlanStep:
         return {"step": self.name, "does": self.does, "by": list(self.by)}
 
 
-def _plugins(*groups: tuple[Implementation, ...]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(one.plugin for group in groups for one in group))
+def _plugins(implementations: tuple[Implementation, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(one.plugin for one in implementations))
 
 
-def _approval(rule: ApprovalRule) -> str:
-    return f"{'refuses the call' if rule.decision == 'deny' else 'asks for approval'}: {rule.reason}"
-
-
-def _nobody(plan: Plan) -> tuple[str, ...]:
-    return ()
-
-
-def _is_always(plan: Plan) -> bool:
-    return True
-
-
-def _admission(plan: Plan) -> str:
+def _steps(plan: Plan) -> Iterator[PlanStep]:
+    """In the order of `calls/pipeline.py`."""
+    own = (plan.spec.plugin,)
+    yield PlanStep("resolve", "finds the tool and activates its plugin", own)
     lists = ", the tool lists of tavern.yaml" if plan.guarded else ""
     limit = "" if plan.seconds is None else f"; it has {plan.seconds:g} s"
-    return f"checks depth and budget of the caller{lists}{limit}"
+    yield PlanStep("admit", f"checks depth and budget of the caller{lists}{limit}")
+    yield PlanStep("copy_arguments", "copies the arguments as plain JSON")
+    if plan.before:
+        yield PlanStep("before_execute", "hooks change the arguments", _plugins(plan.before))
+    if plan.fill is not None:
+        yield PlanStep("defaults", "fills in the defaults of the schema")
+    yield PlanStep("validate_input", "checks the arguments against the input schema")
+    if plan.gates:
+        yield PlanStep("check_call", "gates allow or refuse the call", _plugins(plan.gates))
+    if plan.is_judged_after_reading:
+        does = "asks before an effect, or a new address, after an agent has read untrusted content"
+        yield PlanStep("after_untrusted", does)
+    if (rule := plan.approval) is not None:
+        does = "refuses the call" if rule.decision == "deny" else "asks for approval"
+        yield PlanStep("approval", f"{does}: {rule.reason}", (rule.place,))
+    if plan.is_recorded:
+        yield PlanStep("record_call", "writes TOOL_CALLED", _plugins(plan.events))
+    if plan.governor is not None:
+        yield from (PlanStep(name, does) for name, does in plan.governor.words())
+    yield PlanStep("execute", plan.way, own)
+    yield from _steps_of_answer(plan)
 
 
-_Step = tuple[str, Callable[[Plan], str], Callable[[Plan], tuple[str, ...]], Callable[[Plan], bool]]
-_STEPS: Final[tuple[_Step, ...]] = (
-    # name, what it does, who does it, whether calls of this tool have it; in the order of `calls/pipeline.py`
-    ("resolve", lambda _: "finds the tool and activates its plugin", lambda p: (p.spec.plugin,), _is_always),
-    ("admit", _admission, _nobody, _is_always),
-    ("copy_arguments", lambda _: "copies the arguments as plain JSON", _nobody, _is_always),
-    ("before_execute", lambda _: "hooks change the arguments", lambda p: _plugins(p.before), lambda p: bool(p.before)),
-    ("defaults", lambda _: "fills in the defaults of the schema", _nobody, lambda p: p.fill is not None),
-    ("validate_input", lambda _: "checks the arguments against the input schema", _nobody, _is_always),
-    ("check_call", lambda _: "gates allow or refuse the call", lambda p: _plugins(p.gates), lambda p: bool(p.gates)),
-    (
-        "after_untrusted",
-        lambda _: "asks before an effect, or a new address, after an agent has read untrusted content",
-        _nobody,
-        lambda p: p.is_judged_after_reading,
-    ),
-    (
-        "approval",
-        lambda p: _approval(p.approval) if p.approval is not None else "",
-        lambda p: (p.approval.place,) if p.approval is not None else (),
-        lambda p: p.approval is not None,
-    ),
-    ("record_call", lambda _: "writes TOOL_CALLED", lambda p: _plugins(p.events), lambda p: p.is_recorded),
-    ("execute", lambda p: p.way, lambda p: (p.spec.plugin,), _is_always),
-    ("normalise", lambda _: "makes plain JSON of the answer", _nobody, _is_always),
-    (
-        "validate_output",
-        lambda _: "holds the answer against the output schema",
-        _nobody,
-        lambda p: p.returns is not None,
-    ),
-    ("redact", lambda _: "removes secrets from the answer", _nobody, _is_always),
-    (
-        "transform_result",
-        lambda _: "hooks change the result",
-        lambda p: _plugins(p.transforms),
-        lambda p: bool(p.transforms),
-    ),
-    ("record_result", lambda _: "writes TOOL_RESULT", lambda p: _plugins(p.events), lambda p: p.is_recorded),
-    ("after_execute", lambda _: "hooks see the result", lambda p: _plugins(p.after), lambda p: bool(p.after)),
-)
+def _steps_of_answer(plan: Plan) -> Iterator[PlanStep]:
+    yield PlanStep("normalise", "makes plain JSON of the answer")
+    if plan.returns is not None:
+        yield PlanStep("validate_output", "holds the answer against the output schema")
+    yield PlanStep("redact", "removes secrets from the answer")
+    if plan.transforms:
+        yield PlanStep("transform_result", "hooks change the result", _plugins(plan.transforms))
+    if plan.is_recorded:
+        yield PlanStep("record_result", "writes TOOL_RESULT", _plugins(plan.events))
+    if plan.after:
+        yield PlanStep("after_execute", "hooks see the result", _plugins(plan.after))

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Final, Protocol
+from typing import IO, TYPE_CHECKING, BinaryIO, Final, Protocol, TypeVar
 
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.files.regular_file import open_regular
@@ -20,6 +20,7 @@ from tavern_core.model.plugin_status import NOT_PART
 if TYPE_CHECKING:
     import zipfile
 
+T = TypeVar("T")
 LARGEST_READ: Final = 1_000_001  # one more than the readers accept, so that they can say "too large"
 MOST_FILES: Final = 20_000
 LARGEST_HASHED: Final = 50_000_000
@@ -204,8 +205,6 @@ def _open_regular(path: Path) -> BinaryIO | None:
 
 def _hash_file(path: Path) -> str:
     """The content's hash; very large files count by their size, and what is not a readable file by saying so."""
-    import hashlib
-
     file = _open_regular(path)
     if file is None:
         return "unreadable"
@@ -213,12 +212,18 @@ def _hash_file(path: Path) -> str:
         size = os.fstat(file.fileno()).st_size
         if size > LARGEST_HASHED:
             return f"size:{size}"
-        content = hashlib.sha256()
         try:
-            while block := file.read(_BLOCK):
-                content.update(block)
+            return _digest_of(file)
         except OSError:  # a failing disk, or a linked file of /proc
             return "unreadable"
+
+
+def _digest_of(file: IO[bytes]) -> str:
+    import hashlib
+
+    content = hashlib.sha256()
+    while block := file.read(_BLOCK):
+        content.update(block)
     return content.hexdigest()
 
 
@@ -266,23 +271,9 @@ class ZipFiles:
 
         total = hashlib.sha256()
         for relative, _ in self.files():
-            total.update(f"{relative}\0{self._digest(relative)}\n".encode("utf-8", "surrogateescape"))
+            digest = self._taken(relative, _digest_of) or "unreadable"
+            total.update(f"{relative}\0{digest}\n".encode("utf-8", "surrogateescape"))
         return total.hexdigest()
-
-    def _digest(self, relative: str) -> str:
-        """The hash of a whole member, however large it is."""
-        import hashlib
-        import zipfile
-        import zlib
-
-        content = hashlib.sha256()
-        try:
-            with zipfile.ZipFile(self.archive) as archive, archive.open(self._member(relative)) as file:
-                while block := file.read(_BLOCK):
-                    content.update(block)
-        except (OSError, KeyError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error):
-            return "unreadable"
-        return content.hexdigest()
 
     def unpack(self, folder: Path) -> Path:
         """Unpack the plugin beneath `folder` for tools that need real files; the folder that then holds plugin.yaml.
@@ -334,12 +325,16 @@ class ZipFiles:
 
     def _content(self, relative: str, limit: int) -> bytes | None:
         """At most `limit` bytes of a member, whatever size it claims; None when it cannot be read."""
+        return self._taken(relative, lambda file: file.read(limit))
+
+    def _taken(self, relative: str, take: Callable[[IO[bytes]], T]) -> T | None:
+        """What `take` makes of a member; None when it cannot be read."""
         import zipfile
         import zlib
 
         try:
             with zipfile.ZipFile(self.archive) as archive, archive.open(self._member(relative)) as file:
-                return file.read(limit)
+                return take(file)
         except (OSError, KeyError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error):
             return None  # RuntimeError: encrypted; NotImplementedError (a RuntimeError): unknown compression
 

@@ -49,12 +49,13 @@ _Tell = Callable[[Any], "tuple[str | int, ...] | None"]
 _DIFY: Final = "an app exported from Dify"
 
 
+def _has(data: Any, **members: type) -> bool:
+    """Whether it is an object with these members, each of its type."""
+    return isinstance(data, Mapping) and all(isinstance(data.get(name), kind) for name, kind in members.items())
+
+
 def _comfy_editor(data: Any) -> tuple[str | int, ...] | None:
-    if (
-        not isinstance(data, Mapping)
-        or not isinstance(data.get("nodes"), list)
-        or not isinstance(data.get("links"), list)
-    ):
+    if not _has(data, nodes=list, links=list):
         return None
     has = any(isinstance(link, list) or (isinstance(link, Mapping) and "origin_id" in link) for link in data["links"])
     return ("links",) if has or any(isinstance(node, Mapping) and "pos" in node for node in data["nodes"]) else None
@@ -66,43 +67,31 @@ def _comfy_api(data: Any) -> tuple[str | int, ...] | None:
     if isinstance(data.get("prompt"), Mapping):
         found = _comfy_api(data["prompt"])
         return None if found is None else ("prompt", *found)
-    nodes = data.values()
-    if all(
-        isinstance(node, Mapping)
-        and isinstance(node.get("class_type"), str)
-        and isinstance(node.get("inputs"), Mapping)
-        for node in nodes
-    ):
-        return (next(iter(data)), "class_type")
-    return None
+    is_graph = all(_has(node, class_type=str, inputs=Mapping) for node in data.values())
+    return (next(iter(data)), "class_type") if is_graph else None
 
 
 def _n8n(data: Any) -> tuple[str | int, ...] | None:
     if isinstance(data, list) and data:  # `n8n export:workflow --all` writes a list
         found = _n8n(data[0])
         return None if found is None else (0, *found)
-    if (
-        not isinstance(data, Mapping)
-        or not isinstance(data.get("nodes"), list)
-        or not isinstance(data.get("connections"), Mapping)
-    ):
+    if not _has(data, nodes=list, connections=Mapping):
         return None
-    has = any(isinstance(node, Mapping) and isinstance(node.get("parameters"), Mapping) for node in data["nodes"])
+    has = any(_has(node, parameters=Mapping) for node in data["nodes"])
     return ("connections",) if has else None
 
 
 def _langflow(data: Any) -> tuple[str | int, ...] | None:
-    if isinstance(data, Mapping) and isinstance(data.get("flows"), list) and data["flows"]:
+    if _has(data, flows=list) and data["flows"]:
         found = _langflow(data["flows"][0])
         return None if found is None else ("flows", 0, *found)
     inner = data.get("data") if isinstance(data, Mapping) and "nodes" not in data else None
-    has = isinstance(inner, Mapping) and isinstance(inner.get("nodes"), list) and isinstance(inner.get("edges"), list)
-    return ("data", "nodes") if has else None
+    return ("data", "nodes") if _has(inner, nodes=list, edges=list) else None
 
 
 def _dify(data: Any) -> tuple[str | int, ...] | None:
-    flow = data.get("workflow") if isinstance(data, Mapping) and isinstance(data.get("app"), Mapping) else None
-    return ("workflow", "graph") if isinstance(flow, Mapping) and isinstance(flow.get("graph"), Mapping) else None
+    is_app = _has(data, app=Mapping) and _has(data.get("workflow"), graph=Mapping)
+    return ("workflow", "graph") if is_app else None
 
 
 _FORMATS: Final[tuple[tuple[str, str, _Tell], ...]] = (

@@ -164,23 +164,9 @@ class Contributions:
         """True for a plugin of the host's own that is active."""
         return plugin in self._builtin
 
-    def is_core(self, name: str) -> bool:
-        """True for a service of the host itself, overridden or not."""
-        entry = self._known["services"].get(name)
-        return entry is not None and self.is_builtin(entry[0])
-
-    def contributor(self, name: str) -> str:
-        """The plugin that contributes the original service."""
-        return self._known["services"][name][0]
-
-    def contributes(self, name: str, plugin: str) -> bool:
-        """Whether the plugin contributes the service, overridden or not."""
-        return name in self._known["services"] and self.contributor(name) == plugin
-
-    def beneath(self, name: str) -> Any:
-        """The service that is there without its overrides, or None."""
-        entry = self._known["services"].get(name)
-        return entry[1] if entry else None
+    def original(self, name: str) -> tuple[str, Service | None]:
+        """The plugin that contributes a service, and the service without its overrides; "" and None if there is none."""
+        return self._known["services"].get(name, ("", None))
 
     def _entries(self, section: str) -> dict[str, tuple[str, Any]]:
         return self._used if section == "services" else self._known[section]

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from tavern_core.contract.permissions import TIER, TRUST, canonical_hook, is_permission, known_permissions
-from tavern_core.errors import DependencyUnmet, ManifestInvalid, NameConflict, PluginError
+from tavern_core.errors import DependencyUnmet, ManifestInvalid, NameConflict, PluginError, TavernError
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.foundation import Foundation
@@ -100,27 +100,26 @@ def _judge_alone(record: Record, around: Circumstances) -> Standing:
         return replace(wrong, code=first.code)
     if candidate.facts.off:
         return Standing("disabled", candidate.facts.off, findings=candidate.findings)
+    error = _obstacle(record, around)
+    return _REVIEWED if error is None else record.failed(error)
+
+
+def _obstacle(record: Record, around: Circumstances) -> TavernError | None:
+    """Why a plugin cannot be used that is sound and not turned off; None where it can."""
+    candidate = record.candidate
     if is_reserved(candidate.name):
-        return record.failed(
-            NameConflict(f"the name {candidate.name!r} is reserved for the host", hint="rename the plugin")
-        )
+        return NameConflict(f"the name {candidate.name!r} is reserved for the host", hint="rename the plugin")
     claimed = [name for name in candidate.facts.declared.get("namespaces", ()) if is_reserved_namespace(name)]
     if claimed and candidate.source != "object":
         text = f"the namespace {claimed[0]!r} is reserved: only the host and the objects given to Tavern.open may provide it"
-        return record.failed(NameConflict(text, hint="choose another under `namespaces:` in plugin.yaml"))
+        return NameConflict(text, hint="choose another under `namespaces:` in plugin.yaml")
     if (taken := around.core_tools.get(fold(candidate.name))) is not None:
         text = f"plugin {candidate.name!r} has the name of the core tool {taken!r}"
-        return record.failed(NameConflict(text, hint="rename the plugin"))
+        return NameConflict(text, hint="rename the plugin")
     if candidate.source == "object" and (why := isolation_reason(candidate.facts, around.base.config.isolation)):
         text = f"{candidate.name} must run in its own process ({why}), but it is an object of this program, whose code runs here already"
-        return record.failed(
-            PluginError(text, hint="put it into a folder or package, or remove what requires its own process")
-        )
-    if (unfit := _judge_host_version(record, around.base)) is not None:
-        return record.failed(unfit)
-    if (unlocked := around.decisions.refusal(candidate)) is not None:
-        return record.failed(unlocked)
-    return _REVIEWED if record.broken is None else record.failed(record.broken)
+        return PluginError(text, hint="put it into a folder or package, or remove what requires its own process")
+    return _judge_host_version(record, around.base) or around.decisions.refusal(candidate) or record.broken
 
 
 def _switched_off(record: Record, around: Circumstances) -> tuple[str, str] | None:
@@ -191,32 +190,25 @@ def _judge_dependencies(waiting: list[Record], verdicts: dict[str, Standing], re
     while changed:
         changed = False
         for record in needing:
-            if verdicts[record.name].state == "reviewed" and (why := _unmet(record, verdicts, records)):
-                verdicts[record.name] = record.failed(DependencyUnmet(why[0], hint=why[1]))
+            if verdicts[record.name].state == "reviewed" and (error := _unmet(record, verdicts, records)):
+                verdicts[record.name] = record.failed(error)
                 changed = True
 
 
-def _unmet(record: Record, verdicts: Mapping[str, Standing], records: Mapping[str, Record]) -> tuple[str, str] | None:
+def _unmet(record: Record, verdicts: Mapping[str, Standing], records: Mapping[str, Record]) -> DependencyUnmet | None:
     for name, specifier in record.candidate.facts.depends_on.items():
         needed = records.get(name)
         wanted = f"{name} {specifier}".strip()
         if needed is None:
-            close = did_you_mean(name, records)
-            return (
-                f"{record.name} needs the plugin {wanted}, which is not installed",
-                close or f"install the plugin {name}",
-            )
+            hint = did_you_mean(name, records) or f"install the plugin {name}"
+            return DependencyUnmet(f"{record.name} needs the plugin {wanted}, which is not installed", hint=hint)
         standing = verdicts.get(name, needed.standing)
         if standing.state not in USABLE:
-            return (
-                f"{record.name} needs the plugin {name}, which is {standing.state}: {standing.reason}",
-                f"repair {name} first",
-            )
+            text = f"{record.name} needs the plugin {name}, which is {standing.state}: {standing.reason}"
+            return DependencyUnmet(text, hint=f"repair {name} first")
         if specifier and not _satisfies(needed.candidate.version, specifier):
-            return (
-                f"{record.name} needs {wanted}; installed is {needed.candidate.version}",
-                f"upgrade or downgrade {name}",
-            )
+            text = f"{record.name} needs {wanted}; installed is {needed.candidate.version}"
+            return DependencyUnmet(text, hint=f"upgrade or downgrade {name}")
     return None
 
 

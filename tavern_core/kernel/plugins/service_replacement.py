@@ -75,14 +75,14 @@ def _marked_in(service: Service) -> str:
 
 
 def _compare(override: Override, tables: Tables) -> None:
-    name, replaced = override.service.name, tables.contributions.beneath(override.service.name)
+    name = override.service.name
+    owner, replaced = tables.contributions.original(name)
     if replaced is None:
         text = f"there is no service {name!r} to replace; its own is used as it is"
         tables.diagnostics.add("SERVICE_OVERRIDES_NOTHING", text, plugin=override.plugin, hint="tavern plugins list")
     elif found := differences(replaced, override.service):
         raise ActivationFailed(
-            f"{override.plugin}: its service {name!r} cannot replace that of {tables.contributions.contributor(name)}: "
-            + "; ".join(found[:5]),
+            f"{override.plugin}: its service {name!r} cannot replace that of {owner}: " + "; ".join(found[:5]),
             hint="give its class these methods with these parameters",
             service=name,
             differences=found,

@@ -80,10 +80,6 @@ class Services:
             raise ToolFailed(f"there is no service {name!r}", hint=did_you_mean(name, self.names(everything=True)))
         return found  # type: ignore[no-any-return]
 
-    def is_builtin(self, plugin: str) -> bool:
-        """True for a plugin of the host's own."""
-        return self._contributions.is_builtin(plugin)
-
     def owner(self, name: str) -> str | None:
         """The plugin whose service is used under this name."""
         return self._contributions.owner("services", name)
@@ -95,7 +91,8 @@ class Services:
             everything: the host's own too (`contract/core_services.py`).
         """
         found = self._contributions.all("services")
-        return sorted(n for n in found if everything or not self._contributions.is_core(n))
+        own = self._contributions
+        return sorted(n for n in found if everything or not own.is_builtin(own.original(n)[0]))
 
     def allowed(self, name: str, plugin: str, may: Callable[[str], bool], method: str = "") -> Service:
         """The service, if `plugin` contributed it or may use it; the overridden one, for a plugin that overrides it.
@@ -108,10 +105,10 @@ class Services:
             PolicyDenied: it is not declared and granted (POLICY_DENIED).
         """
         if self._contributions.overrides(name, plugin):
-            beneath: Service | None = self._contributions.beneath(name)
+            owner, beneath = self._contributions.original(name)
             if beneath is None:
                 raise ToolFailed(f"{plugin} contributes the service {name!r} itself, and it overrides none")
-            return self._made_for(beneath, plugin, self._contributions.contributor(name))
+            return self._made_for(beneath, plugin, owner)
         write, use = f"service:write:{name}", f"service:use:{name}"
         if may(write) or self.owner(name) is None or self._is_its_own(name, plugin):
             return self._made_for(self[name], plugin)
@@ -125,9 +122,7 @@ class Services:
     def _is_its_own(self, name: str, plugin: str) -> bool:
         """True for the plugin that contributed it, also while another replaces it, and for the plugin that replaces it."""
         contributed = self._contributions
-        return (
-            self.owner(name) == plugin or contributed.contributes(name, plugin) or contributed.overrides(name, plugin)
-        )
+        return plugin in (self.owner(name), contributed.original(name)[0]) or contributed.overrides(name, plugin)
 
     def _needs_write(self, name: str, plugin: str, method: str) -> PolicyDenied:
         write, may_look = f"service:write:{name}", f"may look at the service {name!r}, and {method!r}"

@@ -35,7 +35,7 @@ class ToolHomes:
         Args:
             executor: the plugin whose executor it is. Those of the box call services themselves; any other gets views.
         """
-        is_ours = self._tables.services.is_builtin(executor)
+        is_ours = self._tables.contributions.is_builtin(executor)
 
         def service(name: str) -> Any:
             if not is_ours:
