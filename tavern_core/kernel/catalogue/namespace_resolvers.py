@@ -42,7 +42,7 @@ class Namespaces:
         self._specs = specs
         self._contributions = tables.contributions
         self._calls = tables.calls
-        self._inline = base.inline
+        self.inline = base.inline
         self._rest_s = base.config.limits.hook_rest_ms / 1000
         self._resting: dict[str, tuple[Any, float]] = {}
         """Prefix → the resolver that hung, and until when it is left alone (monotonic clock)."""
@@ -87,7 +87,7 @@ class Namespaces:
 
     def known(self, written: str) -> tuple[ToolSpec, Record] | None:
         """`find` for sync code, among the plugins that are active. Raises as `find`."""
-        return step_by_hand(self.find(written, self._inline))
+        return step_by_hand(self.find(written, self.inline))
 
     def resolvers(self) -> dict[str, Guarded]:
         """Prefix → its resolver, to be asked by sync code."""
@@ -104,10 +104,6 @@ class Namespaces:
         return (
             [] if resolver is None or owner is None else await self._asked(prefix, owner, resolver, listed, mode=mode)
         )
-
-    def suggested(self, prefix: str) -> list[str]:
-        """`names` for sync code."""
-        return step_by_hand(self.names(prefix, self._inline))
 
     async def _asked(
         self, prefix: str, owner: str, resolver: NamespaceResolver, function: Any, *args: Any, mode: Mode
@@ -143,7 +139,7 @@ class Guarded:
 
     def names(self) -> list[str]:
         try:
-            return self._all.suggested(self._prefix)
+            return step_by_hand(self._all.names(self._prefix, self._all.inline))
         except CallError:
             return []
 

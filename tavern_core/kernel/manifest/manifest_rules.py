@@ -12,6 +12,8 @@ from functools import cache
 from itertools import islice
 from typing import Final
 
+from pydantic.alias_generators import to_snake
+
 from tavern_core.contract.hookspecs import HOOKS
 from tavern_core.contract.permissions import canonical_hook, hook_spellings
 from tavern_core.errors import Finding
@@ -254,22 +256,16 @@ def declared_paths(manifest: Manifest) -> Iterator[tuple[Path, str]]:
         section = getattr(manifest, key)
         if isinstance(section, Entry):
             yield (key, "entry"), section.entry
-    if (frontend := manifest.frontend) is not None:
-        if frontend.dev is not None:
-            yield ("frontend", "dev", "entry"), frontend.dev.entry
-        if (build := frontend.build) is not None:
-            if build.entry is not None:
-                yield ("frontend", "build", "entry"), build.entry
-            if build.output_dir is not None:
-                yield ("frontend", "build", "outputDir"), build.output_dir
-            for index, style in enumerate(build.styles):
-                yield ("frontend", "build", "styles", index), style
-        if (vanilla := frontend.vanilla) is not None:
-            if vanilla.entry is not None:
-                yield ("frontend", "vanilla", "entry"), vanilla.entry
-            yield ("frontend", "vanilla", "rootDir"), vanilla.root_dir
-            for index, style in enumerate(vanilla.styles):
-                yield ("frontend", "vanilla", "styles", index), style
+    for name, keys in _FRONTEND_PATHS.items():
+        part = getattr(manifest.frontend, name, None)
+        for key in keys:
+            if part is not None and (path := getattr(part, to_snake(key))) is not None:
+                yield ("frontend", name, key), path
+        for index, style in enumerate(getattr(part, "styles", ())):
+            yield ("frontend", name, "styles", index), style
+
+
+_FRONTEND_PATHS: Final = {"dev": ("entry",), "build": ("entry", "outputDir"), "vanilla": ("entry", "rootDir")}
 
 
 def _frontend(manifest: Manifest) -> Iterator[PathProblem]:

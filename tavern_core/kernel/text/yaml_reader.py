@@ -26,11 +26,6 @@ from tavern_core.kernel.text.yaml_dialect import FORBIDDEN, Mark, NotSimple
 from tavern_core.kernel.text.yaml_findings import LocatedReading
 from tavern_core.model.path_problem import Path
 
-__all__ = [
-    "Mark", "YamlDocument", "decode", "place",
-    "read_yaml",
-]  # fmt: skip
-
 
 @dataclass(frozen=True)
 class Document:
