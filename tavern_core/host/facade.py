@@ -585,7 +585,7 @@ class Tavern:
         Raises:
             UsageError: there is no such section (USAGE).
         """
-        return self._host.sections.all(section, self._host.base.portal.run)
+        return self._host.sections.all(section)
 
     def describe_settings(self, plugin: str | None = None) -> list[DescribedSetting]:
         """Every setting of plugins and their tools with its value and origin, secrets masked; no code is imported."""

@@ -10,22 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from tavern_core.contract.core_services import (
-    JOB_MANAGER,
-    KNOWLEDGE,
-    LLMS,
-    NODE_MANAGER,
-    RESOURCE_MANAGER,
-    TOOL_MANAGER,
-    WORKFLOW_MANAGER,
-    JobManager,
-    Knowledge,
-    Llms,
-    NodeManager,
-    ResourceManager,
-    ToolManager,
-    WorkflowManager,
-)
+from tavern_core.contract import core_services as contract
 from tavern_core.contract.llm import answer_json
 from tavern_core.contract.protocols import Service, ServiceUser
 from tavern_core.errors import PolicyDenied, TavernError, ToolNotFound, WorkflowNotFound
@@ -37,7 +22,7 @@ from tavern_core.kernel.calls.running_call import current
 from tavern_core.kernel.catalogue.tools import Tools
 from tavern_core.kernel.foundation import Foundation
 from tavern_core.kernel.jobs.jobs import Jobs
-from tavern_core.kernel.knowledge.knowledge import Knowledge as KnowledgeBases
+from tavern_core.kernel.knowledge.knowledge import Knowledge
 from tavern_core.model.call import CallContext
 from tavern_core.model.capability import CAPABILITIES, is_dangerous
 from tavern_core.model.event import RESOURCE_CHANGED
@@ -56,7 +41,7 @@ class Parts:
     tools: Tools
     flow: Flow
     jobs: Jobs
-    knowledge: KnowledgeBases
+    knowledge: Knowledge
     pipeline: Pipeline
 
 
@@ -69,13 +54,15 @@ def core_services(parts: Parts) -> dict[str, Service]:
         )
 
     services = (
-        made(TOOL_MANAGER, _Tools, ToolManager, "The tools of the host."),
-        made(NODE_MANAGER, _Nodes, NodeManager, "The node types of the host."),
-        made(WORKFLOW_MANAGER, _Workflows, WorkflowManager, "The workflows of the host and their runs."),
-        made(JOB_MANAGER, _Jobs, JobManager, "The jobs of the caller."),
-        made(RESOURCE_MANAGER, _Resources, ResourceManager, "What clients of an MCP server read."),
-        made(LLMS, _Models, Llms, "The language models of tavern.yaml and of plugins."),
-        made(KNOWLEDGE, _Knowledge, Knowledge, "The knowledge bases of tavern.yaml."),
+        made(contract.TOOL_MANAGER, _Tools, contract.ToolManager, "The tools of the host."),
+        made(contract.NODE_MANAGER, _Nodes, contract.NodeManager, "The node types of the host."),
+        made(
+            contract.WORKFLOW_MANAGER, _Workflows, contract.WorkflowManager, "The workflows of the host and their runs."
+        ),
+        made(contract.JOB_MANAGER, _Jobs, contract.JobManager, "The jobs of the caller."),
+        made(contract.RESOURCE_MANAGER, _Resources, contract.ResourceManager, "What clients of an MCP server read."),
+        made(contract.LLMS, _Models, contract.Llms, "The language models of tavern.yaml and of plugins."),
+        made(contract.KNOWLEDGE, _Knowledge, contract.Knowledge, "The knowledge bases of tavern.yaml."),
     )
     return {service.name: service for service in services}
 

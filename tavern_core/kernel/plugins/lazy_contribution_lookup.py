@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -18,11 +17,8 @@ class Sections:
     def __init__(self, lifecycle: Lifecycle) -> None:
         self._lifecycle, self._contributions = lifecycle, lifecycle.tables.contributions
 
-    def all(self, section: str, wait: Callable[[Any], Any]) -> dict[str, Any]:
+    def all(self, section: str) -> dict[str, Any]:
         """Everything of one section.
-
-        Args:
-            wait: runs what is asynchronous to its end.
 
         Raises:
             UsageError: there is no such section (USAGE).
@@ -31,7 +27,7 @@ class Sections:
             raise UsageError(
                 f"there is no section {section!r}", hint=did_you_mean(section, SECTIONS) or ", ".join(SECTIONS)
             )
-        wait(self.wake(section))
+        self._lifecycle.tables.base.portal.run(self.wake(section))
         if section == "services":
             services = self._lifecycle.tables.services
             return {name: services[name] for name in services}  # without the host's own

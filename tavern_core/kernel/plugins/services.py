@@ -109,12 +109,12 @@ class Services:
             if beneath is None:
                 raise ToolFailed(f"{plugin} contributes the service {name!r} itself, and it overrides none")
             return self._made_for(beneath, plugin, owner)
-        write, use = f"service:write:{name}", f"service:use:{name}"
+        write = f"service:write:{name}"
         if may(write) or self.owner(name) is None or self._is_its_own(name, plugin):
             return self._made_for(self[name], plugin)
-        if not may(use):
+        if not may(f"service:use:{name}"):
             otherwise = f"; if it requests {write}: tavern plugins grant {plugin} {write}"
-            raise _denied(plugin, name, use, "use", f"may not use the service {name!r}", otherwise=otherwise)
+            raise _denied(plugin, name, "use", f"may not use the service {name!r}", otherwise)
         if method and method in changing_methods(self[name]):
             raise self._needs_write(name, plugin, method)
         return self._made_for(self[name], plugin)
@@ -125,19 +125,13 @@ class Services:
         return plugin in (self.owner(name), contributed.original(name)[0]) or contributed.overrides(name, plugin)
 
     def _needs_write(self, name: str, plugin: str, method: str) -> PolicyDenied:
-        write, may_look = f"service:write:{name}", f"may look at the service {name!r}, and {method!r}"
-        if method not in unmarked_methods(self[name]):
-            return _denied(plugin, name, write, "write", f"{may_look} changes it", method)
-        what = f"{may_look} counts as changing it, because it is not marked"
-        return _denied(
-            plugin,
-            name,
-            write,
-            "write",
-            what,
-            method,
-            f"; if it only looks: {self.owner(name)} writes @read_only above it",
-        )
+        what, otherwise = "changes it", ""
+        if method in unmarked_methods(self[name]):
+            what = "counts as changing it, because it is not marked"
+            otherwise = f"; if it only looks: {self.owner(name)} writes @read_only above it"
+        denied = _denied(plugin, name, "write", f"may look at the service {name!r}, and {method!r} {what}", otherwise)
+        denied.details["method"] = method
+        return denied
 
     def _made_for(self, service: Service, plugin: str, owner: str | None = None) -> Service:
         """The service as one plugin uses it: the same each time, until another takes its name.
@@ -184,14 +178,9 @@ def _method(service: Service, name: str) -> Callable[..., Any]:
     return found  # type: ignore[no-any-return]
 
 
-def _denied(
-    plugin: str, name: str, permission: str, key: str, what: str, method: str = "", otherwise: str = ""
-) -> PolicyDenied:
-    line = (
-        f"plugin.yaml: permissions: {{services: {{{key}: [{name}]}}}}, then tavern plugins grant {plugin} {permission}"
-    )
+def _denied(plugin: str, name: str, right: str, what: str, otherwise: str) -> PolicyDenied:
+    permission = f"service:{right}:{name}"
+    line = f"permissions: {{services: {{{right}: [{name}]}}}}, then tavern plugins grant {plugin} {permission}"
     said = f"{plugin} {what}: {permission} is not declared and granted"
-    denied = PolicyDenied(said, hint=f"{line}{otherwise}", plugin=plugin, missing=[permission], service=name)
-    if method:
-        denied.details["method"] = method
-    return denied
+    hint = f"plugin.yaml: {line}{otherwise}"
+    return PolicyDenied(said, hint=hint, plugin=plugin, missing=[permission], service=name)
