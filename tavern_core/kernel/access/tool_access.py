@@ -307,15 +307,10 @@ def own_keys(context: CallContext, profile: Profile | None = None) -> list[str]:
 def _inventory_verdict(tool_id: str, wanted: str | None, profile: Profile | None) -> Verdict:
     if profile is None:
         reason = f"the caller's agent profile {wanted!r} is not loaded, so no tool of it is known"
-        return Verdict(
-            False, reason, f"profile:{wanted}", f"add the profile {wanted!r}, or correct its name in the context"
-        )
+        fix = f"add the profile {wanted!r}, or correct its name in the context"
+        return Verdict(False, reason, f"profile:{wanted}", fix)
     if profile.allows(tool_id):
         return ALLOWED
     reason = f"the agent profile {profile.name!r} does not list {tool_id} in its tool_ids_inventory"
-    return Verdict(
-        False,
-        reason,
-        f"profile:{profile.name}",
-        f"add {tool_id!r} to tool_ids_inventory of the profile {profile.name!r}",
-    )
+    fix = f"add {tool_id!r} to tool_ids_inventory of the profile {profile.name!r}"
+    return Verdict(False, reason, f"profile:{profile.name}", fix)

@@ -28,23 +28,17 @@ if TYPE_CHECKING:
 D = TypeVar("D")
 
 
-class Settled:
-    """A finished answer that can also be awaited, for callers that await every method."""
-
-    __slots__ = ()
-
-    def __await__(self) -> Generator[Any, None, Self]:
-        yield from ()  # nothing to await
-        return self
-
-
 @dataclass(frozen=True, slots=True)
-class ToolsDiff(Settled):
-    """What a refresh changed, by tool id."""
+class ToolsDiff:
+    """What a refresh changed, by tool id. It can also be awaited, for callers that await every method."""
 
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
+
+    def __await__(self) -> Generator[Any, None, Self]:
+        yield from ()  # nothing to await
+        return self
 
     def __bool__(self) -> bool:
         return bool(self.added or self.removed or self.changed)

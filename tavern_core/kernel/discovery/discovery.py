@@ -81,6 +81,7 @@ class Discovery:
         return self._index.save()
 
 
+@collector_paused()
 def discover(
     *,
     roots: Sequence[Path | Root] = (),
@@ -100,19 +101,11 @@ def discover(
     Returns:
         What was found. Never raises because of what is in a plugin.
     """
-    with collector_paused():
-        return _discover(
-            [root if isinstance(root, Root) else Root(root) for root in roots], entry_points, index_file, sys_path
-        )
-
-
-def _discover(
-    roots: Sequence[Root], entry_points: bool, index_file: Path | None, sys_path: Sequence[str] | None
-) -> Discovery:
+    folders = [root if isinstance(root, Root) else Root(root) for root in roots]
     paths = _paths(sys.path if sys_path is None else sys_path, expand=sys_path is not None) if entry_points else []
-    index = Index(index_file, paths, [f"{root.source} {root.is_trusted:d} {root.path}" for root in roots])
+    index = Index(index_file, paths, [f"{root.source} {root.is_trusted:d} {root.path}" for root in folders])
     looking = _Looking(index, paths, is_own_path=sys_path is None)
-    looking.folders(roots)
+    looking.folders(folders)
     if entry_points:
         looking.installed()
     plugins, conflicts = choose(looking.found)

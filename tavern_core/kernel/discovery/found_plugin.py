@@ -7,7 +7,7 @@ index stores of it (`rows`).
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -182,13 +182,10 @@ class FoundPlugin:
         The latter only as long as no file of the plugin has changed since.
         """
         declared = self.tools
-        cached = {spec.name: spec for spec in self._specs_of_code()}
+        remembered = self._remembered() or {"specs": ()}
+        cached = {spec.name: spec for spec in map(ToolSpec.from_json, remembered["specs"])}
         known = tuple(cached[name] for name in declared.unknown if name in cached)
         return (*declared.specs, *known)
-
-    def _specs_of_code(self) -> tuple[ToolSpec, ...]:
-        remembered = self._remembered()
-        return () if remembered is None else tuple(ToolSpec.from_json(spec) for spec in remembered["specs"])
 
     def coded_settings(self) -> tuple[Mapping[str, Any], ...]:
         """The settings that the code declared when it was last active, as long as no file has changed since."""
@@ -214,9 +211,7 @@ class FoundPlugin:
         if self.files is None:
             return ""
         remembered = self.row.details.get(CODE)
-        fingerprint = _fingerprint(
-            self.files
-        )  # first: what is edited while the files are hashed is then seen as edited
+        fingerprint = _fingerprint(self.files)  # first: what is edited during the hashing is then seen as edited
         if remembered and remembered["files"] == fingerprint:
             return str(remembered["artifact"])
         if fingerprint not in self._hashes:
@@ -233,18 +228,13 @@ class FoundPlugin:
         return {}
 
     def remember_code(
-        self,
-        specs: Iterable[ToolSpec],
-        settings: Iterable[Mapping[str, Any]] = (),
-        nodes: Sequence[Mapping[str, Any]] | None = None,
+        self, specs: list[ToolSpec], settings: list[Mapping[str, Any]], nodes: Sequence[Mapping[str, Any]] | None
     ) -> bool:
         """Store what an activation provided, for exactly these files; True if it differs from what was stored."""
         if self.files is None:
             return False
-        # The times first: what is edited while the files are hashed is then seen as edited.
-        files = _fingerprint(self.files)
         described = {
-            "files": files,
+            "files": _fingerprint(self.files),  # first: what is edited during the hashing is then seen as edited
             "artifact": self.files.hash(),
             "specs": [spec.to_json() for spec in specs],
             "settings": [dict(item) for item in settings],

@@ -94,20 +94,11 @@ def render_lock(records: Mapping[str, GrantRecord], before: str = "") -> str:
     Args:
         before: the previous file, well-formed; its comments are kept.
     """
-    text = _rendered(records)
-    return keep_comments(before, text, but=_OUR_LINES) if before else text
-
-
-def _rendered(records: Mapping[str, GrantRecord]) -> str:
-    plugins = {name: _record_data(record) for name, record in sorted(records.items())}
-    return _HEADER + yaml.dump(
-        {"version": FORMAT, "plugins": plugins},
-        Dumper=_Dumper,
-        sort_keys=False,
-        allow_unicode=True,
-        default_flow_style=False,
-        width=10_000,
+    data = {"version": FORMAT, "plugins": {name: _record_data(record) for name, record in sorted(records.items())}}
+    text = _HEADER + yaml.dump(
+        data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=False, width=10_000
     )
+    return keep_comments(before, text, but=_OUR_LINES) if before else text
 
 
 def _record_data(record: GrantRecord) -> dict[str, Any]:
@@ -132,19 +123,9 @@ def parse_lock(text: str, file: str) -> Grants:
     from tavern_core.kernel.text.yaml_reader import read_yaml
 
     if text and text[-1] not in "\n}]":
-        last = text.count("\n") + 1
+        where = Location(file, text.count("\n") + 1, len(text.rpartition("\n")[2]))
         message = "the file ends in the middle of a line: was it cut off?"
-        return Grants(
-            {},
-            (
-                Finding(
-                    _CODE,
-                    message,
-                    "add what is missing, and a line end",
-                    Location(file, last, len(text.rpartition("\n")[2])),
-                ),
-            ),
-        )
+        return Grants({}, (Finding(_CODE, message, "add what is missing, and a line end", where),))
     document = read_yaml(text, file, code=_CODE)
     if not document.is_readable:
         return Grants({}, document.findings)
@@ -277,18 +258,11 @@ class _Reader:
     def _add(self, path: tuple[str, ...], message: str, hint: str, severity: _Severity) -> None:
         """Note a finding. Errors are counted apart: however many warnings there are, a wrong file is known to be wrong."""
         self._reported[severity] += 1
-        if self._reported[severity] == MOST_REPORTED + 1:
-            self.findings.append(
-                Finding(
-                    _CODE,
-                    f"more than {MOST_REPORTED:,} {severity}s; the others are not reported",
-                    "",
-                    self._where(()),
-                    severity,
-                )
-            )
-        elif self._reported[severity] <= MOST_REPORTED:
-            self.findings.append(Finding(_CODE, message, hint, self._where(path), severity))
+        if self._reported[severity] > MOST_REPORTED + 1:
+            return
+        if self._reported[severity] > MOST_REPORTED:
+            path, message, hint = (), f"more than {MOST_REPORTED:,} {severity}s; the others are not reported", ""
+        self.findings.append(Finding(_CODE, message, hint, self._where(path), severity))
 
     def _where(self, path: tuple[str, ...]) -> Location:
         return self._document.locate([int(p) if p.isdigit() and i >= 3 else p for i, p in enumerate(path)])

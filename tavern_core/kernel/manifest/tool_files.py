@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from pydantic import ValidationError
 
@@ -24,11 +24,12 @@ from tavern_core.kernel.manifest.tool_ids import IdRefusal, canonical_id
 from tavern_core.kernel.settings.setting_value_validation import setting_problems
 from tavern_core.kernel.text.document_limits import MOST_FINDINGS
 from tavern_core.kernel.text.json_document import JsonDocument, read_json
+from tavern_core.kernel.text.yaml_reader import Document
 from tavern_core.model.capability import DESTRUCTIVE, is_capability, known_capability
 from tavern_core.model.environment_variables import PERMISSION, is_name
 from tavern_core.model.manifest import Manifest
 from tavern_core.model.nearest import did_you_mean, known_instead
-from tavern_core.model.path_problem import Located, Path
+from tavern_core.model.path_problem import Path
 from tavern_core.model.pydantic_errors import explain
 from tavern_core.model.rate_and_concurrency_limits import NO_LIMITS
 from tavern_core.model.tool import ENDPOINT_KINDS, Example, ToolSpec
@@ -39,13 +40,6 @@ from tavern_core.schema.tree import normalise_schema
 
 CODE: Final = "TOOL_FILE_INVALID"
 TOOL_FILE_SUFFIX: Final = ".tool.json"
-
-
-class Document(Located, Protocol):
-    """The source of locations in a file: a YAML or a JSON document."""
-
-    @property
-    def file(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,18 @@ def copied(value: Any, most_chars: int) -> Any:
         if len(value) <= most_chars:
             return value
         raise NotPlain(f"it has {len(value):,} characters; the limit is {most_chars:,}", "ask for less")
-    return _carefully(value, most_chars)
+    if (quick := quick_copy(value, min(ROOM, most_chars))) is not None:
+        return quick
+    copy, problem = json_copy(value)
+    if problem is not None:
+        if (why := _endless(value)) is not None:
+            raise NotPlain(*why)
+        copy, again = json_copy(_unfrozen(value, depths.VALUE, [MAX_NODES]))
+        problem = again and problem
+    problem = problem or measure(copy, max_chars=most_chars)
+    if problem is not None:
+        raise NotPlain(str(problem), problem.hint or "pass JSON")
+    return copy
 
 
 def flat_copy(value: dict[Any, Any]) -> dict[str, Any] | None:
@@ -55,21 +66,6 @@ def flat_copy(value: dict[Any, Any]) -> dict[str, Any] | None:
         kind = type(item)
         if kind not in SCALARS or (kind is str and len(item) > _SHORT):
             return None
-    return copy
-
-
-def _carefully(value: Any, most_chars: int) -> Any:
-    if (quick := quick_copy(value, min(ROOM, most_chars))) is not None:
-        return quick
-    copy, problem = json_copy(value)
-    if problem is not None:
-        if (why := _endless(value)) is not None:
-            raise NotPlain(*why)
-        copy, again = json_copy(_unfrozen(value, depths.VALUE, [MAX_NODES]))
-        problem = again and problem
-    problem = problem or measure(copy, max_chars=most_chars)
-    if problem is not None:
-        raise NotPlain(str(problem), problem.hint or "pass JSON")
     return copy
 
 
