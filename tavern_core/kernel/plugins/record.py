@@ -260,10 +260,10 @@ class Record:
 
     def problems(self) -> Iterator[Diagnostic]:
         """Why it failed, each finding in its manifest, and each about its tools: what is known without running its code."""
-        error = self.standing.error
-        if error is not None and self.state == "failed":
-            yield Diagnostic(self.standing.code, error.message, self.name, error.hint, "error", dict(error.details))
-        if self.state == "disabled":
+        standing, error = self._standing, self._standing.error
+        if error is not None and standing.state == "failed":
+            yield Diagnostic(standing.code, error.message, self.name, error.hint, "error", dict(error.details))
+        if standing.state == "disabled":
             return  # a plugin that is turned off need not be repaired
         if (changed := self.changed_since_review()) is not None:
             yield changed
@@ -276,10 +276,10 @@ class Record:
 
         Another version needs no action. Other code under the same version does: people review versions.
         """
-        if not (note := self.standing.note):
+        if not (note := self._standing.note):
             return None
         hint = f"tavern plugins review {self.name}; `tavern plugins lock` notes it as reviewed"
-        if "version" in self.standing.changed:
+        if "version" in self._standing.changed:
             return Diagnostic("GRANTS_CARRIED_OVER", note, self.name, hint, "info")
         return Diagnostic("CODE_CHANGED", note, self.name, hint, "warning")
 
