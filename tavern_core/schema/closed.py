@@ -17,12 +17,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tavern_core.schema.tree import SAME_PLACE, SAME_PLACE_LISTS, SAME_PLACE_MAPS, Refs, deeper, nodes_of, same_place
+from tavern_core.schema.tree import SAME, SAME_PLACE_LISTS, Refs, deeper, nodes_of, same_place
 
 _SAYS_ITSELF = frozenset(
     {"additionalProperties", "unevaluatedProperties", "patternProperties", "$dynamicRef", "$recursiveRef"}
 )
-_ALSO_HERE = frozenset({"$ref", *SAME_PLACE, *SAME_PLACE_LISTS, *SAME_PLACE_MAPS})
+_ALSO_HERE = SAME | {"$ref"}
 
 
 def close(schema: dict[str, Any], refs_stand_alone: bool = False) -> None:
@@ -59,7 +59,7 @@ def declared_names(place: dict[str, Any], refs: Refs, top: bool = False) -> set[
             return None
         known = place.get("properties") or (top and place.get("type") == "object")
         return set(_names(place)) if known else None
-    nodes = list(_at_one_place(place, refs))
+    nodes = list(refs.together([place]))
     if any(keyword in node for node in nodes for keyword in _SAYS_ITSELF):
         return None
     names = {name for node in nodes for name in _names(node)}
@@ -81,20 +81,6 @@ def _close_place(place: dict[str, Any], names: set[str], refs_stand_alone: bool)
         place["allOf"] = [*place.get("allOf", ()), {"propertyNames": rule}]
     else:
         place["propertyNames"] = rule
-
-
-def _at_one_place(place: dict[str, Any], refs: Refs) -> Iterator[dict[str, Any]]:
-    """All schemas that may apply to the value at this place, through combinators and references."""
-    stack, seen = [place], set()
-    while stack:
-        node = stack.pop()
-        if id(node) in seen:
-            continue
-        seen.add(id(node))
-        yield node
-        stack.extend(inner for _, inner in same_place(node))
-        if isinstance(target := refs.resolve(node), dict):
-            stack.append(target)
 
 
 def _names(node: dict[str, Any]) -> Iterator[str]:

@@ -18,7 +18,7 @@ from tavern_core.errors import SchemaInvalid
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model import depths
 from tavern_core.schema.bounded_json_copying import MAX_NODES, count_values, json_copy
-from tavern_core.schema.tree import Refs, nodes_of, normalise_schema
+from tavern_core.schema.tree import Refs, leading_to, nodes_of, normalise_schema
 
 Fill = Callable[[Mapping[str, Any]], dict[str, Any]]
 _MAX_DEFAULT_NODES = 20_000
@@ -38,6 +38,10 @@ class _Plan:
     first_items: list[_Plan] = field(default_factory=list)
     items: _Plan | None = None
     useful: bool = False
+
+    def inner(self) -> Iterator[_Plan]:
+        yield from (*self.members.values(), *self.first_items)
+        yield from (part for part in (self.others, self.items) if part is not None)
 
 
 def compile_defaults(schema: Mapping[str, Any] | bool) -> Fill | None:
@@ -114,30 +118,15 @@ class _Compiler:
 
     def together(self, schemas: list[Any]) -> Iterator[dict[str, Any]]:
         """The schemas that certainly apply to one place: themselves, their references, their `allOf`."""
-        stack, seen = list(reversed(schemas)), set()
-        while stack:
-            node = stack.pop()
-            if not isinstance(node, dict) or id(node) in seen:
-                continue
-            seen.add(id(node))
-            yield node
-            stack.extend(reversed(node.get("allOf", ())))
-            stack.append(self.refs.resolve(node))
+        return self.refs.together(schemas, ("allOf",))
 
     def mark_useful(self) -> None:
         """Keep only plans that lead to a default, walking back from the defaults."""
-        parents: dict[int, list[_Plan]] = {}
-        for plan in self.plans.values():
-            for part in (*plan.members.values(), *plan.first_items, plan.others, plan.items):
-                if part is not None:
-                    parents.setdefault(id(part), []).append(plan)
-        found = [plan for plan in self.plans.values() if plan.defaults]
-        while found:
-            plan = found.pop()
-            if not plan.useful:
-                plan.useful = True
-                found.extend(parents.get(id(plan), ()))
-        for plan in self.plans.values():
+        plans = self.plans.values()
+        useful = leading_to((plan for plan in plans if plan.defaults), plans, _Plan.inner)
+        for plan in plans:
+            plan.useful = id(plan) in useful
+        for plan in plans:
             plan.members = {name: part for name, part in plan.members.items() if part.useful}
             plan.others = plan.others if plan.others and plan.others.useful else None
             plan.items = plan.items if plan.items and plan.items.useful else None

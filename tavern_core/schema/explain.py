@@ -201,9 +201,7 @@ def _rename(written: str, meant: str) -> str:
 
 
 def _matches(pattern: str, name: str) -> bool:
-    import re  # `prepare.to_explain` wrote the names out
-
-    return re.search(pattern, name) is not None
+    return re.search(pattern, name) is not None  # `prepare.to_explain` wrote the names out
 
 
 def _bad_name(error: ValidationError) -> SchemaProblem:

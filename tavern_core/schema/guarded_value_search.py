@@ -17,7 +17,7 @@ from tavern_core.model.parameter_guard_marks import Guard, guard_of
 from tavern_core.schema.patterns import fits, pattern_flaw
 from tavern_core.schema.problem import exact_pointer
 from tavern_core.schema.schema_lint_rules import draft_of
-from tavern_core.schema.tree import Refs, children, nodes_of
+from tavern_core.schema.tree import Refs, children, leading_to, nodes_of
 from tavern_core.schema.uniqueness import identity
 
 _REFS: Final = ("$ref", "$dynamicRef", "$recursiveRef")
@@ -58,7 +58,9 @@ def compile_guarded(schema: Mapping[str, Any] | bool | None) -> Finder | None:
     parts = {id(node): _Part(node, guard_of(node), alone) for node in nodes}
     for part in parts.values():
         part.link(parts, refs)
-    _keep_marked(parts.values())
+    leading = leading_to((part for part in parts.values() if part.leads), parts.values(), _Part.below)
+    for part in parts.values():
+        part.leads = id(part) in leading
     root = parts[id(schema)]
     return lambda value: _Search().run(value, root) if root.leads else []
 
@@ -179,22 +181,6 @@ class _Part:
                         yield at, item, part, False
                 for part in self.each:
                     yield at, item, part, False
-
-
-def _keep_marked(parts: Iterable[_Part]) -> None:
-    """Work out from which parts a mark can be reached."""
-    above: dict[int, list[_Part]] = {}
-    waiting = []
-    for part in parts:
-        for inner in part.below():
-            above.setdefault(id(inner), []).append(part)
-        if part.leads:
-            waiting.append(part)
-    while waiting:
-        for part in above.get(id(waiting.pop()), ()):
-            if not part.leads:
-                part.leads = True
-                waiting.append(part)
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from tavern_core.schema.tree import Refs, nodes_of
+from tavern_core.schema.tree import SAME_PLACE_LISTS, Refs, nodes_of
 
 Whole = Callable[[Any], Any]
 
@@ -50,30 +50,17 @@ def _has_whole_float(value: Any) -> bool:
 def _whole(schemas: list[Any], value: Any, refs: Refs) -> Any:
     """`value`, to which all of `schemas` apply."""
     if type(value) is float:
-        admitted = {name for node in _together(schemas, refs) for name in _types(node)}
+        admitted = {name for node in refs.together(schemas, SAME_PLACE_LISTS) for name in _types(node)}
         return int(value) if value.is_integer() and "integer" in admitted and "number" not in admitted else value
     if not isinstance(value, dict | list):
         return value
-    nodes = list(_together(schemas, refs))
+    nodes = list(refs.together(schemas, SAME_PLACE_LISTS))
     if isinstance(value, dict):
         return {name: _whole([each for node in nodes for each in _of_member(node, name)], item, refs)
                 for name, item in value.items()}  # fmt: skip
     return [
         _whole([each for node in nodes for each in _of_item(node, at)], item, refs) for at, item in enumerate(value)
     ]
-
-
-def _together(schemas: list[Any], refs: Refs) -> Iterator[dict[str, Any]]:
-    """The schemas that apply to one place, alternatives included: themselves, their references and their parts."""
-    waiting, seen = list(schemas), set()
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, dict) and id(node) not in seen:
-            seen.add(id(node))
-            yield node
-            waiting.append(refs.resolve(node))
-            for keyword in ("allOf", "anyOf", "oneOf"):
-                waiting.extend(node.get(keyword, ()))
 
 
 def _of_member(node: dict[str, Any], name: str) -> Iterator[Any]:

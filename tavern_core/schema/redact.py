@@ -8,7 +8,7 @@ Redaction never raises and never changes its input.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, Final
 
@@ -18,7 +18,7 @@ from tavern_core.schema.problem import printable
 from tavern_core.schema.secret_encodings import MASK
 from tavern_core.schema.secret_names import is_secret_name, is_secret_schema
 from tavern_core.schema.secret_scanning import is_prose, redact_text
-from tavern_core.schema.tree import Refs, children, nodes_of, same_place
+from tavern_core.schema.tree import Refs, children, leading_to, nodes_of
 
 __all__ = ["MASK", "compile_redactor", "redact_text"]
 
@@ -202,7 +202,7 @@ def _compile_marks(schema: Mapping[str, Any] | bool | None) -> _Marks | None:
     waiting: list[tuple[_Marks, list[dict[str, Any]]]] = []
 
     def place(parts: list[dict[str, Any]]) -> _Marks:
-        nodes = list(_at_one_place(parts, refs))
+        nodes = list(refs.together(parts))
         key = frozenset(map(id, nodes))
         if key not in known:
             known[key] = _Marks()
@@ -227,31 +227,11 @@ def _compile_marks(schema: Mapping[str, Any] | bool | None) -> _Marks | None:
         marks.members = {name: place(parts) for name, parts in members.items()}
         marks.others = place(others) if others else None
         marks.items = place(items) if items else None
-    _mark_above(known.values())
+    leading = leading_to((marks for marks in known.values() if marks.secret), known.values(), _Marks.inner)
+    for marks in known.values():
+        marks.below = any(id(inner) in leading for inner in marks.inner())
     root.below = False  # answers are recorded by the same marks, and may be arrays
     return root
-
-
-def _mark_above(places: Collection[_Marks]) -> None:
-    """Set `below` of each place that has a secret somewhere below it."""
-    is_done = False
-    while not is_done:
-        above = [marks for marks in places if not marks.below and any(m.secret or m.below for m in marks.inner())]
-        for marks in above:
-            marks.below = True
-        is_done = not above
-
-
-def _at_one_place(parts: list[dict[str, Any]], refs: Refs) -> Iterator[dict[str, Any]]:
-    stack: list[Any] = list(parts)
-    seen: set[int] = set()
-    while stack:
-        node = stack.pop()
-        if isinstance(node, dict) and id(node) not in seen:
-            seen.add(id(node))
-            yield node
-            stack.extend(inner for _, inner in same_place(node))
-            stack.append(refs.resolve(node))
 
 
 class _Copy:

@@ -5,13 +5,14 @@ Only values of these keywords are schemas: a `$ref` in an `enum`, a `default` or
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, TypeAlias
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Any, TypeAlias, TypeVar
 from urllib.parse import unquote, urldefrag, urljoin
 
 from tavern_core.schema.bounded_json_copying import json_copy
 from tavern_core.schema.problem import split_pointer
 
+T = TypeVar("T")
 Schema: TypeAlias = "dict[str, Any] | bool"
 
 SAME_PLACE_LISTS = ("allOf", "anyOf", "oneOf")
@@ -35,7 +36,7 @@ _DEFINITIONS = ("$defs", "definitions")
 _ONE = frozenset((*SAME_PLACE, *_DEEPER))
 _LIST = frozenset((*SAME_PLACE_LISTS, *_DEEPER_LISTS))
 _MAP = frozenset((*SAME_PLACE_MAPS, *_DEEPER_MAPS, *_DEFINITIONS))
-_SAME = frozenset((*SAME_PLACE, *SAME_PLACE_LISTS, *SAME_PLACE_MAPS))
+SAME = frozenset((*SAME_PLACE, *SAME_PLACE_LISTS, *SAME_PLACE_MAPS))
 _DEFS = frozenset(_DEFINITIONS)
 
 
@@ -57,15 +58,14 @@ def children(node: dict[str, Any]) -> Iterator[tuple[tuple[object, ...], dict[st
 
 def same_place(node: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """The schemas inside `node` that apply to the same value, each with its keyword; `$ref` is not followed."""
-    for path, inner in children(node):
-        if path[0] in _SAME:
-            yield str(path[0]), inner
+    for path, inner in children({keyword: node[keyword] for keyword in node if keyword in SAME}):
+        yield str(path[0]), inner
 
 
 def deeper(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """The schemas inside `node` that apply to a part of the value: each starts its own place."""
     for path, inner in children(node):
-        if path[0] not in _SAME and path[0] not in _DEFS:
+        if path[0] not in SAME and path[0] not in _DEFS:
             yield inner
 
 
@@ -134,6 +134,17 @@ class Refs:
         found = follow(root, split_pointer(unquote(fragment)))
         return found if isinstance(found, bool) or id(found) in self._schemas else None
 
+    def together(self, schemas: Iterable[Any], keywords: Collection[str] = SAME) -> Iterator[dict[str, Any]]:
+        """The schemas that apply to one place: `schemas`, what they reference, and what they hold under `keywords`."""
+        stack, seen = list(schemas)[::-1], set()
+        while stack:
+            node = stack.pop()
+            if isinstance(node, dict) and id(node) not in seen:
+                seen.add(id(node))
+                yield node
+                stack += [inner for keyword, inner in same_place(node) if keyword in keywords][::-1]
+                stack.append(self.resolve(node))
+
 
 def _join(base: str, ref: str) -> str:
     if ref.startswith("#"):  # urljoin forgets the base of schemes it does not know, such as `urn:`
@@ -154,6 +165,26 @@ def follow(document: Any, parts: list[str]) -> Any:
         else:
             return None
     return document
+
+
+def leading_to(found: Iterable[T], places: Iterable[T], inside: Callable[[T], Iterable[T]]) -> set[int]:
+    """The ids of the places from which one of `found` can be reached, those of `found` among them.
+
+    Args:
+        inside: the places that are reached from one in a single step.
+    """
+    above: dict[int, list[T]] = {}
+    for place in places:
+        for inner in inside(place):
+            above.setdefault(id(inner), []).append(place)
+    reached: set[int] = set()
+    waiting = list(found)
+    while waiting:
+        place = waiting.pop()
+        if id(place) not in reached:
+            reached.add(id(place))
+            waiting += above.get(id(place), ())
+    return reached
 
 
 # Normalise ------------------------------------------------------------------------------------------------------------
