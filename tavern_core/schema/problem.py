@@ -6,7 +6,7 @@ Nothing here ever shows a whole value: containers are described by their size an
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, Literal
 
 from tavern_core.errors import Problem, Severity, sayable
 from tavern_core.frozen_dataclass import dataclass
@@ -57,6 +57,13 @@ class SchemaProblem(Problem):
             "keyword": self.keyword,
         }
         return {name: text for name, text in members.items() if text or name in ("path", "message")}
+
+
+def flaw(
+    path: Iterable[object], message: str, hint: str = "", severity: Literal["error", "warning"] = "error"
+) -> SchemaProblem:
+    """What is wrong with a schema itself, at a path of it."""
+    return SchemaProblem(pointer(path), message, hint=hint, severity=severity)
 
 
 def pointer(parts: Iterable[object]) -> str:

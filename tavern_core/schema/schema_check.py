@@ -13,7 +13,7 @@ from tavern_core.errors import Finding, Location, SchemaInvalid
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.schema.defaults import compile_defaults
 from tavern_core.schema.prepare import flaws_of
-from tavern_core.schema.problem import SchemaProblem, exact_pointer, pointer, printable
+from tavern_core.schema.problem import SchemaProblem, exact_pointer, flaw, printable
 from tavern_core.schema.schema_lint_rules import Draft, draft_of
 from tavern_core.schema.tree import nodes_of, normalise_schema, walk
 from tavern_core.schema.validate import compile_output_validator
@@ -30,81 +30,21 @@ _PLAIN_TYPES: dict[str, tuple[type, ...]] = {
     "string": (str,), "boolean": (bool,), "integer": (int,), "number": (int, float),
 }  # fmt: skip
 _COMBINED = (
-    "allOf",
-    "anyOf",
-    "oneOf",
-    "$ref",
-    "if",
-    "patternProperties",
-    "additionalProperties",
-    "unevaluatedProperties",
-)
+    "allOf", "anyOf", "oneOf", "$ref", "if", "patternProperties", "additionalProperties", "unevaluatedProperties",
+)  # fmt: skip
 
-
-_KEYWORDS = frozenset(
-    [
-        "$anchor",
-        "$comment",
-        "$defs",
-        "$dynamicAnchor",
-        "$dynamicRef",
-        "$id",
-        "$ref",
-        "$schema",
-        "additionalItems",
-        "additionalProperties",
-        "allOf",
-        "anyOf",
-        "const",
-        "contains",
-        "contentEncoding",
-        "contentMediaType",
-        "contentSchema",
-        "default",
-        "definitions",
-        "dependencies",
-        "dependentRequired",
-        "dependentSchemas",
-        "deprecated",
-        "description",
-        "else",
-        "enum",
-        "examples",
-        "exclusiveMaximum",
-        "exclusiveMinimum",
-        "format",
-        "if",
-        "items",
-        "maxContains",
-        "maxItems",
-        "maxLength",
-        "maxProperties",
-        "maximum",
-        "minContains",
-        "minItems",
-        "minLength",
-        "minProperties",
-        "minimum",
-        "multipleOf",
-        "not",
-        "oneOf",
-        "pattern",
-        "patternProperties",
-        "prefixItems",
-        "properties",
-        "propertyNames",
-        "readOnly",
-        "required",
-        "then",
-        "title",
-        "type",
-        "unevaluatedItems",
-        "unevaluatedProperties",
-        "uniqueItems",
-        "writeOnly",
-        "x-tavern",
-    ]
-)
+_KEYWORDS = frozenset({
+    "$anchor", "$comment", "$defs", "$dynamicAnchor", "$dynamicRef", "$id", "$ref", "$schema",
+    "additionalItems", "additionalProperties", "allOf", "anyOf", "const", "contains", "contentEncoding",
+    "contentMediaType", "contentSchema", "default", "definitions", "dependencies", "dependentRequired",
+    "dependentSchemas", "deprecated", "description", "else", "enum", "examples", "exclusiveMaximum",
+    "exclusiveMinimum", "format", "if", "items", "maxContains", "maxItems", "maxLength", "maxProperties",
+    "maximum", "minContains", "minItems", "minLength", "minProperties", "minimum", "multipleOf", "not", "oneOf",
+    "pattern", "patternProperties", "prefixItems", "properties", "propertyNames", "readOnly", "required",
+    "then", "title", "type", "unevaluatedItems", "unevaluatedProperties", "uniqueItems", "writeOnly",
+    "x-tavern",
+})  # fmt: skip
+"""Every keyword of the drafts that are read, and our own mark."""
 _OTHERS = frozenset(
     {"example", "enumNames", "enumDescriptions", "nullable", "discriminator", "xml", "id", "order", "name"}
 )
@@ -124,18 +64,18 @@ def check_schema(schema: object, where: str | Location = "schema", *, output: bo
     """
     copy = normalise_schema(schema)
     flaws = flaws_of(copy)
-    if not any(flaw.severity == "error" for flaw in flaws):
+    if not any(each.severity == "error" for each in flaws):
         flaws += [] if output else _top_flaws(copy)
         if isinstance(copy, dict):
             flaws += _required_flaws(copy)
             flaws += _default_flaws(copy)
-    return [_finding(flaw, where) for flaw in flaws[:_MOST_FINDINGS]] if flaws else []
+    return [_finding(each, where) for each in flaws[:_MOST_FINDINGS]] if flaws else []
 
 
 def whole_flaws(schema: object) -> list[SchemaProblem]:
     """`flaws_of`, and the defaults that the schema itself refuses."""
     flaws = flaws_of(schema)
-    if isinstance(schema, dict) and not any(flaw.severity == "error" for flaw in flaws):
+    if isinstance(schema, dict) and not any(each.severity == "error" for each in flaws):
         flaws = [*flaws, *_default_flaws(schema)]
     return flaws
 
@@ -147,31 +87,25 @@ def likely_slips(schema: dict[str, Any]) -> list[SchemaProblem]:
         for keyword in node.keys() - _KEYWORDS - _OTHERS:
             if near := did_you_mean(keyword, _KEYWORDS, 1):
                 message = f"the keyword {printable(keyword, 60)!r} means nothing in JSON Schema"
-                flaws.append(SchemaProblem(pointer((*path, keyword)), message, hint=near, severity="warning"))
+                flaws.append(flaw((*path, keyword), message, near, "warning"))
     return [*flaws, *_required_flaws(schema)][:_MOST_FINDINGS]
 
 
-def _finding(flaw: SchemaProblem, where: str | Location) -> Finding:
+def _finding(problem: SchemaProblem, where: str | Location) -> Finding:
     base = Location(where) if isinstance(where, str) else where
-    place = Location(base.file, base.line, base.column, base.pointer + flaw.path)
-    return Finding("SCHEMA_INVALID", flaw.message, flaw.hint, place, flaw.severity)
+    place = Location(base.file, base.line, base.column, base.pointer + problem.path)
+    return Finding("SCHEMA_INVALID", problem.message, problem.hint, place, problem.severity)
 
 
 def _top_flaws(schema: dict[str, Any] | bool) -> list[SchemaProblem]:
     hint = "write {type: object, properties: {…}}"
     if isinstance(schema, bool):
-        return [SchemaProblem("", "parameters must be an object schema, not true or false", hint=hint)]
+        return [flaw((), "parameters must be an object schema, not true or false", hint)]
     kind = schema.get("type")
     if kind not in (None, "object", ["object"]):
-        return [
-            SchemaProblem(
-                "/type", f"parameters must be an object at the top, not {printable(str(kind), 60)}", hint=hint
-            )
-        ]
+        return [flaw(("type",), f"parameters must be an object at the top, not {printable(str(kind), 60)}", hint)]
     if kind is None and not any(keyword in schema for keyword in _SHAPES):
-        return [
-            SchemaProblem("", "the parameters declare nothing, so anything is accepted", hint=hint, severity="warning")
-        ]
+        return [flaw((), "the parameters declare nothing, so anything is accepted", hint, "warning")]
     return []
 
 
@@ -185,14 +119,8 @@ def _required_flaws(schema: dict[str, Any]) -> list[SchemaProblem]:
         for name in node.get("required", ()):
             if name not in declared:
                 hint = did_you_mean(name, declared) or "declare it in `properties`, or remove it from `required`"
-                flaws.append(
-                    SchemaProblem(
-                        pointer((*path, "required")),
-                        f"{printable(name, 60)!r} is required but not declared",
-                        hint=hint,
-                        severity="warning",
-                    )
-                )
+                message = f"{printable(name, 60)!r} is required but not declared"
+                flaws.append(flaw((*path, "required"), message, hint, "warning"))
     return flaws
 
 
@@ -208,7 +136,7 @@ def _default_flaws(schema: dict[str, Any]) -> list[SchemaProblem]:
         filled = fill({}) if fill else {}
         problems = compile_output_validator(together).problems(filled, _MOST_FINDINGS)
     except SchemaInvalid as error:
-        return [SchemaProblem("", error.message, hint=error.hint)]
+        return [flaw((), error.message, error.hint)]
     flaws = []
     for problem in problems:
         _, number, *inside = problem.path.split("/")
@@ -217,13 +145,8 @@ def _default_flaws(schema: dict[str, Any]) -> list[SchemaProblem]:
             hint = problem.hint or f"write a default that is {problem.expected}"
             if problem.got == "null" and not inside:
                 hint = "remove the default, or allow null in `type`"
-            flaws.append(
-                SchemaProblem(
-                    pointer((*paths[number], "default")),
-                    f"the default does not fit its own schema{deeper}: {problem.message}",
-                    hint=hint,
-                )
-            )
+            message = f"the default does not fit its own schema{deeper}: {problem.message}"
+            flaws.append(flaw((*paths[number], "default"), message, hint))
     return flaws
 
 

@@ -13,7 +13,7 @@ from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.parameter_guard_marks import MARK, mark_flaws
 from tavern_core.schema.bounded_json_copying import is_plain, measure
 from tavern_core.schema.patterns import pattern_flaw
-from tavern_core.schema.problem import SchemaProblem, json_type, pointer, printable
+from tavern_core.schema.problem import SchemaProblem, flaw, json_type, printable
 from tavern_core.schema.tree import Refs, same_place, walk
 
 Draft: TypeAlias = Literal["draft-07", "2019-09", "2020-12"]
@@ -76,20 +76,11 @@ def house_flaws(schema: object) -> list[SchemaProblem]:
     if isinstance(schema, bool):
         return []
     if not isinstance(schema, dict):
-        return [
-            SchemaProblem(
-                "", f"a schema is an object, not {json_type(schema)}", hint="write {type: object, properties: …}"
-            )
-        ]
+        return [flaw((), f"a schema is an object, not {json_type(schema)}", "write {type: object, properties: …}")]
     if draft_of(schema) is None:
         named = printable(str(schema["$schema"]), 80)
-        return [
-            SchemaProblem(
-                "/$schema",
-                f"the draft {named!r} is not supported",
-                hint="use 2020-12 (or leave `$schema` out) or draft-07",
-            )
-        ]
+        hint = "use 2020-12 (or leave `$schema` out) or draft-07"
+        return [flaw(("$schema",), f"the draft {named!r} is not supported", hint)]
     return _node_flaws(schema)
 
 
@@ -106,17 +97,17 @@ def _node_flaws(schema: dict[str, Any]) -> list[SchemaProblem]:
                 if path
                 else "write a list of names"
             )
-            flaws.append(SchemaProblem(pointer((*path, "required")), "`required` must be a list of names", hint=hint))
+            flaws.append(flaw((*path, "required"), "`required` must be a list of names", hint))
         if "pattern" in node or "patternProperties" in node:
             flaws += _pattern_flaws(path, node)
         if MARK in node:
             flaws += [
-                SchemaProblem(pointer((*path, MARK, *([option] if option else []))), message, hint=hint)
+                flaw((*path, MARK, *([option] if option else [])), message, hint)
                 for option, message, hint in mark_flaws(node[MARK])
             ]
         for key in node:
             if key != MARK and key.lower().replace("_", "-") in (MARK, "xtavern"):
-                flaws.append(SchemaProblem(pointer((*path, key)), f"{key!r:.40} is not a mark", hint=f"write {MARK}"))
+                flaws.append(flaw((*path, key), f"{key!r:.40} is not a mark", f"write {MARK}"))
         has_refs = has_refs or "$ref" in node or "$dynamicRef" in node or "$recursiveRef" in node
     if has_refs:
         flaws += _ref_flaws(schema, nodes)
@@ -128,26 +119,19 @@ def _type_flaws(path: tuple[object, ...], kind: object) -> list[SchemaProblem]:
     for name in kind if isinstance(kind, list) else [kind]:
         if isinstance(name, str) and name not in _TYPES:
             hint = _SLIPS.get(name.lower()) or did_you_mean(name, _TYPES) or f"use one of {', '.join(_TYPES)}"
-            flaws.append(
-                SchemaProblem(pointer((*path, "type")), f"{printable(name, 40)!r} is not a JSON type", hint=hint)
-            )
+            flaws.append(flaw((*path, "type"), f"{printable(name, 40)!r} is not a JSON type", hint))
     return flaws
 
 
 def _pattern_flaws(path: tuple[object, ...], node: dict[str, Any]) -> list[SchemaProblem]:
     flaws = []
-    if isinstance(pattern := node.get("pattern"), str) and (flaw := pattern_flaw(pattern)):
-        flaws.append(_of_pattern((*path, "pattern"), flaw))
+    if isinstance(pattern := node.get("pattern"), str) and (wrong := pattern_flaw(pattern)):
+        flaws.append(flaw((*path, "pattern"), *wrong))
     held = node.get("patternProperties")
     for name in held if isinstance(held, dict) else ():
-        if flaw := pattern_flaw(name):
-            flaws.append(_of_pattern((*path, "patternProperties", name), flaw))
+        if wrong := pattern_flaw(name):
+            flaws.append(flaw((*path, "patternProperties", name), *wrong))
     return flaws
-
-
-def _of_pattern(path: tuple[object, ...], flaw: tuple[str, str]) -> SchemaProblem:
-    message, hint = flaw
-    return SchemaProblem(pointer(path), message, hint=hint)
 
 
 def _ref_flaws(schema: dict[str, Any], nodes: list[tuple[tuple[object, ...], dict[str, Any]]]) -> list[SchemaProblem]:
@@ -163,37 +147,24 @@ def _ref_flaws(schema: dict[str, Any], nodes: list[tuple[tuple[object, ...], dic
     for path, node in nodes:
         count = _work(node, refs, work)
         if count < 0:
-            return [
-                SchemaProblem(
-                    pointer(path),
-                    "the `$ref` leads back to itself without going deeper into the value",
-                    hint="break the circle",
-                )
-            ]
+            message = "the `$ref` leads back to itself without going deeper into the value"
+            return [flaw(path, message, "break the circle")]
         if count > MAX_WORK:
-            return [
-                SchemaProblem(
-                    pointer(path),
-                    f"more than {MAX_WORK:,} subschemas check one value here",
-                    hint="refer to shared parts less often",
-                )
-            ]
+            message = f"more than {MAX_WORK:,} subschemas check one value here"
+            return [flaw(path, message, "refer to shared parts less often")]
     return []
 
 
 def _lost(path: tuple[object, ...], keyword: str, ref: object, schema: dict[str, Any]) -> SchemaProblem:
-    where = pointer((*path, keyword))
+    where = (*path, keyword)
     if not isinstance(ref, str):
-        return SchemaProblem(where, f"`{keyword}` must be text such as '#/$defs/name'")
+        return flaw(where, f"`{keyword}` must be text such as '#/$defs/name'")
     names = [f"#/{held}/{name}" for held in ("$defs", "definitions") for name in _names(schema.get(held))]
     if not ref.startswith("#"):
-        return SchemaProblem(
-            where,
-            f"{printable(ref, 80)!r} is outside this schema; references are never fetched",
-            hint="copy it into `$defs`",
-        )
+        message = f"{printable(ref, 80)!r} is outside this schema; references are never fetched"
+        return flaw(where, message, "copy it into `$defs`")
     hint = did_you_mean(ref, names) or ("known are " + ", ".join(names[:5]) if names else "put the schema into `$defs`")
-    return SchemaProblem(where, f"{printable(ref, 80)!r} points to no schema in this one", hint=hint)
+    return flaw(where, f"{printable(ref, 80)!r} points to no schema in this one", hint)
 
 
 def _names(held: object) -> list[str]:

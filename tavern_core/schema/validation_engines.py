@@ -17,7 +17,7 @@ from tavern_core.schema.bounded_json_copying import count_values
 from tavern_core.schema.meta import python_draft
 from tavern_core.schema.patterns import fits, options
 from tavern_core.schema.prepare import Prepared, schema_invalid, to_explain
-from tavern_core.schema.problem import SchemaProblem
+from tavern_core.schema.problem import flaw
 from tavern_core.schema.schema_lint_rules import Draft
 from tavern_core.schema.uniqueness import unique_items
 
@@ -79,9 +79,7 @@ def engine_of(prepared: Prepared, name: str) -> Any:
         return classes[prepared.draft](prepared.schema, validate_formats=False, offline=True, pattern_options=options())
     except ValueError as error:
         reason = str(error).partition("\n")[0][:300]
-        raise schema_invalid(
-            [SchemaProblem("", f"it cannot be compiled: {reason}", hint="simplify it")], name
-        ) from error
+        raise schema_invalid([flaw((), f"it cannot be compiled: {reason}", "simplify it")], name) from error
 
 
 def explaining_engine(prepared: Prepared, value: Any) -> Engine:
