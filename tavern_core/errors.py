@@ -142,6 +142,19 @@ class Finding(Problem):
     def located(self) -> str:
         return f"{self.where}: {self.message}" if self.where else self.message
 
+    def to_json(self) -> dict[str, Any]:
+        where = self.where
+        return {
+            "code": self.code,
+            "severity": self.severity,
+            "message": self.message,
+            "hint": self.hint or None,
+            "file": where.file if where else None,
+            "line": where.line if where else None,
+            "column": where.column if where else None,
+            "pointer": where.pointer if where else None,
+        }
+
 
 class TavernError(Exception):
     """Catch this to catch everything the framework raises.

@@ -14,7 +14,6 @@ from tavern_core.cli.errors import INVALID, NOTHING_FOUND, ReportedExit, print_n
 from tavern_core.cli.session import Command, Session, command
 from tavern_core.errors import Finding, UsageError
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.model.plugin_status import finding_json
 
 if TYPE_CHECKING:
     from tavern_core.cli.output import Output
@@ -169,7 +168,7 @@ def _as_json(report: CheckReport, is_ok: bool) -> dict[str, object]:
     return {
         "name": report.name,
         "ok": is_ok,
-        "findings": [finding_json(f) for f in report.findings],
+        "findings": [f.to_json() for f in report.findings],
         "hooks": [hook.name for hook in report.hooks_found],
         "tools": [tool.name for tool in report.tools_found],
         "undeclaredTools": list(report.undeclared_tools),

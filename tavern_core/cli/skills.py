@@ -14,7 +14,6 @@ from tavern_core.cli.lazy_groups import Group
 from tavern_core.cli.output import one_line, shorten
 from tavern_core.cli.plugin_status_lookup import show_change
 from tavern_core.cli.session import Session
-from tavern_core.model.plugin_status import finding_json
 from tavern_core.model.skill import SKILL_FILES
 
 if TYPE_CHECKING:
@@ -137,7 +136,7 @@ def _verdict(folder: Path, found: SkillFile) -> dict[str, Any]:
         "folder": str(folder),
         "name": found.name,
         "valid": found.is_valid,
-        "findings": [finding_json(finding) for finding in found.findings],
+        "findings": [finding.to_json() for finding in found.findings],
     }
 
 

@@ -140,7 +140,7 @@ class PluginStatus:
             "tier": self.tier,
             "isolated": self.isolated or None,
             "quarantined": [hook.to_json() for hook in self.resting],
-            "findings": [finding_json(f) for f in self.findings],
+            "findings": [f.to_json() for f in self.findings],
         }
 
 
@@ -164,18 +164,3 @@ class Diagnostic(Problem):
             "hint": self.hint or None,
             "details": dict(self.details),
         }
-
-
-def finding_json(finding: Finding) -> dict[str, Any]:
-    """A located finding as JSON."""
-    where = finding.where
-    return {
-        "code": finding.code,
-        "severity": finding.severity,
-        "message": finding.message,
-        "hint": finding.hint or None,
-        "file": where.file if where else None,
-        "line": where.line if where else None,
-        "column": where.column if where else None,
-        "pointer": where.pointer if where else None,
-    }

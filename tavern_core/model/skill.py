@@ -13,7 +13,6 @@ from typing import Any, Final, Literal
 
 from tavern_core.errors import Finding
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.model.plugin_status import finding_json
 
 SKILL_FILES: Final = ("SKILL.md", "skill.md")
 """The file that makes a folder a skill; the first that is there."""
@@ -75,6 +74,6 @@ class Skill:
             "plugin": self.plugin,
             "reason": self.reason or None,
             "tool": self.tool or None,
-            "findings": [finding_json(finding) for finding in self.findings],
+            "findings": [finding.to_json() for finding in self.findings],
             **({"instructions": self.instructions, "files": list(self.files)} if self.instructions else {}),
         }

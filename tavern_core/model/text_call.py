@@ -65,3 +65,14 @@ class TextProblem(Problem):
 
     def __str__(self) -> str:
         return f"{self.located} {self.hint}" if self.hint else self.located
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "severity": self.severity,
+            "code": self.code,
+            "message": self.message,
+            "hint": self.hint or None,
+            "block": self.block,
+            "line": self.line,
+            "column": self.column,
+        }

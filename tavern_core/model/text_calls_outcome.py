@@ -57,17 +57,6 @@ class TextOutcome:
             "text": self.text,
             "steps": [step.to_json() for step in self.steps],
             "results": [result.to_json() for result in self.results],
-            "problems": [
-                {
-                    "severity": problem.severity,
-                    "code": problem.code,
-                    "message": problem.message,
-                    "hint": problem.hint or None,
-                    "block": problem.block,
-                    "line": problem.line,
-                    "column": problem.column,
-                }
-                for problem in self.problems
-            ],
+            "problems": [problem.to_json() for problem in self.problems],
             "feedback": self.feedback,
         }
