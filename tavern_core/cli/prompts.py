@@ -147,24 +147,13 @@ def typed(schema: Mapping[str, Any], text: str) -> tuple[Any, str]:
 
 def _parts(schema: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """Each type that an answer may have, with its part of the schema: unions and references split."""
+    from tavern_core.schema.alternatives_expansion import Root
+
     found: dict[str, Mapping[str, Any]] = {}
-    waiting: list[Any] = [schema]
-    for _ in range(100):
-        part = waiting.pop(0) if waiting else None
-        if not isinstance(part, Mapping):
-            if not waiting:
-                break
-            continue
-        kind = part.get("type")
+    for part in Root(schema).alternatives(schema):
+        kind = part.get("type") if isinstance(part, Mapping) else None
         for name in (kind,) if isinstance(kind, str) else kind if isinstance(kind, list) else ():
             found.setdefault(str(name), part)
-        reference = str(part.get("$ref", ""))
-        waiting += [
-            schema.get(key, {}).get(reference.rpartition("/")[2])
-            for key in ("$defs", "definitions")
-            if reference.startswith(f"#/{key}/")
-        ]
-        waiting += [each for key in ("anyOf", "oneOf", "allOf") for each in part.get(key, ())]
     return found
 
 

@@ -9,12 +9,14 @@ writes ``say(ROWS["name"], value=...)``. The result is the English text, which a
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from functools import reduce
 from typing import Any, Final, Literal, TypeAlias
 
 Language: TypeAlias = Literal["zh", "en"]
 Row: TypeAlias = tuple[str, str]
 """One message in English and in Chinese, with the same named values."""
+EITHER: Final[Row] = ("{one} or {other}", "{one} 或 {other}")
 _QUOTED: Final = re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]*`|「[^」]*」")
 _VARIABLES: Final = ("LC_ALL", "LC_MESSAGES", "LANG")
 
@@ -55,6 +57,12 @@ def say_row(row: Row, values: Mapping[str, Any]) -> Said:
 def say(row: Row, **values: Any) -> Said:
     """A message with its named values, any of which may be messages themselves."""
     return say_row(row, values)
+
+
+def joined(row: Row, words: Iterable[str]) -> str:
+    """Several words as one text, by a message of two of them (`one`, `other`); empty if there are none."""
+    some = list(words)
+    return reduce(lambda one, other: say(row, one=one, other=other), some) if some else ""
 
 
 def text_in(text: str, language: Language) -> str:

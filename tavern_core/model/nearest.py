@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from functools import reduce
 from itertools import islice
 from typing import Final
 
-from tavern_core.model.message_translation import Row, say
+from tavern_core.model.message_translation import EITHER, Row, joined, say
 
 _MOST_CANDIDATES = 20_000  # a hostile catalogue must not make an error message slow
 _MOST_COMPARED = 20_000  # letters, of all names together
@@ -105,17 +104,12 @@ class _Wanted:
 
 
 _DID_YOU_MEAN: Final[Row] = ("did you mean {names}?", "是不是 {names}？")
-_OR: Final[Row] = ("{one} or {other}", "{one} 或 {other}")
 
 
 def did_you_mean(name: str, known: Iterable[str], count: int = 3) -> str:
     """A sentence for an error message: ``did you mean 'a' or 'b'?``; empty if nothing is close."""
     found = nearest(name, known, count) if isinstance(name, str) else []  # it may come from anywhere
-    return (
-        say(_DID_YOU_MEAN, names=reduce(lambda one, other: say(_OR, one=one, other=other), map(repr, found)))
-        if found
-        else ""
-    )
+    return say(_DID_YOU_MEAN, names=joined(EITHER, map(repr, found))) if found else ""
 
 
 _FEW = 10

@@ -9,12 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from functools import reduce
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from tavern_core.model import depths
-from tavern_core.model.message_translation import Row, say
+from tavern_core.model.message_translation import EITHER, Row, joined, say
 from tavern_core.model.nearest import did_you_mean, nearest
 from tavern_core.schema.problem import SchemaProblem, describe, json_type, pointer, printable
 from tavern_core.schema.secret_names import is_secret_name, is_secret_schema
@@ -44,7 +43,6 @@ _WORDS: Final[dict[str, Row]] = {
     "unknown": ("unknown argument {name!r}", "没有参数 {name!r}"),
     "hidden": ("{kind} (not shown)", "{kind}（不显示）"),
     "array_of": ("array of {items}", "{items} 的 array"),
-    "either": ("{one} or {other}", "{one} 或 {other}"),
     "unquoted_number": ("write the number without quotes", "数不加引号"),
     "unquoted_boolean": ("write true or false without quotes", "写 true 或 false，不加引号"),
     "no_number": ("a boolean is not a number", "boolean 不是数"),
@@ -92,11 +90,6 @@ _WORDS: Final[dict[str, Row]] = {
 """Every explanation, in English and in Chinese; see `model.language`."""
 
 
-def _either(words: Iterable[str]) -> str:
-    some = list(words)
-    return reduce(lambda one, other: say(_WORDS["either"], one=one, other=other), some) if some else ""
-
-
 def explain(errors: Iterable[ValidationError], limit: int) -> list[SchemaProblem]:
     """The first `limit` problems of jsonschema's errors, in its order, without repetitions."""
     reported = dict.fromkeys(islice(_explain_all(errors, 0), limit))
@@ -104,7 +97,7 @@ def explain(errors: Iterable[ValidationError], limit: int) -> list[SchemaProblem
 
 
 def _instance(error: ValidationError) -> Any:
-    return error.instance
+    return error.instance  # typed as perhaps unset, which no error here is
 
 
 def _limit(error: ValidationError) -> Any:
@@ -245,7 +238,7 @@ def _best_branch(error: ValidationError, depth: int) -> Iterator[SchemaProblem]:
     alternatives = [part for part in _limit(error) if isinstance(part, dict | bool)]
     if all(any(_is_type_error(inner, here) for inner in group) for group in branches.values()):
         words = list(dict.fromkeys(word for part in alternatives if (word := _type_words(part))))
-        expected = _either(words) or say(_WORDS["alternative"])
+        expected = joined(EITHER, words) or say(_WORDS["alternative"])
         got = _got(error)
         yield SchemaProblem(
             pointer(error.absolute_path),
@@ -329,7 +322,7 @@ def _type_words(schema: object) -> str:
         return _one_of(schema["enum"])
     kind = schema.get("type")
     if isinstance(kind, list):
-        return _either(str(each) for each in kind)
+        return joined(EITHER, map(str, kind))
     if kind == "array" and (inner := _type_words(schema.get("items"))):
         return say(_WORDS["array_of"], items=inner)
     return kind if isinstance(kind, str) else ""
@@ -337,7 +330,7 @@ def _type_words(schema: object) -> str:
 
 def _one_of(values: list[Any]) -> str:
     shown = [_literal(value) for value in values[:_MOST_NAMES]]
-    return _either([*shown, "…"] if len(values) > len(shown) else shown)
+    return joined(EITHER, [*shown, "…"] if len(values) > len(shown) else shown)
 
 
 def _literal(value: object) -> str:
@@ -363,7 +356,7 @@ def _explain_type(limit: Any, value: Any) -> tuple[str, str]:
         hint = say(_WORDS["no_null"])
     elif "array" in names and not isinstance(value, dict):
         hint = say(_WORDS["into_list"])
-    return _either(names), hint
+    return joined(EITHER, names), hint
 
 
 def _explain_enum(limit: Any, value: Any) -> tuple[str, str]:
@@ -390,7 +383,7 @@ def _explain_dependent(limit: Any, value: Any) -> tuple[str, str]:
     words = [say(_WORDS["whenever"], names=", ".join(names), name=name) for name, names in lacking.items() if names]
     return say(
         _WORDS["given_with"],
-        what=reduce(lambda one, other: say(_WORDS["also"], one=one, other=other), words) if words else "",
+        what=joined(_WORDS["also"], words),
     ), ""
 
 

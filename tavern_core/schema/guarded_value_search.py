@@ -17,10 +17,9 @@ from tavern_core.model.parameter_guard_marks import Guard, guard_of
 from tavern_core.schema.patterns import fits, pattern_flaw
 from tavern_core.schema.problem import exact_pointer
 from tavern_core.schema.schema_lint_rules import draft_of
-from tavern_core.schema.tree import Refs, children, leading_to, nodes_of
+from tavern_core.schema.tree import REFERENCES, Refs, children, leading_to, nodes_of
 from tavern_core.schema.uniqueness import identity
 
-_REFS: Final = ("$ref", "$dynamicRef", "$recursiveRef")
 _MOST: Final = 100_000
 """Steps of one search; a larger value is refused."""
 
@@ -106,7 +105,7 @@ class _Part:
 
     def link(self, parts: Mapping[int, _Part], refs: Refs) -> None:
         node = self.node
-        for keyword in _REFS:
+        for keyword in REFERENCES:
             if isinstance(target := refs.resolve(node, keyword), dict):
                 self.same.append(parts[id(target)])
         for path, inner in children(node):

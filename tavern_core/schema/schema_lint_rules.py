@@ -14,7 +14,7 @@ from tavern_core.model.parameter_guard_marks import MARK, mark_flaws
 from tavern_core.schema.bounded_json_copying import is_plain, measure
 from tavern_core.schema.patterns import pattern_flaw
 from tavern_core.schema.problem import SchemaProblem, flaw, json_type, printable
-from tavern_core.schema.tree import Refs, same_place, walk
+from tavern_core.schema.tree import REFERENCES, Refs, same_place, walk
 
 Draft: TypeAlias = Literal["draft-07", "2019-09", "2020-12"]
 
@@ -108,7 +108,7 @@ def _node_flaws(schema: dict[str, Any]) -> list[SchemaProblem]:
         for key in node:
             if key != MARK and key.lower().replace("_", "-") in (MARK, "xtavern"):
                 flaws.append(flaw((*path, key), f"{key!r:.40} is not a mark", f"write {MARK}"))
-        has_refs = has_refs or "$ref" in node or "$dynamicRef" in node or "$recursiveRef" in node
+        has_refs = has_refs or any(keyword in node for keyword in REFERENCES)
     if has_refs:
         flaws += _ref_flaws(schema, nodes)
     return flaws
@@ -138,7 +138,7 @@ def _ref_flaws(schema: dict[str, Any], nodes: list[tuple[tuple[object, ...], dic
     refs = Refs(schema)
     flaws: list[SchemaProblem] = []
     for path, node in nodes:
-        for keyword in ("$ref", "$dynamicRef", "$recursiveRef"):
+        for keyword in REFERENCES:
             if keyword in node and refs.resolve(node, keyword) is None:
                 flaws.append(_lost(path, keyword, node[keyword], schema))
     if flaws:
@@ -180,7 +180,7 @@ def _work(root: dict[str, Any], refs: Refs, known: dict[int, int]) -> int:
         parts = [inner for _, inner in same_place(node)]
         parts += [
             target
-            for keyword in ("$ref", "$dynamicRef", "$recursiveRef")
+            for keyword in REFERENCES
             if keyword in node and isinstance(target := refs.resolve(node, keyword), dict)
         ]
         if done:

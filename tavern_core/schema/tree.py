@@ -13,6 +13,7 @@ from tavern_core.schema.bounded_json_copying import json_copy
 from tavern_core.schema.problem import split_pointer
 
 T = TypeVar("T")
+REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 Schema: TypeAlias = "dict[str, Any] | bool"
 
 SAME_PLACE_LISTS = ("allOf", "anyOf", "oneOf")

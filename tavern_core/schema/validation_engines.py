@@ -19,13 +19,13 @@ from tavern_core.schema.patterns import fits, options
 from tavern_core.schema.prepare import Prepared, schema_invalid, to_explain
 from tavern_core.schema.problem import flaw
 from tavern_core.schema.schema_lint_rules import Draft
+from tavern_core.schema.tree import REFERENCES
 from tavern_core.schema.uniqueness import unique_items
 
 if TYPE_CHECKING:
     from jsonschema.exceptions import ValidationError
     from jsonschema.protocols import Validator as Engine
 
-_REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 _WORK: ContextVar[list[int] | None] = ContextVar("_WORK", default=None)
 
 
@@ -96,7 +96,7 @@ def _python_class(draft: Draft) -> type[Engine]:
     extend: Callable[..., type[Engine]] = validators.extend
     base = python_draft(draft).VALIDATORS
     own = {"multipleOf": _multiple_of, "uniqueItems": unique_items, "pattern": _pattern}
-    own |= {keyword: _counted(base[keyword]) for keyword in _REFERENCES if keyword in base}
+    own |= {keyword: _counted(base[keyword]) for keyword in REFERENCES if keyword in base}
     return extend(python_draft(draft), own)
 
 

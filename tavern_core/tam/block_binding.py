@@ -20,7 +20,7 @@ from tavern_core.tam.field_key_interpretation import command_number
 from tavern_core.tam.field_step_assignment import FieldPlacing, Step, shortened_list
 from tavern_core.tam.foreign_literals import ANY_KIND, repair
 from tavern_core.tam.parameter_key_matching import Meaning
-from tavern_core.tam.wording import WORDS, joined
+from tavern_core.tam.wording import WORDS, did_you_mean
 
 _MOST_PLACES: Final = 1_000_000
 """Steps times shared fields of one block: a shared key goes to every step, so the product bounds time and memory."""
@@ -120,7 +120,7 @@ class BlockBinding(FieldPlacing):
             )
             return
         near = self._tools.nearest(name)
-        hint = say(WORDS["did_you_mean"], names=joined("either", map(repr, near))) if near else say(WORDS["use_list"])
+        hint = did_you_mean(near) if near else say(WORDS["use_list"])
         self._report("unknown_tool", say(WORDS["no_tool"], name=shown(name)), hint, at=given, step=number)
 
     def _check_tails(self) -> None:

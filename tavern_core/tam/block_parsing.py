@@ -14,7 +14,7 @@ from tavern_core.model.message_translation import say
 from tavern_core.model.text_call import TextProblem
 from tavern_core.tam.document import Block, BlockStart, Comment, Event, Field
 from tavern_core.tam.grammar import END, MARKER, MARKER_REACH, PLAIN, START, Form
-from tavern_core.tam.problems import PROBLEM_CODES
+from tavern_core.tam.problems import PROBLEM_CODES, problem_of
 from tavern_core.tam.window import NOWHERE, Window
 from tavern_core.tam.wording import WORDS
 
@@ -86,13 +86,12 @@ class OpenBlock(Window):
         key: str = "",
     ) -> None:
         """Record a problem of the open block, at offset `at` or at `place` (line, column)."""
-        row = PROBLEM_CODES[code]
         seen = self._seen.get(code, 0)
         self._seen[code] = seen + 1
-        if seen >= (MOST_ERRORS if row.severity == "error" else 1):
+        if seen >= (MOST_ERRORS if PROBLEM_CODES[code].severity == "error" else 1):
             return
-        line, column = place or (self.count_lines(at), self.column(at))
-        problem = TextProblem(row.severity, code, message, hint or row.repair, len(self.blocks) + 1, line, column, key)
+        place = place or (self.count_lines(at), self.column(at))
+        problem = problem_of(code, message, hint, block=len(self.blocks) + 1, place=place, key=key)
         self._problems.append(problem)
         if self.stream:
             self.events.append(problem)

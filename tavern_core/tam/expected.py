@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from tavern_core.model.message_translation import say
+from tavern_core.model.message_translation import EITHER, joined, say
 from tavern_core.model.nearest import nearest
 from tavern_core.model.safe_printing import shortened
 from tavern_core.schema.alternatives_expansion import literals_of, types_of
 from tavern_core.schema.text_coercion import TextReader, Unread
 from tavern_core.tam.foreign_literals import repair
-from tavern_core.tam.wording import WORDS, joined
+from tavern_core.tam.wording import WORDS
 
 _SHOWN: Final = 60
 _MAX_VALUES: Final = 20
@@ -27,7 +27,7 @@ def shown(value: Any) -> str:
 
 def expected(reader: TextReader) -> str:
     """What a parameter expects: ``integer``, ``one of 'a', 'b'``, ``array of integer or null``."""
-    return joined("either", dict.fromkeys(map(_expected, reader.alternatives)))
+    return joined(EITHER, dict.fromkeys(map(_expected, reader.alternatives)))
 
 
 def _expected(leaf: Any) -> str:
@@ -41,7 +41,7 @@ def _expected(leaf: Any) -> str:
     items = leaf.get("items") if names == ["array"] else None
     if isinstance(items, dict) and isinstance(items.get("type"), str):
         return say(WORDS["array_of"], items=items["type"])
-    return joined("either", names) or say(WORDS["nothing"])
+    return joined(EITHER, names) or say(WORDS["nothing"])
 
 
 def why_unread(reader: TextReader, text: str, unread: Unread) -> str:

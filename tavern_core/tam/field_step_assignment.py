@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Final
 
 from tavern_core.errors import Severity
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.model.message_translation import say
+from tavern_core.model.message_translation import joined, say
 from tavern_core.model.nearest import nearest
 from tavern_core.model.text_call import OnError, TextProblem
 from tavern_core.tam.callable_tool_lookup import Catalogue
@@ -16,8 +16,8 @@ from tavern_core.tam.document import Block, Field
 from tavern_core.tam.expected import shown
 from tavern_core.tam.field_key_interpretation import SHARED, Modifier, Place, Tool, place_in_chain, read_modifier
 from tavern_core.tam.parameter_key_matching import Meaning, Parameters
-from tavern_core.tam.problems import PROBLEM_CODES
-from tavern_core.tam.wording import WORDS, joined
+from tavern_core.tam.problems import problem_of
+from tavern_core.tam.wording import WORDS, did_you_mean
 
 MOST_RETRIES: Final = 100
 MOST_ERRORS: Final = 20
@@ -77,21 +77,10 @@ class FieldPlacing:
         self._seen[code] = self._seen.get(code, 0) + 1
         if self._seen[code] > MOST_ERRORS:
             return
-        row = PROBLEM_CODES[code]
-        line, column = self._block.place(at.start) if at else (self._block.line, self._block.column)
-        self.problems.append(
-            TextProblem(
-                severity or row.severity,
-                code,
-                message,
-                hint or row.repair,
-                self._block.number,
-                line,
-                column,
-                at.key if at else "",
-                step if self._chain else 0,
-            )
-        )
+        place = self._block.place(at.start) if at else (self._block.line, self._block.column)
+        step, key = step if self._chain else 0, at.key if at else ""
+        problem = problem_of(code, message, hint, block=self._block.number, place=place, key=key, step=step)
+        self.problems.append(problem if severity is None else replace(problem, severity=severity))
 
     def _named(self, number: int) -> str:
         return say(WORDS["the_step"], number=number) if self._chain else say(WORDS["the_block"])
@@ -136,7 +125,7 @@ class FieldPlacing:
                 at=given,
             )
             return
-        names = joined("both", map(repr, place.meaning.ambiguous))
+        names = joined(WORDS["both"], map(repr, place.meaning.ambiguous))
         self._report("ambiguous_key", say(WORDS["could_mean"], key=given.key, names=names), at=given)
 
     def _give(self, place: Place, given: Field) -> None:
@@ -173,17 +162,9 @@ class FieldPlacing:
         names = [name for step in steps for name in step.tool.parameters.names]
         near = nearest(meaning.name, names)
         self._suggested.update(near)
-        tools = joined("both", dict.fromkeys(repr(step.tool.id) for step in steps[:5]))
+        tools = joined(WORDS["both"], dict.fromkeys(repr(step.tool.id) for step in steps[:5]))
         described = steps[0].tool.parameters.described()
-        hint = (
-            say(
-                WORDS["hint_and"],
-                hint=say(WORDS["did_you_mean"], names=joined("either", map(repr, near))),
-                rest=described,
-            )
-            if near
-            else described
-        )
+        hint = say(WORDS["hint_and"], hint=did_you_mean(near), rest=described) if near else described
         self._report(
             "invalid_arguments",
             say(WORDS["no_parameter"], tools=tools, key=given.key),

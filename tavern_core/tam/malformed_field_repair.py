@@ -17,7 +17,7 @@ from tavern_core.tam.document import Block, Field
 from tavern_core.tam.field_key_interpretation import Tool, command_number
 from tavern_core.tam.grammar import HEAD, KEY_CHAR, TAIL
 from tavern_core.tam.near_misses import COMMAND_NAMES, Reading
-from tavern_core.tam.problems import PROBLEM_CODES
+from tavern_core.tam.problems import problem_of
 from tavern_core.tam.wording import WORDS
 
 _LINE: Final = re.compile(
@@ -142,12 +142,17 @@ def corrected(
         lines: from `undelimited`.
         read: the call, if the whole block is one in another notation.
     """
-    row = PROBLEM_CODES["undelimited_field"]
     found = [
-        TextProblem(row.severity, "undelimited_field", say(WORDS["undelimited"], name=each.name), say(WORDS["write_this"], field=f"{each.name}:{HEAD}{each.value}{TAIL}"),
-                block.number, each.line, each.column, each.name)
+        problem_of(
+            "undelimited_field",
+            say(WORDS["undelimited"], name=each.name),
+            say(WORDS["write_this"], field=f"{each.name}:{HEAD}{each.value}{TAIL}"),
+            block=block.number,
+            place=(each.line, each.column),
+            key=each.name,
+        )
         for each in lines
-    ]  # fmt: skip
+    ]
     places = {each.line for each in lines}
     has_command = any(_is_command(each.name) for each in lines)
     for problem in problems:

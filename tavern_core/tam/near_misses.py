@@ -21,6 +21,7 @@ from tavern_core.model.message_translation import say
 from tavern_core.model.text_call import TextProblem
 from tavern_core.tam.document import Document
 from tavern_core.tam.grammar import END, HEAD, KEY_CHAR, START, TAIL, THINKING, Thoughts
+from tavern_core.tam.problems import problem_of
 from tavern_core.tam.wording import WORDS
 
 MOST: Final = 20
@@ -122,7 +123,7 @@ def _problem(miss: _Miss, line: int, column: int) -> TextProblem:
     tool, block = miss.reading
     hint = say(WORDS["write_call"], block=block or _block({"command": tool or "tool id", "parameter": "value"}))
     message = say(WORDS["nearly_of" if tool else "nearly"], tool=tool, what=miss.what)
-    return TextProblem("error", "looks_like_call", message, hint, 0, line, column)
+    return problem_of("looks_like_call", message, hint, place=(line, column))
 
 
 class _Places:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from tavern_core.model.message_translation import say
+from tavern_core.model.message_translation import joined, say
 from tavern_core.model.nearest import fold
 from tavern_core.schema.text_parameters import TextParameters
 from tavern_core.tam.expected import expected
-from tavern_core.tam.wording import WORDS, joined
+from tavern_core.tam.wording import WORDS
 
 _MOST_SHOWN: Final = 12
 
@@ -64,5 +64,7 @@ class Parameters(TextParameters):
         ]
         more = ["…"] if len(names) > _MOST_SHOWN else []
         return (
-            say(WORDS["parameters"], names=joined("listed", [*shown, *more])) if shown else say(WORDS["no_parameters"])
+            say(WORDS["parameters"], names=joined(WORDS["listed"], [*shown, *more]))
+            if shown
+            else say(WORDS["no_parameters"])
         )

@@ -11,6 +11,7 @@ from typing import Final
 from tavern_core.errors import Severity
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model.message_translation import say
+from tavern_core.model.text_call import TextProblem
 from tavern_core.tam.wording import WORDS
 
 
@@ -90,3 +91,18 @@ PROBLEM_CODES: Final[Mapping[str, ProblemCode]] = {
     "stray_text": _warning("Text between the fields was ignored.", "text_outside"),
 }
 """Every code a `TextProblem` can have. docs/tam.md is checked against it."""
+
+
+def problem_of(
+    code: str,
+    message: str,
+    hint: str = "",
+    *,
+    block: int = 0,
+    place: tuple[int, int] = (0, 0),
+    key: str = "",
+    step: int = 0,
+) -> TextProblem:
+    """A problem with the severity and, without a `hint`, the repair of its row; `place` is line and column."""
+    row = PROBLEM_CODES[code]
+    return TextProblem(row.severity, code, message, hint or row.repair, block, *place, key, step)

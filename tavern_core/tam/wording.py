@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import reduce
 from typing import Final
 
-from tavern_core.model.message_translation import Row, say
+from tavern_core.model.message_translation import EITHER, Row, joined, say
 
 WORDS: Final[Mapping[str, Row]] = {
     # repairs that belong to a code
@@ -208,7 +207,6 @@ WORDS: Final[Mapping[str, Row]] = {
     "base64_expected": ("expected base64 of UTF-8 text, got {got}", "应为 UTF-8 文本的 base64，实际为 {got}"),
     "not_quoted": ("values are not quoted", "值不加引号"),
     "one_of": ("one of {values}", "以下之一：{values}"),
-    "either": ("{one} or {other}", "{one} 或 {other}"),
     "both": ("{one} and {other}", "{one} 和 {other}"),
     "listed": ("{one}, {other}", "{one}、{other}"),
     "array_of": ("array of {items}", "{items} 的 array"),
@@ -235,7 +233,6 @@ WORDS: Final[Mapping[str, Row]] = {
 """Every message of TAM. A test writes each in both languages."""
 
 
-def joined(name: str, words: Iterable[str]) -> str:
-    """``either``, ``both`` or ``listed``: several words as one text; empty if there are none."""
-    some = list(words)
-    return reduce(lambda one, other: say(WORDS[name], one=one, other=other), some) if some else ""
+def did_you_mean(near: Iterable[str]) -> str:
+    """The question whether one of these names was meant."""
+    return say(WORDS["did_you_mean"], names=joined(EITHER, map(repr, near)))
