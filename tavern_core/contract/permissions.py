@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
@@ -102,7 +101,14 @@ DATA_RIGHTS: Final[Mapping[str, Permission]] = {
 @cache
 def permission_table() -> Mapping[str, Permission]:
     """Every permission → its row, family by family. An id with ``<name>`` stands for all ids of its kind."""
-    rows = (*_hooks(), *_console(), *_services("<name>"), *DATA_RIGHTS.values(), _tryfirst(), *_capabilities())
+    rows = (
+        *_hooks(),
+        *_console(),
+        *(_service(verb, "<name>") for verb in _SERVICES),
+        *DATA_RIGHTS.values(),
+        _tryfirst(),
+        *_capabilities(),
+    )
     return {row.id: row for row in rows}
 
 
@@ -146,12 +152,10 @@ def requested_permissions(manifest: Manifest) -> frozenset[str]:
     """
     requested = manifest.permissions
     found = {canonical for written in requested.hooks if (canonical := canonical_hook(written)) is not None}
-    found.update(f"ui:wrap:{name}" for name in requested.ui.wrap)
-    found.update(f"ui:inject:{name}" for name in requested.ui.inject)
-    found.update(f"ui:override:{name}" for name in requested.ui.override)
-    found.update(f"service:use:{name}" for name in requested.services.use)
-    found.update(f"service:write:{name}" for name in requested.services.write)
-    found.update(f"service:override:{name}" for name in requested.services.override)
+    for verb in _UI:
+        found.update(f"ui:{verb}:{name}" for name in getattr(requested.ui, verb))
+    for verb in _SERVICES:
+        found.update(f"service:{verb}:{name}" for name in getattr(requested.services, verb))
     found.update(
         c.name for c in requested.capabilities if c.scope is None or not all(entry_problem(c.name, e) for e in c.scope)
     )
@@ -167,10 +171,10 @@ def describe_permission(permission: str) -> Permission:
         return row
     family, _, rest = permission.partition(":")
     verb, _, name = rest.partition(":")
-    if family == "ui" and verb in ("wrap", "inject", "override") and name:
+    if family == "ui" and verb in _UI and name:
         return _ui(verb, name)
-    if family == "service" and verb in ("use", "write", "override") and name:
-        return next(row for row in _services(name) if row.id == permission)
+    if family == "service" and verb in _SERVICES and name:
+        return _service(verb, name)
     row_ = capability.describe(permission)
     return Permission(
         permission, row_.risk, row_.sentence, row_.sentence_zh, "permissions.capabilities", "", row_.scope
@@ -187,39 +191,37 @@ def _hooks() -> Iterator[Permission]:
 
 
 def _console() -> Iterator[Permission]:
-    yield from (_ui("wrap", name) for name in COMPONENTS)
-    yield from (_ui("inject", name) for name in OUTLETS)
-    yield from (_ui("override", name) for name in COMPONENTS)
+    for verb in _UI:
+        yield from (_ui(verb, name) for name in (OUTLETS if verb == "inject" else COMPONENTS))
+
+
+_UI: Final[Mapping[str, tuple[Risk, str, str]]] = {
+    "wrap": ("medium", "wrap a part of the console: {part}", "包裹控制台组件：{name}"),
+    "inject": ("low", "add to the console: {part}", "在控制台中添加界面：{name}"),
+    "override": ("high", "replace a part of the console: {part}", "替换控制台组件：{name}"),
+}
+_SERVICES: Final[Mapping[str, tuple[Risk, str, str]]] = {
+    "use": ("medium", "use the service {shown} without changing it", "使用服务 {shown}（不作更改）"),
+    "write": ("high", "use the service {shown} and change its data", "使用服务 {shown} 并更改其内容"),
+    "override": ("highest", "replace the service {shown} for all plugins", "为所有人替换服务 {shown}"),
+}
+"""Verb, also the key of plugin.yaml → its risk and its sentences."""
 
 
 def _ui(verb: str, name: str) -> Permission:
-    where = f"ui:{verb}:{name}", f"permissions.ui.{verb}", name
+    risk, sentence, chinese = _UI[verb]
     part = COMPONENTS.get(name, name)
     if verb == "inject":
-        place = OUTLETS.get(name) or OUTLETS.get(name.partition("[")[0], name)
-        row = Permission(where[0], "low", f"add to the console: {place}", f"在控制台中添加界面：{name}")
-    elif verb == "wrap":
-        row = Permission(where[0], "medium", f"wrap a part of the console: {part}", f"包裹控制台组件：{name}")
-    else:
-        row = Permission(where[0], "high", f"replace a part of the console: {part}", f"替换控制台组件：{name}")
-    return replace(row, section=where[1], written=where[2])
+        part = OUTLETS.get(name) or OUTLETS.get(name.partition("[")[0], name)
+    sentence, chinese = sentence.format(part=part), chinese.format(name=name)
+    return Permission(f"ui:{verb}:{name}", risk, sentence, chinese, f"permissions.ui.{verb}", name)
 
 
-def _services(name: str) -> Iterator[Permission]:
+def _service(verb: str, name: str) -> Permission:
+    risk, sentence, chinese = _SERVICES[verb]
     shown = name if name.startswith("<") else repr(name)
-    use, write, override = (f"permissions.services.{key}" for key in ("use", "write", "override"))
-    sentence, chinese = f"use the service {shown} without changing it", f"使用服务 {shown}（不作更改）"
-    yield Permission(f"service:use:{name}", "medium", sentence, chinese, use, name)
-    sentence, chinese = f"use the service {shown} and change its data", f"使用服务 {shown} 并更改其内容"
-    yield Permission(f"service:write:{name}", "high", sentence, chinese, write, name)
-    yield Permission(
-        f"service:override:{name}",
-        "highest",
-        f"replace the service {shown} for all plugins",
-        f"为所有人替换服务 {shown}",
-        override,
-        name,
-    )
+    sentence, chinese = sentence.format(shown=shown), chinese.format(shown=shown)
+    return Permission(f"service:{verb}:{name}", risk, sentence, chinese, f"permissions.services.{verb}", name)
 
 
 def _tryfirst() -> Permission:
