@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tavern_core.schema.problem import SchemaProblem
-from tavern_core.schema.schema_lint_rules import Draft
+from tavern_core.schema.schema_lint_rules import VALIDATORS, Draft
 from tavern_core.schema.uniqueness import unique_items
 
 if TYPE_CHECKING:
@@ -21,12 +21,8 @@ def python_draft(draft: Draft) -> type[Engine]:
     """jsonschema's validator class of a draft."""
     import jsonschema
 
-    classes: dict[Draft, type[Engine]] = {
-        "draft-07": jsonschema.Draft7Validator,
-        "2019-09": jsonschema.Draft201909Validator,
-        "2020-12": jsonschema.Draft202012Validator,
-    }
-    return classes[draft]
+    found: type[Engine] = getattr(jsonschema, VALIDATORS[draft])
+    return found
 
 
 @functools.cache

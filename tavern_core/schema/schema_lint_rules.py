@@ -29,6 +29,10 @@ _DRAFTS: Final[dict[str, Draft]] = {
     "json-schema.org/draft/2019-09/schema": "2019-09",
     "json-schema.org/draft/2020-12/schema": "2020-12",
 }
+VALIDATORS: Final[dict[Draft, str]] = {
+    "draft-07": "Draft7Validator", "2019-09": "Draft201909Validator", "2020-12": "Draft202012Validator",
+}  # fmt: skip
+"""Draft → its class, which jsonschema and jsonschema-rs call the same."""
 _TYPES: Final = ("string", "integer", "number", "boolean", "object", "array", "null")
 _SLIPS: Final = {
     "any": "leave `type` out: without it every value fits",

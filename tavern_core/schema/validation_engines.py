@@ -18,7 +18,7 @@ from tavern_core.schema.meta import python_draft
 from tavern_core.schema.patterns import fits, options
 from tavern_core.schema.prepare import Prepared, schema_invalid, to_explain
 from tavern_core.schema.problem import flaw
-from tavern_core.schema.schema_lint_rules import Draft
+from tavern_core.schema.schema_lint_rules import VALIDATORS, Draft
 from tavern_core.schema.tree import REFERENCES
 from tavern_core.schema.uniqueness import unique_items
 
@@ -70,13 +70,9 @@ def engine_of(prepared: Prepared, name: str) -> Any:
     """
     import jsonschema_rs
 
-    classes = {
-        "draft-07": jsonschema_rs.Draft7Validator,
-        "2019-09": jsonschema_rs.Draft201909Validator,
-        "2020-12": jsonschema_rs.Draft202012Validator,
-    }
+    made = getattr(jsonschema_rs, VALIDATORS[prepared.draft])
     try:
-        return classes[prepared.draft](prepared.schema, validate_formats=False, offline=True, pattern_options=options())
+        return made(prepared.schema, validate_formats=False, offline=True, pattern_options=options())
     except ValueError as error:
         reason = str(error).partition("\n")[0][:300]
         raise schema_invalid([flaw((), f"it cannot be compiled: {reason}", "simplify it")], name) from error
