@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 
 from pydantic import ValidationError
@@ -40,7 +41,7 @@ class WorkflowEditor:
         self._check = check
         self._read = read or _plain_read
         self._known = _errors(check(workflow)) if check is not None else set()
-        self._batch: _Batch | None = None
+        self._batch: _Draft | None = None
 
     @contextmanager
     def batch(self) -> Iterator[None]:
@@ -54,17 +55,13 @@ class WorkflowEditor:
         if self._batch is not None:
             yield  # part of the outer one
             return
-        known, self._batch = self._known, _Batch(self.workflow)
+        draft = self._batch = _Draft(self.workflow, self._known)
         try:
             yield
-            batch = self._batch
-            self._take(batch.data, "make these edits", batch.lacking, batch.given)
-            self.workflow = _positioned(self.workflow, self._read)
-        except BaseException:
-            self._known = known
-            raise
         finally:
             self._batch = None
+        self._take(draft, "make these edits")
+        self.workflow = _positioned(self.workflow, self._read)
 
     def add(
         self,
@@ -86,10 +83,10 @@ class WorkflowEditor:
         if not isinstance(type_, str):
             raise UsageError(f"a node's type is text, got {type_!r:.100}", hint='add("core:Text")')
         _judge_id(node_id, may_be_empty=True)
-        taken = self._nodes()
-        if node_id in taken:
+        draft = self._begin()
+        if node_id in draft.nodes:
             raise UsageError(f"there is a node {node_id!r} already", hint="choose another id")
-        name = node_id or _free(split_id(type_)[1].lower() or "node", taken)
+        name = node_id or _free(split_id(type_)[1].lower() or "node", draft.nodes)
         node: dict[str, Any] = {"id": name, "type": type_}
         if position is not None or self._batch is None:
             node["position"] = self._place(position)
@@ -99,12 +96,11 @@ class WorkflowEditor:
             node["inputValues"] = dict(inputs)
         if config:
             node["configValues"] = dict(config)
-        self._change(
-            lambda data: data["nodes"].append(node),
-            f"add {name!r}",
-            may_lack=name,
-            given={(name, key) for key in inputs or ()},
-        )
+        draft.data["nodes"].append(node)
+        draft.nodes[name] = None
+        draft.lacking.add(name)
+        draft.given.update((name, key) for key in inputs or ())
+        self._end(draft, f"add {name!r}")
         return name
 
     def connect(self, source: str, source_handle: str, target: str, target_handle: str) -> str:
@@ -113,121 +109,85 @@ class WorkflowEditor:
         Raises:
             UsageError: a node or handle does not exist, or the types do not fit (USAGE).
         """
-        for node in (source, target):
-            self._node(node)
-        name = _free(f"{source}-{target}", self._edges())
-        edge = {
-            "id": name,
-            "source": source,
-            "sourceHandle": source_handle,
-            "target": target,
-            "targetHandle": target_handle,
-        }
-        self._change(
-            lambda data: data["edges"].append(edge), f"connect {source}.{source_handle} to {target}.{target_handle}"
-        )
+        draft = self._begin(source, target)
+        name = _free(f"{source}-{target}", draft.edges)
+        draft.data["edges"].append({
+            "id": name, "source": source, "sourceHandle": source_handle, "target": target, "targetHandle": target_handle,
+        })  # fmt: skip
+        draft.edges[name] = source, target
+        self._end(draft, f"connect {source}.{source_handle} to {target}.{target_handle}")
         return name
 
     def disconnect(self, edge: str) -> None:
         """Remove an edge. Raises UsageError if there is none (USAGE)."""
-        known = self._edges()
-        if edge not in known:
-            raise UsageError(f"there is no edge {edge!r}", hint=did_you_mean(edge, known))
-        target = known[edge][1]
-        self._change(
-            lambda data: _drop_edges(data, lambda e: e.get("id") == edge), f"remove edge {edge!r}", may_lack=target
-        )
+        draft = self._begin()
+        if edge not in draft.edges:
+            raise UsageError(f"there is no edge {edge!r}", hint=did_you_mean(edge, draft.edges))
+        draft.lacking.add(draft.edges[edge][1])
+        draft.drop_edges(lambda e: e.get("id") == edge)
+        self._end(draft, f"remove edge {edge!r}")
 
     def set_input(self, node: str, key: str, value: Any) -> None:
         """Set the value of an input. Raises UsageError: no such node or input, or the value does not fit (USAGE)."""
-        self._set(node, "inputValues", key, value, given={(node, key)})
+        draft = self._begin(node)
+        draft.given.add((node, key))
+        self._set(draft, node, "inputValues", key, value)
 
     def set_config(self, node: str, key: str, value: Any) -> None:
         """Set one key of a node's configuration; inputs that it makes required may be given later. Raises as `set_input`."""
-        self._set(node, "configValues", key, value, may_lack=node)
+        draft = self._begin(node)
+        draft.lacking.add(node)
+        self._set(draft, node, "configValues", key, value)
 
     def remove(self, node: str) -> None:
         """Remove a node with all its edges. Raises UsageError if there is none (USAGE)."""
-        self._node(node)
-        behind = {target for source, target in self._edges().values() if source == node}
-
-        def change(data: dict[str, Any]) -> None:
-            data["nodes"] = [n for n in data["nodes"] if n.get("id") != node]
-            _drop_edges(data, lambda e: node in (e.get("source"), e.get("target")))
-            for other in data["nodes"]:
-                if other.get("parentNode") == node:
-                    del other["parentNode"]
-
-        self._change(change, f"remove {node!r}", may_lack=behind)
+        draft = self._begin(node)
+        draft.lacking.update(target for source, target in draft.edges.values() if source == node)
+        draft.data["nodes"] = [each for each in draft.data["nodes"] if each.get("id") != node]
+        for other in draft.data["nodes"]:
+            if other.get("parentNode") == node:
+                del other["parentNode"]
+        del draft.nodes[node]
+        draft.drop_edges(lambda e: node in (e.get("source"), e.get("target")))
+        self._end(draft, f"remove {node!r}")
 
     def rename(self, node: str, new: str) -> None:
         """Give a node another id; edges follow. Raises UsageError: no such node, or the id is taken (USAGE)."""
-        self._node(node)
+        draft = self._begin(node)
         _judge_id(new)
-        if new != node and new in self._nodes():
+        if new != node and new in draft.nodes:
             raise UsageError(f"there is a node {new!r} already", hint="choose another id")
-
-        def change(data: dict[str, Any]) -> None:
-            for other in data["nodes"]:
-                for key in ("id", "parentNode"):
-                    if other.get(key) == node:
-                        other[key] = new
-            for edge in data["edges"]:
-                for key in ("source", "target"):
-                    if edge.get(key) == node:
-                        edge[key] = new
-
-        def moved(path: str) -> str:
-            first, slash, rest = path.partition("/")
-            return f"{new}{slash}{rest}" if first == node else path
-
-        if self._batch is not None:
-            self._batch.rename(node, new)
-        # Existing problems of the node stay under its new name.
-        self._change(
-            change,
-            f"rename {node!r}",
-            known={(code, moved(path), slot, edge) for code, path, slot, edge in self._known},
-        )
+        draft.rename(node, new)
+        self._end(draft, f"rename {node!r}")
 
     def arrange(self) -> None:
         """Lay out all nodes again."""
-        places = layout(self.workflow, keep=False)
+        places, draft = layout(self.workflow, keep=False), self._begin()
+        for node in draft.data["nodes"]:
+            if (at := places.get(node.get("id"))) is not None:
+                node["position"] = {"x": at[0], "y": at[1]}
+        self._end(draft, "arrange")
 
-        def change(data: dict[str, Any]) -> None:
-            for node in data["nodes"]:
-                if (at := places.get(node.get("id"))) is not None:
-                    node["position"] = {"x": at[0], "y": at[1]}
+    def _set(self, draft: _Draft, node: str, section: str, key: str, value: Any) -> None:
+        for each in draft.data["nodes"]:
+            if each.get("id") == node:
+                each[section] = {**(each.get(section) or {}), key: value}
+        self._end(draft, f"set {key!r:.100} of {node!r}")
 
-        self._change(change, "arrange")
+    def _begin(self, *nodes: str) -> _Draft:
+        """The draft of the batch, or a new one. Raises UsageError: one of `nodes` does not exist (USAGE)."""
+        draft = self._batch or _Draft(self.workflow, self._known)
+        for node in nodes:
+            if node not in draft.nodes:
+                listed = list(draft.nodes)
+                hint = did_you_mean(node, listed) or f"nodes: {', '.join(listed[:20])}"
+                raise UsageError(f"there is no node {node!r}", hint=hint)
+        return draft
 
-    def _set(self, node: str, section: str, key: str, value: Any, **options: Any) -> None:
-        self._node(node)
-
-        def change(data: dict[str, Any]) -> None:
-            for each in data["nodes"]:
-                if each.get("id") == node:
-                    each[section] = {**(each.get(section) or {}), key: value}
-
-        self._change(change, f"set {key!r:.100} of {node!r}", **options)
-
-    def _node(self, node: str) -> None:
-        known = self._nodes()
-        if node not in known:
-            listed = list(known)
-            raise UsageError(
-                f"there is no node {node!r}", hint=did_you_mean(node, listed) or f"nodes: {', '.join(listed[:20])}"
-            )
-
-    def _nodes(self) -> dict[str, None]:
-        """The ids of the nodes, with the edits of a batch."""
-        return dict.fromkeys(node.id for node in self.workflow.nodes) if self._batch is None else self._batch.nodes
-
-    def _edges(self) -> dict[str, tuple[str, str]]:
-        """Id → (source, target) of the edges, with the edits of a batch."""
-        if self._batch is not None:
-            return self._batch.edges
-        return {edge.id: (edge.source, edge.target) for edge in self.workflow.edges}
+    def _end(self, draft: _Draft, what: str) -> None:
+        """An edit is made; that of a batch is checked with the others. Raises as `_take`."""
+        if draft is not self._batch:
+            self._take(draft, what)
 
     def _place(self, position: tuple[float, float] | None) -> dict[str, float]:
         if position is None:
@@ -239,45 +199,10 @@ class WorkflowEditor:
             raise UsageError(f"a position is two numbers, got {position!r:.100}", hint="position=(0, 0)") from None
         return {"x": x, "y": y}
 
-    def _change(
-        self,
-        change: Callable[[dict[str, Any]], None],
-        what: str,
-        *,
-        may_lack: str | set[str] = "",
-        given: Collection[tuple[str, str]] = (),
-        known: set[Identity] | None = None,
-    ) -> None:
-        """Apply an edit, unless it adds an error.
-
-        Args:
-            change: edits the document.
-            what: the edit in words, for the error.
-            may_lack: nodes that may lack inputs.
-            given: (node, input) pairs that get values.
-            known: the existing errors, if the edit renames them.
-        """
-        lacking = {may_lack} if isinstance(may_lack, str) else may_lack
-        if known is not None:
-            before, self._known = self._known, known
-        if self._batch is not None:
-            self._batch.edit(change, lacking, given, is_renaming=known is not None)
-            return
-        data = _document_to_edit(self.workflow)
-        change(data)
+    def _take(self, draft: _Draft, what: str) -> None:
+        """Make a draft the workflow. Raises UsageError: it is not well-formed, or has new errors (USAGE)."""
         try:
-            self._take(data, what, lacking, given)
-        except BaseException:
-            if known is not None:
-                self._known = before
-            raise
-
-    def _take(
-        self, data: dict[str, Any], what: str, lacking: Collection[str], given: Collection[tuple[str, str]]
-    ) -> None:
-        """Make a document the workflow. Raises UsageError: it is not well-formed, or has new errors (USAGE)."""
-        try:
-            changed = self._read(data, self.workflow.id)
+            changed = self._read(draft.data, self.workflow.id)
         except WorkflowInvalid as error:
             said = error.details.get("problems") or ({"message": error.message},)
             raise UsageError(
@@ -285,9 +210,9 @@ class WorkflowEditor:
             ) from None
         if self._check is not None:
             found = self._check(changed)
-            new = [p for p in found if p.severity == "error" and p.identity not in self._known]
-            wrong = [p for p in new if not (p.code == "MISSING_INPUT" and p.node in lacking)]
-            wrong += [p for p in found if p.code == "UNKNOWN_INPUT" and (p.node, p.slot) in given]
+            new = [p for p in found if p.severity == "error" and p.identity not in draft.known]
+            wrong = [p for p in new if not (p.code == "MISSING_INPUT" and p.node in draft.lacking)]
+            wrong += [p for p in found if p.code == "UNKNOWN_INPUT" and (p.node, p.slot) in draft.given]
             if wrong:
                 raise UsageError(
                     f"cannot {what}: {wrong[0].message}", hint=wrong[0].hint, problems=[p.to_json() for p in wrong]
@@ -321,76 +246,64 @@ def _errors(problems: list[FlowProblem]) -> set[Identity]:
     return {problem.identity for problem in problems if problem.severity == "error"}
 
 
-def _drop_edges(data: dict[str, Any], drop: Callable[[Mapping[str, Any]], bool]) -> None:
-    gone = {edge.get("id") for edge in data["edges"] if drop(edge)}
-    data["edges"] = [edge for edge in data["edges"] if not drop(edge)]
-    for node in data["nodes"]:
-        orders = node.get("inputConnectionOrders")
-        if isinstance(orders, dict):
-            node["inputConnectionOrders"] = {key: [e for e in ids if e not in gone] for key, ids in orders.items()}
-
-
 def _free(wanted: str, taken: Collection[str]) -> str:
     if wanted not in taken:
         return wanted
     return next(name for at in range(2, len(taken) + 3) if (name := f"{wanted}-{at}") not in taken)
 
 
-class _Batch:
-    """Several edits at once, on one copy of the document."""
+class _Draft:
+    """A workflow in one or several edits.
 
-    def __init__(self, workflow: Workflow) -> None:
-        self.data = _document_to_edit(workflow)
+    Args:
+        known: its errors before them.
+    """
+
+    def __init__(self, workflow: Workflow, known: set[Identity]) -> None:
+        self._workflow = workflow
+        self.known = known
         self.lacking: set[str] = set()
+        """Nodes that may lack inputs."""
         self.given: set[tuple[str, str]] = set()
-        self.nodes: dict[str, None] = {}
-        self.edges: dict[str, tuple[str, str]] = {}
-        self._index(0, 0)
+        """(node, input) pairs that get values."""
+        self.nodes = dict.fromkeys(node.id for node in workflow.nodes)
+        self.edges = {edge.id: (edge.source, edge.target) for edge in workflow.edges}
+        """Id → (source, target)."""
 
-    def edit(
-        self,
-        change: Callable[[dict[str, Any]], None],
-        lacking: Collection[str],
-        given: Collection[tuple[str, str]],
-        *,
-        is_renaming: bool,
-    ) -> None:
-        """Apply one edit.
+    @cached_property
+    def data(self) -> dict[str, Any]:
+        """A copy of the document, which the edits change."""
+        data = copy.deepcopy(dict(self._workflow.raw))
+        return data | {section: data.get(section) or [] for section in ("nodes", "edges")}
 
-        Args:
-            change: edits the document.
-            lacking: nodes that may lack inputs.
-            given: (node, input) pairs that get values.
-            is_renaming: whether a node has another id afterwards.
-        """
-        nodes, edges = len(self.data["nodes"]), len(self.data["edges"])
-        change(self.data)
-        self.lacking.update(lacking)
-        self.given.update(given)
-        if is_renaming or len(self.data["nodes"]) < nodes or len(self.data["edges"]) < edges:
-            nodes = edges = 0
-            self.nodes.clear()
-            self.edges.clear()
-        self._index(nodes, edges)
+    def drop_edges(self, drop: Callable[[Mapping[str, Any]], bool]) -> None:
+        """Remove edges, and what nodes say of their order."""
+        gone = {edge.get("id") for edge in self.data["edges"] if drop(edge)}
+        self.data["edges"] = [edge for edge in self.data["edges"] if not drop(edge)]
+        for node in self.data["nodes"]:
+            orders = node.get("inputConnectionOrders")
+            if isinstance(orders, dict):
+                node["inputConnectionOrders"] = {key: [e for e in ids if e not in gone] for key, ids in orders.items()}
+        self._read_edges()
 
     def rename(self, node: str, new: str) -> None:
-        """Remember what a node may lack and was given, under its new id."""
-        if node in self.lacking:
-            self.lacking.add(new)
-        self.given.update([(new, key) for name, key in self.given if name == node])
+        """Give a node another id. What it may lack, was given and had of errors stays under its new name."""
+        for items, keys in ((self.data["nodes"], ("id", "parentNode")), (self.data["edges"], ("source", "target"))):
+            for item in items:
+                item.update({key: new for key in keys if item.get(key) == node})
+        self.nodes = dict.fromkeys(each["id"] for each in self.data["nodes"])
+        self._read_edges()
 
-    def _index(self, nodes: int, edges: int) -> None:
-        """Read the ids from these places on."""
-        self.nodes.update(dict.fromkeys(node["id"] for node in self.data["nodes"][nodes:]))
-        self.edges.update({edge["id"]: (edge["source"], edge["target"]) for edge in self.data["edges"][edges:]})
+        def moved(path: str) -> str:
+            first, slash, rest = path.partition("/")
+            return f"{new}{slash}{rest}" if first == node else path
 
+        self.known = {(code, moved(path), slot, edge) for code, path, slot, edge in self.known}
+        self.lacking |= {new for name in self.lacking if name == node}
+        self.given |= {(new, key) for name, key in self.given if name == node}
 
-def _document_to_edit(workflow: Workflow) -> dict[str, Any]:
-    """A copy of the document, for edits."""
-    data = copy.deepcopy(dict(workflow.raw))
-    for section in ("nodes", "edges"):
-        data[section] = data.get(section) or []
-    return data
+    def _read_edges(self) -> None:
+        self.edges = {edge["id"]: (edge["source"], edge["target"]) for edge in self.data["edges"]}
 
 
 def _positioned(workflow: Workflow, read: Read) -> Workflow:
