@@ -26,10 +26,11 @@ from tavern_core.errors import (
 from tavern_core.flow.engine.cache_keys import value_key
 from tavern_core.flow.engine.channel import Reader
 from tavern_core.flow.engine.eager_task import together
+from tavern_core.flow.engine.node_context import RunningNode
 from tavern_core.flow.engine.node_errors import time_limit_of
 from tavern_core.flow.engine.node_outputs import Given, Recalled, Unread, judged, outputs_of
 from tavern_core.flow.engine.node_value_encoding import fresh
-from tavern_core.flow.engine.plan_tables import Work
+from tavern_core.flow.engine.plan_tables import Work, check_inputs
 from tavern_core.flow.engine.protocols import ScopePart
 from tavern_core.graph.plan import FlowPlan
 from tavern_core.kernel.calls.retry_rules import LONGEST_WAIT_S
@@ -68,13 +69,13 @@ async def perform(scope: ScopePart, number: int, work: Work, inputs: dict[str, A
     path = scope.prefix + work.step.id
     if around is not None and around.is_before:
         inputs, is_changed = await around.before(run, path, work, inputs)
-        run.check(work, inputs, is_changed=is_changed)
+        check_inputs(work, inputs, is_changed=is_changed)
         found = scope.recall(number, work, inputs, _key_of(work, inputs) if is_changed else b"")
         if found is not None:
             return Recalled(found)
         scope.begin(number)
     else:
-        run.check(work, inputs)
+        check_inputs(work, inputs)
     if work.step.spec.capabilities and work.step.type != _MODEL:
         judge_node(run, work.step.type, work.step.spec.capabilities, inputs)
     if not work.step.exec.retry.times or work.step.streams:
@@ -179,9 +180,8 @@ async def _call(
             hint="install the plugin that contributes it",
             fixFor="operator",
         )
-    ctx = (
-        run.context_of(scope, number, work, attempt) if code.context or code.cls is not None else None
-    )  # it costs a few µs
+    needs_ctx = code.context or code.cls is not None
+    ctx = RunningNode(run, scope, number, work, attempt) if needs_ctx else None  # it costs a few µs
     for binding in work.step.streams:
         if binding.key in inputs:
             inputs[binding.key] = _readable(inputs[binding.key])
@@ -237,8 +237,8 @@ async def _stream(scope: ScopePart, number: int, work: Work, chunks: AsyncGenera
 
     Once every reader has left and no step needs its other outputs, the node is stopped, because it might write forever.
     """
-    channels = scope.channels(number)
-    rest = partial(scope.resting, number) if scope.run.is_limited else None
+    channels = scope.streams.of(number)
+    rest = None if scope.run.gates is None else partial(scope.resting, number)
     outputs = [key for key, slot in work.step.outputs.items() if slot.is_stream]
     path, count = scope.prefix + work.step.id, 0
     is_only_read = bool(channels) and scope.is_only_read(number)

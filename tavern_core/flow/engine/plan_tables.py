@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from tavern_core.contract.nodes import Node
+from tavern_core.contract.nodes import MismatchedInput, Node
 from tavern_core.flow.engine.cache_keys import fixed_key, joined_key
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.graph.plan import ERROR_PORT, Binding, FlowPlan, Step
@@ -264,33 +264,34 @@ def _fitting(slot: Slot) -> type | None:
     return {"STRING": str, "INTEGER": int, "BOOLEAN": bool}.get(slot.type)
 
 
-def mismatches(work: Work, inputs: Mapping[str, Any], *, is_changed: bool = False) -> tuple[str, str] | None:
-    """The first input whose value does not fit, and the reason; None if all fit.
+def check_inputs(work: Work, inputs: Mapping[str, Any], *, is_changed: bool = False) -> None:
+    """Do the values fit the inputs?
 
     Args:
         is_changed: a hook changed them, so values that were checked with the plan must be checked again.
+
+    Raises:
+        MismatchedInput: one does not.
     """
-    if is_changed and (found := _changed_mismatch(work, inputs)) is not None:
-        return found
+    if is_changed:
+        _check_changed(work, inputs)
     for key, slot, fitting in work.checks:
         value = inputs.get(key, ABSENT)
         if type(value) is fitting or value is ABSENT:
             continue
         if why := value_mismatch(slot, value):
-            return key, why
-    return None
+            raise MismatchedInput(key, why)
 
 
-def _changed_mismatch(work: Work, inputs: Mapping[str, Any]) -> tuple[str, str] | None:
+def _check_changed(work: Work, inputs: Mapping[str, Any]) -> None:
     step = work.step
     for key, value in inputs.items():
         slot = step.inputs.get(key)
         if slot is None:
             if not step.spec.dynamic_slots:
-                return key, f"{step.type} has no such input"
+                raise MismatchedInput(key, f"{step.type} has no such input")
         elif _can_mismatch(slot) and (why := value_mismatch(slot, value)):
-            return key, why
+            raise MismatchedInput(key, why)
     for key, slot in step.inputs.items():
         if key not in inputs and not slot.lazy and not slot.is_stream and slot.is_required(step.config):
-            return key, "is required and was taken away"
-    return None
+            raise MismatchedInput(key, "is required and was taken away")

@@ -7,11 +7,12 @@ from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, Protocol
 
-from tavern_core.contract.nodes import NodeContext
 from tavern_core.flow.engine.channel import Channel
-from tavern_core.flow.engine.concurrency import Place
+from tavern_core.flow.engine.concurrency import Gates
 from tavern_core.flow.engine.node_outputs import Outputs
 from tavern_core.flow.engine.plan_tables import Prepared, Work
+from tavern_core.flow.engine.step_cache_keys import Marks
+from tavern_core.flow.engine.streams import Streams
 from tavern_core.flow.node_facilities import NodeFacilities
 from tavern_core.kernel.calls.running_call import Frame
 from tavern_core.kernel.execution.threads import Owner
@@ -72,6 +73,8 @@ class RunPart(Protocol):
     around: Around | None
     cache: Cache | None
     answers: dict[str, Any]
+    gates: Gates | None
+    """Its limits, if it has any."""
     grace: float
     is_cancelled: bool
     is_left: bool
@@ -81,15 +84,6 @@ class RunPart(Protocol):
     write: Callable[[str], None] | None
     """Records the outputs of the node at a path; None: the run is not stored."""
 
-    @property
-    def is_limited(self) -> bool:
-        """Whether steps need slots."""
-        ...
-
-    def check(self, work: Work, inputs: Mapping[str, Any], *, is_changed: bool = False) -> None: ...
-
-    def context_of(self, scope: ScopePart, number: int, work: Work, attempt: int = 1) -> NodeContext: ...
-
     async def in_thread(
         self,
         function: Callable[..., Any],
@@ -98,8 +92,6 @@ class RunPart(Protocol):
         owner: Owner = None,
         left: list[Future[Any]] | None = None,
     ) -> Any: ...
-
-    def place(self, work: Work, then: Callable[[], None]) -> Place | None: ...
 
     async def ask(self, path: str, number: int, schema: Mapping[str, Any], prompt: str) -> Any: ...
 
@@ -122,6 +114,8 @@ class ScopePart(Protocol):
     prefix: str
     results: dict[str, Any]
     fatal: list[NodeError]
+    depends: Marks
+    streams: Streams
 
     @property
     def run(self) -> RunPart: ...
@@ -141,8 +135,6 @@ class ScopePart(Protocol):
 
     def is_only_read(self, number: int) -> bool: ...
 
-    def channels(self, number: int) -> Mapping[str, Channel]: ...
-
     def resting(self, number: int) -> AbstractAsyncContextManager[None]: ...
 
     def idling(self, number: int) -> AbstractContextManager[None]: ...
@@ -152,7 +144,3 @@ class ScopePart(Protocol):
     def begin(self, number: int) -> None: ...
 
     def hold_for(self, number: int, threads: list[Future[Any]]) -> None: ...
-
-    def mark(self, number: int, parts: list[bytes]) -> None: ...
-
-    def digest(self) -> bytes: ...

@@ -17,15 +17,14 @@ from dataclasses import field
 from functools import partial
 from typing import Any, Final
 
-from tavern_core.contract.nodes import MismatchedInput, Skip
+from tavern_core.contract.nodes import Skip
 from tavern_core.errors import SchemaInvalid, UsageError
 from tavern_core.flow.engine.chunk_redaction import LONGEST_CHUNK, ReportedChunks
-from tavern_core.flow.engine.concurrency import Gates, Place
-from tavern_core.flow.engine.node_context import RunningNode
+from tavern_core.flow.engine.concurrency import Gates
 from tavern_core.flow.engine.node_outputs import SKIPPED
 from tavern_core.flow.engine.node_value_encoding import fresh
-from tavern_core.flow.engine.plan_tables import Prepared, Work, mismatches
-from tavern_core.flow.engine.protocols import Around, Cache, ScopePart
+from tavern_core.flow.engine.plan_tables import Prepared
+from tavern_core.flow.engine.protocols import Around, Cache
 from tavern_core.flow.engine.run_event_log import EventLog
 from tavern_core.flow.engine.run_options import Question, RunOptions
 from tavern_core.flow.engine.scheduler import Scheduler
@@ -327,14 +326,6 @@ class Run:
 
     # Requests of nodes and schedulers------------------------------------------------------------------------------------
 
-    def check(self, work: Work, inputs: Mapping[str, Any], *, is_changed: bool = False) -> None:
-        """Do the values fit the inputs? `is_changed`: a hook changed them. Raises MismatchedInput: one does not."""
-        if (found := mismatches(work, inputs, is_changed=is_changed)) is not None:
-            raise MismatchedInput(*found)
-
-    def context_of(self, scope: ScopePart, number: int, work: Work, attempt: int = 1) -> RunningNode:
-        return RunningNode(self, scope, number, work, attempt)
-
     async def in_thread(
         self,
         function: Callable[..., Any],
@@ -360,14 +351,6 @@ class Run:
         if error is not None:
             raise error
         return answer
-
-    @property
-    def is_limited(self) -> bool:
-        return self.gates is not None
-
-    def place(self, work: Work, then: Callable[[], None]) -> Place | None:
-        """The slots of a step in the limits of the run; None: no limit applies."""
-        return None if self.gates is None else self.gates.place(work, then)
 
     async def ask(self, path: str, number: int, schema: Mapping[str, Any], prompt: str) -> Any:
         """Ask a person; see NodeContext.ask."""

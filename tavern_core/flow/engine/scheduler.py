@@ -27,14 +27,15 @@ from weakref import WeakSet
 from tavern_core.contract.nodes import MismatchedInput, NothingCame, Skip
 from tavern_core.flow.engine.cache_keys import joined_key, value_key
 from tavern_core.flow.engine.channel import Channel, Rest
-from tavern_core.flow.engine.concurrency import Place
+from tavern_core.flow.engine.concurrency import Gates, Place
 from tavern_core.flow.engine.eager_task import Starter
+from tavern_core.flow.engine.node_context import RunningNode
 from tavern_core.flow.engine.node_errors import GroupFailed, node_error
 from tavern_core.flow.engine.node_inputs import inputs_of
 from tavern_core.flow.engine.node_outputs import SKIPPED, Given, Outputs, Recalled, Unread, outputs_of
 from tavern_core.flow.engine.node_runner import collect, perform
 from tavern_core.flow.engine.node_value_encoding import CONTAINERS, fresh
-from tavern_core.flow.engine.plan_tables import Prepared, Work
+from tavern_core.flow.engine.plan_tables import Prepared, Work, check_inputs
 from tavern_core.flow.engine.protocols import RunPart
 from tavern_core.flow.engine.step_cache_keys import Marks
 from tavern_core.flow.engine.streams import Streams
@@ -64,7 +65,7 @@ class Scheduler:
         self, run: RunPart, prepared: Prepared, prefix: str, given: Mapping[str, Any], wanted: frozenset[int]
     ) -> None:
         self.run = run
-        self.is_limited = run.is_limited
+        self.gates = run.gates
         self.prepared = prepared
         self.prefix = prefix
         self.given = given
@@ -254,7 +255,7 @@ class Scheduler:
             if inputs is None:
                 self._done(number, SKIPPED, "skipped")
                 return
-            if self.is_limited and not self._has_place(number, work):
+            if self.gates is not None and not self._has_place(number, work, self.gates):
                 return  # it is queued, and returns
             if work.step.kind != "node" or work.step.bypass is not None:
                 self._start_special(number, work, inputs)
@@ -269,9 +270,9 @@ class Scheduler:
                 code = work.code
                 assert code is not None
                 if work.checks:
-                    run.check(work, inputs)
+                    check_inputs(work, inputs)
                 if code.context:
-                    inputs[code.context] = run.context_of(self, number, work)
+                    inputs[code.context] = RunningNode(run, self, number, work)
                 body: Coroutine[Any, Any, Any] = code.function(**inputs)
             else:
                 body = perform(self, number, work, inputs)
@@ -306,18 +307,18 @@ class Scheduler:
                 self.queue(writer)
         return True
 
-    def _has_place(self, number: int, work: Work) -> bool:
+    def _has_place(self, number: int, work: Work, gates: Gates) -> bool:
         if number in self._admitted:
             self._admitted.discard(number)
             return True
-        place = self.run.place(work, partial(self._admit, number))
+        place = gates.place(work, partial(self._admit, number))
         if place is None:
             return True
         self._places[number] = place
         return place.gates.take(place)
 
     def _rest_of(self, number: int) -> Rest | None:
-        return partial(self.resting, number) if self.is_limited else None
+        return None if self.gates is None else partial(self.resting, number)
 
     @asynccontextmanager
     async def resting(self, number: int) -> AsyncIterator[None]:
@@ -377,7 +378,7 @@ class Scheduler:
             self.depends.interface(number, work)
             self._done(number, self.given, "complete", is_marked=True)
         elif kind == "output" and not work.step.streams:
-            self.run.check(work, inputs)
+            check_inputs(work, inputs)
             self.results.update(inputs)
             self._done(number, {}, "complete", is_marked=True)
         else:
@@ -444,19 +445,7 @@ class Scheduler:
         work = self.prepared.works[number]
         return work.is_only_read and (bool(self.prefix) or work.step.id not in self.run.targets)
 
-    def channels(self, number: int) -> Mapping[str, Channel]:
-        """The open streams of a step by output."""
-        return self.streams.of(number)
-
     # Results -------------------------------------------------------------------------------------------------------------
-
-    def mark(self, number: int, parts: list[bytes]) -> None:
-        """Record what the answer of a group depends on besides its own key."""
-        self.depends.join(number, parts)
-
-    def digest(self) -> bytes:
-        """One hash of everything that the outputs of this plan depend on."""
-        return self.depends.digest()
 
     def _recall_key(self, number: int, work: Work, inputs: Mapping[str, Any], changed: bytes) -> tuple[bytes, bool]:
         """The key under which the answer of a step is stored, and whether other runs may reuse it."""
@@ -471,7 +460,7 @@ class Scheduler:
             assert work.code.cls is not None
             own = fresh(inputs)
             adapt(work.code.adapters, own, MismatchedInput)
-            seen = work.code.cls().fingerprint(self.run.context_of(self, number, work), **own)
+            seen = work.code.cls().fingerprint(RunningNode(self.run, self, number, work), **own)
             key = joined_key(key, [value_key(seen)])
         return key, is_pure
 

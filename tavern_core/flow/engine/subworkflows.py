@@ -64,8 +64,8 @@ async def _run_group(scope: ScopePart, number: int, work: Work, inputs: dict[str
         case "loop":
             outputs = await _again(scope, work, inner, inputs, marks)
         case _:
-            outputs = await _inside(scope, work.step.id, inner, inputs, marks, scope.channels(number))
-    scope.mark(number, marks)
+            outputs = await _inside(scope, work.step.id, inner, inputs, marks, scope.streams.of(number))
+    scope.depends.join(number, marks)
     return outputs
 
 
@@ -80,7 +80,7 @@ async def _inside(
             if isinstance(value, Reader):
                 value.leave()  # the inner nodes read it now
     await child.drive()
-    marks.append(child.digest())
+    marks.append(child.depends.digest())
     outputs = {key: child.results.get(key, Skip) for key in inner.plan.outputs}
     if child.fatal:
         raise GroupFailed(child.fatal, outputs)
