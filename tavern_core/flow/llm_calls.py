@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tavern_core.contract.core_services import LLMS, Llms
@@ -26,9 +26,8 @@ from tavern_core.contract.llm import (
 from tavern_core.errors import CallError, InputInvalid, ToolFailed
 from tavern_core.flow.llm_use import PluginBudgets, Use
 from tavern_core.flow.passed_models import ModelLike, PassedModels, is_passed
-from tavern_core.flow.prompt_hooks import ModelRequest, PromptChange, PromptHooks
+from tavern_core.flow.prompt_hooks import ModelRequest, PromptHooks
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.frozen_dataclass import dataclass as frozen_dataclass
 from tavern_core.kernel.calls.running_call import current
 from tavern_core.kernel.catalogue.call_plan import Inner
 from tavern_core.kernel.hooks.event_emitter import EventEmitter
@@ -44,15 +43,16 @@ if TYPE_CHECKING:
 
 Invoke = Callable[[str, Mapping[str, Any] | None, CallContext | None, str], Coroutine[Any, Any, ToolResult]]
 """(tool, arguments, context, purpose): a call through the one pipeline."""
-_on_text: ContextVar[Callable[[str], object] | None] = ContextVar("tavern_pieces", default=None)
+OnText = Callable[[str], object]
+"""Called with each piece of the text while a model streams; True ends the request."""
+_on_text: ContextVar[OnText | None] = ContextVar("tavern_pieces", default=None)
 """The receiver of the pieces of the current answer."""
-
 
 _uses_originals: ContextVar[bool] = ContextVar("tavern_original_models", default=False)
 """Whether the request comes from the plugin that replaces the service, and so goes to the original models."""
 
 
-@frozen_dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Governance:
     """What every request passes.
 
@@ -151,14 +151,8 @@ class Models:
         Args:
             asker: as for `ask`.
         """
-
         streams = self.replacement is None and isinstance(self.find(name), StreamingLLM)
-
-        def ask(
-            messages: Sequence[Message], options: Mapping[str, Any], on_text: Callable[[str], object] | None
-        ) -> Awaitable[LLMAnswer]:
-            return self.ask(name, messages, options, context, purpose, asker=asker, on_text=on_text)
-
+        ask = partial(self.ask, name, context=context, purpose=purpose, asker=asker)
         return (GovernedStreamingLLM if streams else GovernedLLM)(ask)
 
     async def ask(
@@ -170,7 +164,7 @@ class Models:
         purpose: str,
         *,
         asker: str = "",
-        on_text: Callable[[str], object] | None = None,
+        on_text: OnText | None = None,
     ) -> LLMAnswer:
         """Call a model. Cancelling the task cancels the request.
 
@@ -184,43 +178,41 @@ class Models:
         """
         if self._known(name) is None:
             await self._governance.prepare()
-        pending = _Pending(ModelRequest(name, _copied(messages), dict(options), purpose), context, asker)
+        governance = self._governance
+        use = Use(ModelRequest(name, _copied(messages), dict(options), purpose), context, asker)
         try:
-            pending.request, pending.changes = await self._governance.hooks.change(
-                pending.request, pending.asker, lambda other: self._known(other) is not None
+            use.request, use.changes = await governance.hooks.change(
+                use.request, asker, lambda other: self._known(other) is not None
             )
-            pending.use = self._use(pending.request)
-            self._governance.budgets.begin(pending.asker, pending.request.model, pending.use.price)
+            use.price = price_of(self._known(use.request.model))
+            governance.budgets.begin(use)
         except CallError as error:
-            await self._governance.events.deliver(self._note(pending, error.code))
+            await governance.events.deliver(self._note(use, error.code))
             raise
-        return await self._governed(pending, on_text)
+        return await self._governed(use, on_text)
 
-    def _use(self, request: ModelRequest) -> Use:
-        question = {"model": request.model, "messages": request.messages, "options": request.options}
-        return Use(question, price_of(self._known(request.model)))
-
-    async def _governed(self, pending: _Pending, on_text: Callable[[str], object] | None) -> LLMAnswer:
+    async def _governed(self, use: Use, on_text: OnText | None) -> LLMAnswer:
         """The governed call, what it used, and its event."""
         from tavern_core.flow.llm_tool import ASK, ASK_LOCAL
 
-        use, governance = pending.use, self._governance
+        request, governance = use.request, self._governance
 
         def passed_on(piece: str) -> object:
             use.streamed.append(piece)
             return on_text(piece) if on_text is not None else None
 
-        uses_originals = self._contributions.overrides(LLMS, pending.asker)
+        uses_originals = self._contributions.overrides(LLMS, use.asker)
         is_original = uses_originals or self.replacement is None
-        is_local = is_original and getattr(self._known(pending.request.model), "is_local", False) is True
+        is_local = is_original and getattr(self._known(request.model), "is_local", False) is True
         which: Any = Inner(ASK_LOCAL if is_local else ASK)
         token, receiver = _uses_originals.set(uses_originals), _on_text.set(None if on_text is None else passed_on)
         try:
-            result = await self.invoke(which, use.question, pending.context, pending.request.purpose)
+            question = {"model": request.model, "messages": request.messages, "options": request.options}
+            result = await self.invoke(which, question, use.context, request.purpose)
         except BaseException:  # the caller's task is cancelled
             use.broke_off()
-            governance.budgets.add(pending.asker, use)
-            self._note(pending, "CANCELLED")
+            governance.budgets.add(use)
+            self._note(use, "CANCELLED")
             raise
         finally:
             _uses_originals.reset(token)
@@ -230,25 +222,25 @@ class Models:
             use.answered(answer)
         elif error is not None and error.outcome != "none":
             use.broke_off()
-        governance.budgets.add(pending.asker, use)
+        governance.budgets.add(use)
         api_model = "" if answer is None else answer.model
-        await governance.events.deliver(self._note(pending, error.kind if error else "", api_model, result.call_id))
+        await governance.events.deliver(self._note(use, error.kind if error else "", api_model, result.call_id))
         result.unwrap()  # raises the error
         assert answer is not None
         return answer
 
-    def _note(self, pending: _Pending, error: str, api_model: str = "", call_id: str = "") -> Event:
+    def _note(self, use: Use, error: str, api_model: str = "", call_id: str = "") -> Event:
         """Put MODEL_CALLED on the record: what was used, never what was said. A model that does not exist has no name there."""
-        request, use = pending.request, pending.use
+        request = use.request
         name = (request.model if self._known(request.model) else "") if request.model else self._only()
-        context = pending.context or (current.get() or (0, None, None, ""))[2]
+        context = use.context or (current.get() or (0, None, None, ""))[2]
         data: dict[str, Any] = {
             "name": name,
             "model": api_model,
             "purpose": self._governance.mask(request.purpose),
             **({"principal": HOST_PRINCIPAL} if context is None else context.whose()),
             "ok": not error,
-            "ms": round((time.perf_counter() - pending.began) * 1000, 3),
+            "ms": round((time.perf_counter() - use.began) * 1000, 3),
             "tokens": dict(use.tokens),
         }
         if use.is_estimated:
@@ -257,11 +249,11 @@ class Models:
             data |= {"cost": use.cost, "currency": use.price.currency}
         if error:
             data["error"] = error
-        if pending.changes:
-            data["changedBy"] = [{"plugin": plugin, "changed": names} for plugin, names in pending.changes]
+        if use.changes:
+            data["changedBy"] = [{"plugin": plugin, "changed": names} for plugin, names in use.changes]
         counts = {(name, "failed" if error else "ok"): 1} | {(name, key): count for key, count in use.tokens.items()}
         self._governance.recorder.model_use.update(counts)
-        return self._governance.recorder.note(MODEL_CALLED, data, plugin=pending.asker, call_id=call_id)
+        return self._governance.recorder.note(MODEL_CALLED, data, plugin=use.asker, call_id=call_id)
 
     def _only(self) -> str:
         known = self.names()
@@ -291,34 +283,19 @@ def _copied(messages: Sequence[Message]) -> list[dict[str, Any]]:
     return [dict(message) for message in messages]
 
 
-@dataclass(slots=True)
-class _Pending:
-    """A request that has not ended."""
-
-    request: ModelRequest
-    context: CallContext | None
-    asker: str
-    changes: Sequence[PromptChange] = ()
-    use: Use = field(default_factory=lambda: Use({}, None))
-    began: float = field(default_factory=time.perf_counter)
-
-
 # Governed llm ---------------------------------------------------------------------------------------------------------
 # A language model as nodes and plugins get it: each request goes through `Models.ask`.
-
-Ask = Callable[[Sequence[Message], Mapping[str, Any], Callable[[str], object] | None], Awaitable[LLMAnswer]]
-"""(messages, options, receiver of the pieces of the text)"""
 
 
 class GovernedLLM:
     """One model for one caller."""
 
-    def __init__(self, ask: Ask) -> None:
-        self._ask = ask
+    def __init__(self, ask: Callable[..., Awaitable[LLMAnswer]]) -> None:
+        self._ask = ask  # `Models.ask` for this model and caller
 
     async def complete(self, messages: Sequence[Message], /, **options: Any) -> LLMAnswer:
         """See `LLM.complete`."""
-        return await self._ask(messages, options, None)
+        return await self._ask(messages, options)
 
 
 class GovernedStreamingLLM(GovernedLLM):
@@ -330,7 +307,7 @@ class GovernedStreamingLLM(GovernedLLM):
 
         async def work() -> None:
             try:
-                await self._ask(messages, options, pieces.put_nowait)
+                await self._ask(messages, options, on_text=pieces.put_nowait)
             finally:
                 pieces.put_nowait(None)
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import field
-from typing import Any, Final
+from typing import Final
 
 from tavern_core.contract.llm import LLMAnswer, Price, count_of
 from tavern_core.errors import BudgetExceeded
+from tavern_core.flow.prompt_hooks import ModelRequest, PromptChange
 from tavern_core.frozen_dataclass import dataclass
+from tavern_core.model.call import CallContext
 from tavern_core.model.config import ModelBudget
 
 _EVERYBODY: Final = "*"
@@ -20,9 +23,13 @@ _EVERYBODY: Final = "*"
 class Use:
     """One request while it runs, and what it has used."""
 
-    question: Mapping[str, Any]
-    """The arguments of the governed call."""
-    price: Price | None
+    request: ModelRequest
+    context: CallContext | None
+    asker: str
+    """The plugin that asks; empty: the host."""
+    changes: Sequence[PromptChange] = ()
+    price: Price | None = None
+    began: float = field(default_factory=time.perf_counter)
     streamed: list[str] = field(default_factory=list)
     """The pieces that have arrived."""
     tokens: dict[str, int] = field(default_factory=lambda: {"input": 0, "output": 0})
@@ -43,7 +50,7 @@ class Use:
     def _estimate(self, answer: str) -> None:
         from tavern_core.model.token_estimate import tokens_of
 
-        request = json.dumps([self.question["messages"], self.question["options"]], ensure_ascii=False, default=str)
+        request = json.dumps([self.request.messages, self.request.options], ensure_ascii=False, default=str)
         self.tokens = {"input": tokens_of(request), "output": tokens_of(answer)}
 
     @property
@@ -65,12 +72,13 @@ class PluginBudgets:
         self._lock = threading.Lock()
         self._used: dict[str, dict[str, float]] = {}
 
-    def begin(self, plugin: str, model: str, price: Price | None) -> None:
+    def begin(self, use: Use) -> None:
         """Count a request of a plugin.
 
         Raises:
             BudgetExceeded: its budget is used up, or money is limited and the price is not known (BUDGET_EXCEEDED).
         """
+        plugin, price = use.asker, use.price
         found = self._of(plugin)
         if found is None:
             return
@@ -78,7 +86,7 @@ class PluginBudgets:
         if budget.money is not None and (price is None or price.currency != budget.currency):
             what = "unknown" if price is None else f"in {price.currency}"
             raise BudgetExceeded(
-                f"{plugin} may not ask {model or 'the language model'}: its price is {what}, and {place}.money is limited",
+                f"{plugin} may not ask {use.request.model or 'the language model'}: its price is {what}, and {place}.money is limited",
                 hint=f"set the price of the model in tavern.yaml, or remove {place}.money",
                 limit=f"{place}.money",
             )
@@ -94,12 +102,12 @@ class PluginBudgets:
                     )
             used["calls"] += 1
 
-    def add(self, plugin: str, use: Use) -> None:
+    def add(self, use: Use) -> None:
         """Count what a request used."""
-        if self._of(plugin) is None:
+        if self._of(use.asker) is None:
             return
         with self._lock:
-            used = self._used[plugin]
+            used = self._used[use.asker]
             used["tokens"] += sum(use.tokens.values())
             used["money"] += use.cost or 0.0
 
