@@ -25,7 +25,7 @@ from tavern_core.model.artifact import media_type_of
 from tavern_core.model.call import HOST_PRINCIPAL, CallContext
 
 if TYPE_CHECKING:
-    from tavern_core.flow.run_pipeline import Caches, Running
+    from tavern_core.flow.run_pipeline import Running
     from tavern_core.kernel.calls.large_results import ArtifactStore
     from tavern_core.kernel.calls.pipeline import Phase, Pipeline
     from tavern_core.kernel.catalogue.profile_resolution import Inventories
@@ -128,7 +128,7 @@ def _running(
     workflow_files: WorkflowFiles,
     prepare: Callable[[], Coroutine[Any, Any, None]],
     artifacts: ArtifactStore,
-) -> tuple[Running, Caches]:
+) -> Running:
     """The parts that run workflows; imported with the first one."""
     from tavern_core.flow.compiled_workflow_cache import Compiling
     from tavern_core.flow.engine.cache import DiskCache, SessionCache
@@ -156,4 +156,4 @@ def _running(
     rights = NodeRights(lifecycle, base.config.capabilities, host, inventories.resolved)
     facilities = NodeFacilities(lifecycle, models, models.invoke, artifacts, is_host)
     compiling = Compiling(nodes, workflow_files, lifecycle)
-    return Running(workflow_files, compiling, rights, facilities, caches, lifecycle.tables, prepare), caches
+    return Running(workflow_files, compiling, rights, facilities, caches, lifecycle.tables, prepare)

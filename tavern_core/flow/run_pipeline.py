@@ -20,6 +20,7 @@ from tavern_core.flow.engine.node_value_encoding import fresh
 from tavern_core.flow.engine.plan_tables import Prepared
 from tavern_core.flow.engine.run import Beginning, Run, RunHost
 from tavern_core.flow.engine.run_event_log import EventLog
+from tavern_core.flow.engine.run_options import RunRequest
 from tavern_core.flow.engine.sqlite_run_store import KeptRun, RunStore
 from tavern_core.flow.engine.subworkflows import given as interface_values
 from tavern_core.flow.engine.subworkflows import input_mismatch
@@ -30,7 +31,6 @@ from tavern_core.flow.recent_runs import Remembered
 from tavern_core.flow.resuming import TakenUp, document_of_run, stored_options, taken_up
 from tavern_core.flow.run_caller import judge_owner, restored, stored, taken_up_as
 from tavern_core.flow.run_recorder import RunRecorder
-from tavern_core.flow.run_request import RunRequest
 from tavern_core.flow.workflow_files import WorkflowFiles
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.graph.slot_compatibility import chosen, nesting_mismatch
@@ -99,7 +99,7 @@ class Running:
         self._rights = rights
         self._hooks = tables.hooks
         self._calls = FlowCalls(tables.calls, tables.mode)
-        self._caches = caches
+        self.caches = caches
         self._host = rights.host
         self._note = base.recorder.note
         self._note_large = base.recorder.note_large
@@ -164,12 +164,12 @@ class Running:
     ) -> Begun:
         """The same for a stored run, which no other process can resume from now on. Raises as `Workflows.resume`."""
         await self._prepare()
-        kept, journal = self._caches.runs.take_up(run_id)
+        kept, journal = self.caches.runs.take_up(run_id)
         try:
             asked = {str(question["id"]) for question in kept.questions}
-            left = {name: value for name, value in self._caches.runs.answers(run_id).items() if name in asked}
+            left = {name: value for name, value in self.caches.runs.answers(run_id).items() if name in asked}
             taken = taken_up(kept, journal, {**left, **answers}, inputs, options)
-            drawn = self._caches.runs.calls(run_id)
+            drawn = self.caches.runs.calls(run_id)
             caller = taken_up_as(
                 run_id, restored(run_id, kept.caller, drawn, self._host), self._caller(context), self._host
             )
@@ -195,8 +195,8 @@ class Running:
 
     def _log_of(self, run_id: str) -> EventLog:
         """The events of a resumed run go on after those that are stored."""
-        before = self._caches.runs.events(run_id)
-        return EventLog(before[-1].seq if before else 0, lambda after: self._caches.runs.events(run_id, after))
+        before = self.caches.runs.events(run_id)
+        return EventLog(before[-1].seq if before else 0, lambda after: self.caches.runs.events(run_id, after))
 
     def _node_hooks(self, info: RunInfo) -> NodeHooks | None:
         around, after = self._hooks.of("tavern_before_node"), self._hooks.of("tavern_after_node")
@@ -221,7 +221,7 @@ class Running:
             run_id = taken.kept.run_id
             log = self._log_of(run_id)
         inputs = {key: plain(value) for key, value in inputs.items()}
-        caches, is_off = self._caches, not request.uses_cache
+        caches, is_off = self.caches, not request.uses_cache
         cache = RunCache(caches.session, caches.disk, earlier, is_off=is_off, write=caches.runs.written)
         run = Run(
             made.prepared, {}, host=self._run_host, context=caller, options=request.options,
@@ -237,7 +237,7 @@ class Running:
         recorder = None
         if request.keep:
             about = await self._about(run, made.workflow, inputs, is_changed, options, taken)
-            recorder = RunRecorder(self._caches.runs, run, cache, about, taken.journal if taken is not None else None)
+            recorder = RunRecorder(self.caches.runs, run, cache, about, taken.journal if taken is not None else None)
         if taken is not None:
             run.turn, run.times_taken_up = f"{run.id}#{secrets.token_hex(4)}", taken.kept.times_taken_up
         self.remembered.add(run, cache, is_taken_up=taken is not None)
@@ -258,7 +258,7 @@ class Running:
         return request
 
     def _is_used(self, run_id: str, is_kept: bool) -> bool:
-        return run_id in self.remembered or (is_kept and self._caches.runs.get(run_id) is not None)
+        return run_id in self.remembered or (is_kept and self.caches.runs.get(run_id) is not None)
 
     def _watch_reading(self, run: Run, earlier: str | None) -> None:
         """From now on the run knows what its nodes read; from an earlier run it takes over what that had read."""
@@ -267,7 +267,7 @@ class Running:
             run.reads = {}
         if earlier is not None:
             known = self.remembered.get(earlier)
-            has_read(run, (known[0].reads or ()) if known is not None else self._caches.runs.sources(earlier))
+            has_read(run, (known[0].reads or ()) if known is not None else self.caches.runs.sources(earlier))
 
     async def _about(
         self,
@@ -368,8 +368,8 @@ class Running:
         if known is not None and (taken is None or known[0].times_taken_up == taken.kept.times_taken_up - 1):
             steps, lost, owner = dict(known[1].steps), None, known[0].context
         else:
-            kept = self._caches.runs.find(again)
-            steps, lost = self._caches.runs.steps(again)
+            kept = self.caches.runs.find(again)
+            steps, lost = self.caches.runs.steps(again)
             owner = caller if caller is self._host else restored(again, kept.caller, 0, self._host)
         if taken is None and caller is not self._host:
             judge_owner(again, owner, caller, self._host)

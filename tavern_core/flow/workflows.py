@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from tavern_core.flow.engine.plan_tables import Prepared
     from tavern_core.flow.engine.run import Run
     from tavern_core.flow.engine.run_options import Question
-    from tavern_core.flow.engine.sqlite_run_store import KeptRun
+    from tavern_core.flow.engine.sqlite_run_store import KeptRun, RunStore
     from tavern_core.flow.patching import PatchOutcome
     from tavern_core.flow.recent_runs import Remembered
     from tavern_core.flow.run_handle import RunHandle
-    from tavern_core.flow.run_pipeline import Begun, Caches, Running
+    from tavern_core.flow.run_pipeline import Begun, Running
     from tavern_core.flow.workflow_edit_history import WorkflowSession
     from tavern_core.flow.workflow_files import WorkflowFiles, WorkflowSource
     from tavern_core.graph.edit import WorkflowEditor
@@ -60,7 +60,7 @@ class Workflows(Mapping[str, "Workflow"]):
     def __init__(
         self,
         workflow_files: WorkflowFiles,
-        machinery: Callable[[], tuple[Running, Caches]],
+        machinery: Callable[[], Running],
         *,
         wait: Callable[[Coroutine[Any, Any, Any]], Any],
         prepare: Callable[[], Coroutine[Any, Any, None]],
@@ -68,29 +68,26 @@ class Workflows(Mapping[str, "Workflow"]):
         self.workflow_files = self._workflow_files = workflow_files
         self._make = machinery
         self._making = threading.Lock()
-        self._made: tuple[Running, Caches] | None = None
+        self._made: Running | None = None
         self._wait = wait
         self._prepare = prepare
         self._tasks: set[asyncio.Task[Any]] = set()
 
     @property
-    def _machinery(self) -> tuple[Running, Caches]:
+    def _running(self) -> Running:
         if self._made is None:
             with self._making:
                 self._made = self._made or self._make()
         return self._made
 
     @property
-    def _running(self) -> Running:
-        return self._machinery[0]
-
-    @property
     def _runs(self) -> Remembered:
-        return self._machinery[0].remembered
+        return self._running.remembered
 
     @property
-    def _caches(self) -> Caches:
-        return self._machinery[1]
+    def run_store(self) -> RunStore:
+        """The stored runs of the state folder."""
+        return self._running.caches.runs
 
     # Looking -------------------------------------------------------------------------------------------------------------
 
@@ -299,8 +296,8 @@ class Workflows(Mapping[str, "Workflow"]):
         if (run := self._here(run_id)) is not None and not (run.is_over and run.is_left):
             return run.cancel()
         if run is None:
-            self._caches.runs.find(run_id)
-        return self._caches.runs.ask_to_end(run_id) or self._caches.runs.give_up(run_id)
+            self.run_store.find(run_id)
+        return self.run_store.ask_to_end(run_id) or self.run_store.give_up(run_id)
 
     def answer(self, run_id: str, question: str, value: Any) -> bool:
         """Answer a question of a node; False: it is not open, or another answer came first.
@@ -318,7 +315,7 @@ class Workflows(Mapping[str, "Workflow"]):
             raise self._not_here(run_id)
         if (refusal := asked.refusal(value)) is not None:
             raise refusal
-        return self._caches.runs.leave_answer(run_id, question, value)
+        return self.run_store.leave_answer(run_id, question, value)
 
     def questions(self, run_id: str) -> tuple[Question, ...]:
         """The open questions of a run, also of another process or without a process.
@@ -330,22 +327,22 @@ class Workflows(Mapping[str, "Workflow"]):
             return run.open_questions
         if not (found := self._asked(run_id)) and run is None:
             raise self._not_here(run_id)
-        answered = self._caches.runs.answers(run_id)
+        answered = self.run_store.answers(run_id)
         return tuple(question for question in found if question.id not in answered)
 
     def _asked(self, run_id: str) -> tuple[Question, ...]:
         """The open questions of a stored run, including those with a stored answer."""
         from tavern_core.flow.engine.run_options import Question
 
-        kept = self._caches.runs.get(run_id)
+        kept = self.run_store.get(run_id)
         return () if kept is None or kept.state not in _OPEN else tuple(Question(**one) for one in kept.questions)
 
     def events(self, run_id: str, after: int = 0) -> builtins.list[RunEvent]:
         """The events of a run after number `after`, also of a stored one. Raises as `cancel`."""
         if (run := self._here(run_id)) is not None:
             return run.events(after)
-        self._caches.runs.find(run_id)
-        return self._caches.runs.events(run_id, after)
+        self.run_store.find(run_id)
+        return self.run_store.events(run_id, after)
 
     async def follow(self, run_id: str, after: int = 0) -> AsyncIterator[RunEvent]:
         """The events of a run, past and future, until it is over. Raises as `cancel`.
@@ -360,7 +357,7 @@ class Workflows(Mapping[str, "Workflow"]):
             async for event in followed(run, after):
                 yield event
             return
-        runs, place = self._caches.runs, 0
+        runs, place = self.run_store, 0
         runs.find(run_id)
         while True:
             goes_on = runs.is_going_on(
@@ -383,19 +380,11 @@ class Workflows(Mapping[str, "Workflow"]):
             UsageError: `most` is not a number from 0 up (USAGE).
         """
         check_most(most)
-        return self._caches.runs.list(workflow, most)
+        return self.run_store.list(workflow, most)
 
     def kept_run(self, run_id: str) -> KeptRun | None:
         """One run of the store, or None. Raises StateDamaged (STATE_DAMAGED)."""
-        return self._caches.runs.get(run_id)
-
-    def sources(self, run_id: str) -> tuple[str, ...]:
-        """The sources of untrusted content that the nodes of a stored run have read."""
-        return self._caches.runs.sources(run_id)
-
-    def is_going_on(self, run_id: str) -> bool:
-        """Whether a process runs a run now."""
-        return self._caches.runs.is_going_on(run_id)
+        return self.run_store.get(run_id)
 
     async def record(self, run_id: str) -> RunRecord:
         """A stored run node by node: states, times, inputs and outputs; for a running one, the data so far.
@@ -406,12 +395,12 @@ class Workflows(Mapping[str, "Workflow"]):
         from tavern_core.flow.resuming import document_of_run
         from tavern_core.flow.run_record_building import record_of
 
-        has_ended = not self._caches.runs.is_going_on(run_id)  # asked first, so that all that it wrote is read below
-        kept = self._caches.runs.find(run_id)
-        answered = self._caches.runs.answers(run_id)
+        has_ended = not self.run_store.is_going_on(run_id)  # asked first, so that all that it wrote is read below
+        kept = self.run_store.find(run_id)
+        answered = self.run_store.answers(run_id)
         asked = (each for each in kept.questions if kept.state in _OPEN and each["id"] not in answered)
         kept = replace(kept, questions=tuple(asked))
-        steps, _ = self._caches.runs.steps(run_id)
+        steps, _ = self.run_store.steps(run_id)
         prepared: Prepared | None = None
         if "content" not in kept.masked:  # else the values of the file contain secrets
             with suppress(TavernError):
@@ -495,9 +484,9 @@ class Workflows(Mapping[str, "Workflow"]):
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=5)
         with suppress(StateDamaged):
-            self._caches.runs.tidy()
-        self._caches.disk.close()
-        self._caches.runs.close()
+            self.run_store.tidy()
+        self._running.caches.disk.close()
+        self.run_store.close()
 
     def become_copy(self, refuse: Callable[[], NoReturn]) -> None:
         """In a forked child: the runs belong to the process that opened the host."""
@@ -508,7 +497,7 @@ class Workflows(Mapping[str, "Workflow"]):
         if (known := self._runs.get(run_id)) is None or not known[0].is_over:
             return known[0] if known is not None else None
         with suppress(StateDamaged):
-            kept = self._caches.runs.get(run_id)
+            kept = self.run_store.get(run_id)
             if kept is not None and kept.times_taken_up != known[0].times_taken_up:
                 return None
         return known[0]
@@ -516,6 +505,6 @@ class Workflows(Mapping[str, "Workflow"]):
     def _not_here(self, run_id: str) -> RunNotFound:
         hint = did_you_mean(run_id, self._runs.ids()) or "tavern workflows runs"
         with suppress(StateDamaged):
-            if self._caches.runs.get(run_id) is not None:
+            if self.run_store.get(run_id) is not None:
                 hint = "another process ran it, and it has no such question; once that process has ended, resume it: tavern.workflows.resume(...)"
         return RunNotFound(f"there is no run {run_id!r} in this host", hint=hint)
