@@ -59,12 +59,7 @@ MOST_TASK: Final = 1_000_000
 
 
 class Agents:
-    """The agents of one host.
-
-    Args:
-        parts: of the host.
-        wait: runs a coroutine for code without an event loop.
-    """
+    """The agents of one host."""
 
     def __init__(self, parts: Parts, wait: Callable[[Any], Any]) -> None:
         self._parts = parts
@@ -490,11 +485,7 @@ def _task_of(task: object) -> str:
 
 
 def read_at_start(read: ContentRead, facts: Mapping[str, Any], task: str) -> None:
-    """The task, the prompt, and untrusted knowledge that the prompt shows.
-
-    Args:
-        facts: of the run.
-    """
+    """The task, the prompt, and untrusted knowledge that the prompt shows."""
     read.trust(task, facts["system"])
     read.add(facts["untrusted"], time.time())
 

@@ -81,15 +81,7 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class PromptBuilder:
-    """Builds the prompts of one host. It reads files and may activate plugins: async code calls it in a thread.
-
-    Args:
-        profiles: resolves a profile.
-        descriptions: of the tools.
-        knowledge: the knowledge bases.
-        known: what profiles may name now.
-        manual_chars: `limits.manualChars`.
-    """
+    """Builds the prompts of one host. It reads files and may activate plugins: async code calls it in a thread."""
 
     profiles: Callable[[ProfileLike], Profile]
     descriptions: Descriptions
@@ -109,7 +101,6 @@ class PromptBuilder:
         """The prompt for one task.
 
         Args:
-            profile: of the agent.
             task: chooses examples and knowledge.
             context: the caller; the manual says what it may not call.
             max_tokens: the budget for `system` and `tools` together; None: half of the profile's `context_tokens`.

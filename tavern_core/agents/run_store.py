@@ -50,9 +50,7 @@ class AgentRuns:
 
     Args:
         mask: returns plain JSON without its secrets.
-        process: the name of this process.
         is_present: whether a process is alive.
-        on_damage: called for a corrupt file: its old name and its new one.
     """
 
     def __init__(

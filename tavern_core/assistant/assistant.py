@@ -33,7 +33,6 @@ class Assistant:
     """The creation assistant of one host.
 
     Args:
-        flow: its nodes, workflows and models.
         language: of the configuration; a request in Chinese is always answered in Chinese.
         tool: finds a tool by its id; raises ToolNotFound.
     """

@@ -110,11 +110,7 @@ def _computes(type_: str) -> bool:
 def completed(
     problems: Sequence[PatchProblem], workflow: Workflow, needs: Needs, spec: Callable[[str], NodeSpec | None]
 ) -> list[PatchProblem]:
-    """The warnings, each with what to add; those that follow from others are left out.
-
-    Args:
-        spec: finds a node type.
-    """
+    """The warnings, each with what to add; those that follow from others are left out."""
     return _Completing(problems, workflow, needs, spec).all()
 
 

@@ -19,7 +19,6 @@ class DraftGraph:
     """The nodes and edges of a draft.
 
     Args:
-        spec: finds a node type.
         further: nodes that are not there yet, but should be: name → type.
     """
 

@@ -43,11 +43,7 @@ _HARMLESS: Final = frozenset({"DEPRECATED"})
 
 
 class Drafting:
-    """Makes one proposal. Used once.
-
-    Args:
-        trial: for dry runs; None: none.
-    """
+    """Makes one proposal. Used once."""
 
     def __init__(
         self,

@@ -59,11 +59,7 @@ class DryRun:
 
 
 class Trial:
-    """Dry runs of one host.
-
-    Args:
-        flow: its nodes, its workflows for groups, and the workflows of a trial (`Flow.dry_run`).
-    """
+    """Dry runs of one host."""
 
     def __init__(self, flow: Flow) -> None:
         self._flow = flow

@@ -52,7 +52,6 @@ def proposed(title: str, description: str, inputs: Mapping[str, Any], outputs: M
     """A layout by rule: required fields first, the others in a group of their own, a widget for each type.
 
     Args:
-        inputs: the schema of the inputs.
         outputs: output → its schema.
     """
     properties = properties_of(inputs)

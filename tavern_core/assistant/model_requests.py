@@ -17,11 +17,7 @@ _NO_SCHEMA: Final = frozenset({"UPSTREAM_ERROR", "TOOL_ERROR", "OUTPUT_SCHEMA_IN
 
 
 class ModelRequests:
-    """One model for one proposal.
-
-    Args:
-        purpose: for the audit log.
-    """
+    """One model for one proposal."""
 
     def __init__(self, flow: Flow, model: str, context: CallContext | None, purpose: str) -> None:
         self._models = flow.models

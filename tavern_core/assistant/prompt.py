@@ -144,10 +144,8 @@ def patch_messages(
     """The messages that ask for a patch.
 
     Args:
-        request: the words of the person.
         shown: the projection of the workflow.
         documents: (tokens) → texts about node types, at most so many tokens together.
-        steps: the plan.
         tokens: the size of everything together.
 
     Raises:

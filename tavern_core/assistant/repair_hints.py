@@ -37,11 +37,7 @@ def advised(
     needs: Needs,
     spec: Callable[[str], NodeSpec | None],
 ) -> list[PatchProblem]:
-    """The problems of a refused patch, with operations to copy; needed node types that do not occur are added.
-
-    Args:
-        spec: finds a node type.
-    """
+    """The problems of a refused patch, with operations to copy; needed node types that do not occur are added."""
     try:
         draft = patched(before, list(patch)).workflow
     except PatchRefused:

@@ -52,11 +52,7 @@ class Flow:
         pipeline: Pipeline,
         retrieval: Callable[[ToolSpecs, WorkflowFiles, Nodes], Retrieval],
     ) -> Flow:
-        """Compose the parts and register the engine for the executors; nothing is read and no plugin code runs.
-
-        Args:
-            retrieval: makes the search for node types.
-        """
+        """Compose the parts and register the engine for the executors; nothing is read and no plugin code runs."""
         base, tables, mode = specs.base, specs.lifecycle.tables, specs.base.mode
 
         def invoke(

@@ -72,11 +72,7 @@ class Governance:
 
 
 class Models:
-    """The language models of plugins and of tavern.yaml.
-
-    Args:
-        invoke: the pipeline.
-    """
+    """The language models of plugins and of tavern.yaml."""
 
     def __init__(self, contributions: Contributions, invoke: Invoke, governance: Governance) -> None:
         from tavern_core.flow.llm_tool import llm_tools
@@ -146,11 +142,7 @@ class Models:
         return model
 
     def asked_by(self, name: str, context: CallContext | None, purpose: str, asker: str = "") -> LLM:
-        """A model for the caller `context`; None: the host, or the caller of the tool that runs. Raises as `find`.
-
-        Args:
-            asker: as for `ask`.
-        """
+        """A model for the caller `context`; None: the host, or the caller of the tool that runs. Raises as `find`."""
         streams = self.replacement is None and isinstance(self.find(name), StreamingLLM)
         ask = partial(self.ask, name, context=context, purpose=purpose, asker=asker)
         return (GovernedStreamingLLM if streams else GovernedLLM)(ask)

@@ -19,9 +19,7 @@ class NodeRights:
     """Checks the nodes of a run before the first of them runs.
 
     Args:
-        config: what the host allows and denies.
         host: the caller that represents the host itself.
-        profile: finds a profile by name.
     """
 
     lifecycle: Lifecycle

@@ -92,12 +92,7 @@ class PatchOutcome:
 
 
 class Patching:
-    """Applies patches for one host.
-
-    Args:
-        check: all problems of a workflow.
-        updated: emits the event of a change.
-    """
+    """Applies patches for one host."""
 
     def __init__(
         self,
@@ -296,11 +291,7 @@ def projected(workflow: Workflow) -> dict[str, Any]:
 def event_of_update(
     workflow: Workflow, summary: Mapping[Language, str], more: Mapping[str, Any], mask: Callable[[Any], Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The data of `UPDATE_WORKFLOW_STATE_FROM_AGENT`, and what the log gets of it: of a large workflow, its size and hash.
-
-    Args:
-        mask: replaces secrets.
-    """
+    """The data of `UPDATE_WORKFLOW_STATE_FROM_AGENT`, and what the log gets of it: of a large workflow, its size and hash."""
     about = {"workflow": workflow.id, "rev": workflow.rev, "summary": mask(dict(summary)), **more}
     content = mask(dict(workflow.raw))
     text = to_json(content)

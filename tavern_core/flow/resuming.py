@@ -45,9 +45,6 @@ def taken_up(
 ) -> TakenUp:
     """Collect the data with which the run continues.
 
-    Args:
-        answers, inputs, options: the new values.
-
     Raises:
         InputInvalid: an answer does not fit its question, or answers none (INPUT_SCHEMA_INVALID).
         UsageError: it was resumed and is complete; a secret must be passed again; it has no time left; an option is invalid here (USAGE).

@@ -73,10 +73,6 @@ class Compiled:
 def compile_workflow(workflow: Workflow, library: Library) -> Compiled:
     """Compile a workflow and the workflows of its groups.
 
-    Args:
-        workflow: as read.
-        library: the current node types and workflows.
-
     Returns:
         The plan, or all problems; problems in groups name the path of the node.
     """

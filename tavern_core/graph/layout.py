@@ -35,11 +35,7 @@ Size = tuple[float, float]
 
 
 def layout(workflow: Workflow, *, keep: bool = True) -> Mapping[str, Place]:
-    """Node id → (x, y) in pixels, of the upper left corner; relative to the group node for a node in one.
-
-    Args:
-        keep: keep existing positions.
-    """
+    """Node id → (x, y) in pixels, of the upper left corner; relative to the group node for a node in one."""
     return arranged(workflow, keep=keep)[0]
 
 

@@ -16,11 +16,7 @@ LONGEST_CHUNK: Final = 4_000
 
 
 class ReportedChunks:
-    """The streams of one run.
-
-    Args:
-        known: the secret texts of the host.
-    """
+    """The streams of one run."""
 
     def __init__(self, known: KnownSecrets) -> None:
         self._known = known

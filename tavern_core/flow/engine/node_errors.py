@@ -22,7 +22,6 @@ class GroupFailed(Exception):
     """Nodes in a group failed, and the group did not handle it.
 
     Args:
-        errors: those of the nodes.
         outputs: the outputs that the group still has.
     """
 

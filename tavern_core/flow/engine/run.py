@@ -52,14 +52,7 @@ def _same(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class RunHost:
-    """What a host gives all its runs.
-
-    Args:
-        threads: where sync nodes run.
-        facilities: what nodes may ask of the host.
-        mask: redacts secrets in errors.
-        known: the secret texts of the host.
-    """
+    """What a host gives all its runs."""
 
     threads: ThreadPool
     facilities: NodeFacilities
@@ -73,8 +66,6 @@ class Beginning:
 
     Args:
         run_id: empty: a new one.
-        cache: answers of nodes.
-        answers: of persons to questions, by their names.
         log: goes on with the events of the run that it takes up.
     """
 

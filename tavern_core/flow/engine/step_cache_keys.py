@@ -14,11 +14,7 @@ from tavern_core.flow.engine.plan_tables import Prepared, Work
 
 
 class Marks:
-    """The keys and content keys of one scheduler.
-
-    Args:
-        given: values of the interface inputs.
-    """
+    """The keys and content keys of one scheduler."""
 
     def __init__(self, prepared: Prepared, given: Mapping[str, Any]) -> None:
         self._prepared = prepared
