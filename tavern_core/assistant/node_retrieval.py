@@ -5,7 +5,6 @@ The index is built by the first request and changed with node types, plugins and
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -16,13 +15,14 @@ from typing import Any, Final
 
 from tavern_core.assistant.node_index import Example, NodeIndex, Ranking, document_text, fused
 from tavern_core.contract.ranking import NodeDocument
-from tavern_core.errors import PluginError, TavernError, UsageError
+from tavern_core.errors import TavernError, UsageError
 from tavern_core.flow.node_catalogue import Nodes
-from tavern_core.flow.workflow_files import Stamp, WorkflowFiles, stamp_of, workflow_files
+from tavern_core.flow.workflow_files import Stamp, WorkflowFiles, stamp_at, workflow_files
 from tavern_core.kernel.catalogue.tool_spec_cache import ToolSpecs
 from tavern_core.kernel.execution.sync_async_drivers import Mode
 from tavern_core.kernel.files.regular_file import open_regular
 from tavern_core.kernel.manifest.workflow_file_codec import LARGEST_FILE, SUFFIX, read_workflow
+from tavern_core.kernel.plugins.lazy_contribution_lookup import wake
 from tavern_core.model.node import ABSENT, NodeMatch, NodeSpec, Slot
 from tavern_core.model.safe_printing import printed
 from tavern_core.model.workflow import Workflow
@@ -81,7 +81,7 @@ class NodeRetrieval:
         if not isinstance(request, str) or not is_plan or not isinstance(limit, int):
             hint = 'retrieve("...", plan=["...", "..."], limit=20)'
             raise UsageError("a request is a text, a plan a list of texts, and a limit a whole number", hint=hint)
-        await self._activate_rankers()
+        await wake(self._lifecycle, _SECTION)
         current = None if workflow is None else self._workflow(workflow)
         if self._types[0] != (now := self._generation):
             self._types = now, await self._nodes.listed()
@@ -176,14 +176,6 @@ class NodeRetrieval:
     def _rankers(self) -> list[str]:
         return sorted(self._contributions.all(_SECTION))
 
-    async def _activate_rankers(self) -> None:
-        for record in list(self._lifecycle.records.values()):
-            if record.usable and not record.active and _SECTION in record.candidate.facts.sections:
-                try:
-                    await self._lifecycle.activate(record.name)
-                except PluginError:
-                    continue  # the record says why
-
     async def _by_ranker(self, name: str, query: str) -> dict[str, str]:
         """The order of one ranker; none if it fails, is still resting, or names nothing that exists."""
         ranker, owner = self._contributions.get(_SECTION, name), self._contributions.owner(_SECTION, name) or ""
@@ -233,7 +225,7 @@ class ExampleFolder:
         found, kept = {}, {}
         for path in self._paths():
             file = str(path)
-            stamp, known = _stamp(file), self._known.get(file)
+            stamp, known = stamp_at(file), self._known.get(file)
             if known is None or stamp is None or known[0] != stamp:
                 known = stamp or (0, 0, 0, 0), _read(path)
             kept[file] = known
@@ -243,7 +235,7 @@ class ExampleFolder:
         return found
 
     def _paths(self) -> list[Path]:
-        stamp = _stamp(str(self._folder))
+        stamp = stamp_at(str(self._folder))
         if self._listed is None or stamp is None or self._listed[0] != stamp:
             self._listed = stamp or (0, 0, 0, 0), list(workflow_files(self._folder))
         return self._listed[1]
@@ -255,12 +247,4 @@ def _read(path: Path) -> Example | None:
         with open_regular(path) as file:
             return Example.of(read_workflow(file.read(LARGEST_FILE + 1), str(path), path.name.removesuffix(SUFFIX)))
     except (OSError, ValueError, TavernError):
-        return None
-
-
-def _stamp(path: str) -> Stamp | None:
-    """None: it is missing, or changed so recently that the next change may look the same."""
-    try:
-        return stamp_of(os.stat(path))  # noqa: PTH116 - hundreds of files for each request: half the time of a Path
-    except OSError:
         return None

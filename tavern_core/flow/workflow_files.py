@@ -346,6 +346,14 @@ def stamp_of(found: os.stat_result) -> Stamp | None:
     return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino
 
 
+def stamp_at(path: str | Path) -> Stamp | None:
+    """`stamp_of` the file at a path; None also where there is none."""
+    try:
+        return stamp_of(os.stat(path))  # noqa: PTH116 - searches look at hundreds of files: half the time of a Path
+    except (OSError, ValueError):
+        return None
+
+
 def _read(content: bytes, file: str, name: str) -> Workflow | WorkflowInvalid:
     try:
         return read_workflow(content, file, name)

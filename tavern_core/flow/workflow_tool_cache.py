@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tavern_core.errors import StateDamaged
+from tavern_core.flow.workflow_files import Stamp, stamp_at
 
 if TYPE_CHECKING:
     from tavern_core.model.workflow import Workflow
@@ -55,11 +56,11 @@ class WorkflowToolCache:
     def get(self, path: Path, id_: str) -> ToolFacts | None:
         """The facts of a file; None: it is new or has changed."""
         row = self._rows.get(_key(path, id_))
-        if row is None or (stamp := stamp_of(path)) is None or row[0] != stamp:
+        if row is None or (stamp := stamp_at(path)) is None or tuple(row[0]) != stamp:
             return None
         return ToolFacts(*row[1:])
 
-    def put(self, path: Path, id_: str, stamp: list[int] | None, facts: ToolFacts) -> None:
+    def put(self, path: Path, id_: str, stamp: Stamp | None, facts: ToolFacts) -> None:
         """Keep the facts of a file. `stamp` was taken before the file was read; None: it may still change unseen."""
         if stamp is not None:
             self._rows[_key(path, id_)] = [stamp, *facts]
@@ -95,17 +96,6 @@ class WorkflowToolCache:
             return {}
 
 
-def stamp_of(path: Path) -> list[int] | None:
-    """What changes with a file. None: it is gone, or changed so recently that its next change may look the same."""
-    from tavern_core.flow.workflow_files import stamp_of as settled
-
-    try:
-        stamp = settled(path.stat())
-    except (OSError, ValueError):
-        return None
-    return None if stamp is None else list(stamp)
-
-
 def _key(path: Path, id_: str) -> str:
     return f"{id_}\n{path}"
 
@@ -114,6 +104,7 @@ def _is_row(row: Any) -> bool:
     return (
         isinstance(row, list)
         and len(row) == 1 + len(ToolFacts._fields)
+        and isinstance(row[0], list)
         and all(isinstance(text, str) for text in row[1:5])
         and isinstance(row[5], dict)
     )

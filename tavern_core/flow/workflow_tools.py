@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from tavern_core import errors
 from tavern_core.errors import CallError, InputInvalid, OutputInvalid, TavernError, UpstreamError, call_error_of
-from tavern_core.flow.workflow_tool_cache import ToolFacts, WorkflowToolCache, stamp_of
+from tavern_core.flow.workflow_files import stamp_at
+from tavern_core.flow.workflow_tool_cache import ToolFacts, WorkflowToolCache
 from tavern_core.kernel.calls.background_call_request import job_id
 from tavern_core.kernel.registry import Entry
 from tavern_core.model.plugin_status import Diagnostic
@@ -142,7 +143,7 @@ class WorkflowTools:
         if path is None:
             return ToolFacts.of(self._workflow_files.open(source))
         if (facts := self._cache.get(path, id_)) is None:
-            stamp = stamp_of(path)
+            stamp = stamp_at(path)
             facts = ToolFacts.of(self._workflow_files.open(source))
             self._cache.put(path, id_, stamp, facts)
         return facts

@@ -30,10 +30,7 @@ def nodes_in(package: Any, folder: Path | None, entry: str, plugin: str) -> list
         return _in_archive(package, entry, plugin)
     place = (folder / entry).resolve()
     if not place.is_relative_to(folder.resolve()) or not place.exists():
-        raise ActivationFailed(
-            f"{plugin}: nodes.entry {entry!r} is not a file or folder inside the plugin",
-            hint="write it relative to plugin.yaml",
-        )
+        raise _not_inside(entry, plugin)
     if place.is_file() and place.suffix != ".py":
         raise ActivationFailed(
             f"{plugin}: nodes.entry {entry!r} is not a Python file", hint="name a .py file, or a folder of them"
@@ -71,15 +68,17 @@ def _in_archive(package: Any, entry: str, plugin: str) -> list[Any]:
     except ModuleNotFoundError as error:
         if error.name != name:
             raise
-        raise ActivationFailed(
-            f"{plugin}: nodes.entry {entry!r} is not a file or folder inside the plugin",
-            hint="write it relative to plugin.yaml",
-        ) from None
+        raise _not_inside(entry, plugin) from None
     modules = [first]
     for found in sorted(pkgutil.walk_packages(getattr(first, "__path__", []), f"{name}."), key=lambda info: info.name):
         if not found.name.rpartition(".")[2].startswith("_"):
             modules.append(importlib.import_module(found.name))
     return [node for module in modules for node in _marked(module)]
+
+
+def _not_inside(entry: str, plugin: str) -> ActivationFailed:
+    text = f"{plugin}: nodes.entry {entry!r} is not a file or folder inside the plugin"
+    return ActivationFailed(text, hint="write it relative to plugin.yaml")
 
 
 def _import(package: Any, folder: Path, file: Path, plugin: str) -> Any:

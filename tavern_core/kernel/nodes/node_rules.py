@@ -13,19 +13,21 @@ from tavern_core.model.naming_rules import is_local_name, split_id
 from tavern_core.model.node import ABSENT, JSON_TYPES, NodeMode, NodeSpec, PassThrough, Slot
 from tavern_core.schema.validate import compile_validator
 
-_TEXTS: Final = (
-    "display_name",
-    "description",
-    "category",
-    "replaced_by",
-    "default_mode",
-    "mode_config_key",
-    "client_script_url",
-    "resource",
+_Kinds = tuple[tuple[Any, str, tuple[str, ...]], ...]
+"""(type, the type in words, the fields of this type)"""
+_OF_NODE: Final[_Kinds] = (
+    (str, "text", ("display_name", "description", "category", "replaced_by", "default_mode", "mode_config_key",
+                   "client_script_url", "resource")),
+    (bool, "True or False", ("deprecated", "experimental", "dynamic_slots", "is_preview_unsafe", "is_ui_node", "cache",
+                             "fast")),
+    (Mapping, "a mapping", ("inputs", "outputs", "modes", "config_schema", "config_values")),
+    (list | tuple | set | frozenset, "a list of names", ("capabilities", "replaces")),
+)  # fmt: skip
+_OF_SLOT: Final[_Kinds] = (
+    (str, "text", ("display_name", "description")),
+    (bool, "True or False", ("multi", "is_stream", "lazy", "allow_dynamic_type", "hide_handle")),
+    (Mapping, "a mapping", ("config",)),
 )
-_FLAGS: Final = ("deprecated", "experimental", "dynamic_slots", "is_preview_unsafe", "is_ui_node", "cache", "fast")
-_SLOT_TEXTS: Final = ("display_name", "description")
-_SLOT_FLAGS: Final = ("multi", "is_stream", "lazy", "allow_dynamic_type", "hide_handle")
 _COUNTS: Final = ("version", "timeout_ms", "limit", "width")
 
 
@@ -65,26 +67,20 @@ def _wrong(spec: NodeSpec, takes: Collection[str] | None) -> Iterator[str]:
     yield from _wrong_config(spec)
 
 
+def _wrong_kinds(found: Any, kinds: _Kinds) -> Iterator[str]:
+    for kind, words, names in kinds:
+        for name in names:
+            if not isinstance(value := getattr(found, name), kind):
+                yield f"{name} is {type(value).__name__}, not {words}"
+
+
 def _wrong_values(spec: NodeSpec) -> Iterator[str]:
-    for name in _TEXTS:
-        if not isinstance(getattr(spec, name), str):
-            yield f"{name} is {type(getattr(spec, name)).__name__}, not text"
-    for name in _FLAGS:
-        if not isinstance(getattr(spec, name), bool):
-            yield f"{name} is {type(getattr(spec, name)).__name__}, not True or False"
+    yield from _wrong_kinds(spec, _OF_NODE)
     for name in _COUNTS:
         count = getattr(spec, name)
-        if (count is None and name != "version") or (
-            isinstance(count, int) and not isinstance(count, bool) and count > 0
-        ):
-            continue
-        yield f"{name} is {count!r:.80}, not a whole number above zero"
-    for name in ("inputs", "outputs", "modes", "config_schema", "config_values"):
-        if not isinstance(getattr(spec, name), Mapping):
-            yield f"{name} is {type(getattr(spec, name)).__name__}, not a mapping"
-    for name in ("capabilities", "replaces"):
-        if not isinstance(getattr(spec, name), list | tuple | set | frozenset):
-            yield f"{name} is {type(getattr(spec, name)).__name__}, not a list of names"
+        is_count = isinstance(count, int) and not isinstance(count, bool) and count > 0
+        if not is_count and (count is not None or name == "version"):
+            yield f"{name} is {count!r:.80}, not a whole number above zero"
     for capability in sorted(map(str, spec.capabilities)):
         if not is_capability(capability):
             yield f"{capability!r} is not a capability"
@@ -99,16 +95,9 @@ def _wrong_slot(key: Any, slot: Any) -> Iterator[str]:
         return
     if slot.type not in JSON_TYPES:
         yield f" has the type {slot.type!r}, which is not a dataFlowType ({', '.join(JSON_TYPES)})"
-    for name in _SLOT_TEXTS:
-        if not isinstance(getattr(slot, name), str):
-            yield f": {name} is {type(getattr(slot, name)).__name__}, not text"
-    for name in _SLOT_FLAGS:
-        if not isinstance(getattr(slot, name), bool):
-            yield f": {name} is {type(getattr(slot, name)).__name__}, not True or False"
+    yield from (f": {what}" for what in _wrong_kinds(slot, _OF_SLOT))
     if not isinstance(slot.required, bool) and not callable(slot.required):
         yield f": required is {type(slot.required).__name__}, not True, False or a function of the configuration"
-    if not isinstance(slot.config, Mapping):
-        yield f": config is {type(slot.config).__name__}, not a mapping"
     if not isinstance(slot.categories, list | tuple) or not all(isinstance(one, str) for one in slot.categories):
         yield f": categories is {slot.categories!r:.80}, not a list of texts"
     if slot.max_connections is not None and (type(slot.max_connections) is not int or slot.max_connections < 1):

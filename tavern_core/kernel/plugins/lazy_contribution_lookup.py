@@ -48,7 +48,12 @@ class Sections:
 
     async def wake(self, section: str) -> None:
         """Activate the plugins that declare something of a section."""
-        for record in list(self._lifecycle.records.values()):
-            if record.usable and not record.active and section in record.candidate.facts.sections:
-                with suppress(PluginError):  # the record says why
-                    await self._lifecycle.activate(record.name)
+        await wake(self._lifecycle, section)
+
+
+async def wake(lifecycle: Lifecycle, section: str) -> None:
+    """Activate the plugins that declare something of a section."""
+    for record in list(lifecycle.records.values()):
+        if record.usable and not record.active and section in record.candidate.facts.sections:
+            with suppress(PluginError):  # the record says why
+                await lifecycle.activate(record.name)
