@@ -154,7 +154,7 @@ class RunCache:
         self.made: dict[str, bytes | str] = {}
         """Path → an answer in its stored form, or why it cannot be stored, as determined by `make`."""
         self.sizes: dict[str, int] = {}
-        """Path → their approximate bytes."""
+        """Path → the approximate bytes of answers that `make` processed."""
 
     def find(self, run: RunPart, path: str, key: bytes, work: Work, is_pure: bool) -> tuple[Outputs, bytes] | None:
         """(outputs, content key) of an answer cached under `key`, or None. Not `is_pure`: only earlier outputs of the same run."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import ValidationError
 
@@ -22,24 +22,13 @@ SKIPPED: Outputs = {}
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    """The checked outputs of a node that ran."""
+class Settled:
+    """An answer whose outputs are known already."""
 
     outputs: Outputs
-
-
-@dataclass(frozen=True, slots=True)
-class Recalled:
-    """The outputs of an earlier run of a node."""
-
-    outputs: Outputs
-
-
-@dataclass(frozen=True, slots=True)
-class Unread:
-    """A stream that was stopped: it had no readers, and no step needed the other outputs of its node."""
-
-    outputs: Outputs
+    how: Literal["checked", "recalled", "unread"]
+    """`recalled`: they are those of an earlier run of the node. `unread`: its stream was stopped, because it had no readers,
+    and no step needed its other outputs."""
 
 
 def outputs_of(work: Work, answer: Any) -> Outputs:

@@ -28,7 +28,7 @@ from tavern_core.flow.engine.channel import Reader
 from tavern_core.flow.engine.eager_task import together
 from tavern_core.flow.engine.node_context import RunningNode
 from tavern_core.flow.engine.node_errors import time_limit_of
-from tavern_core.flow.engine.node_outputs import Given, Recalled, Unread, judged, outputs_of
+from tavern_core.flow.engine.node_outputs import Settled, judged, outputs_of
 from tavern_core.flow.engine.node_value_encoding import fresh
 from tavern_core.flow.engine.plan_tables import Work, check_inputs
 from tavern_core.flow.engine.protocols import ScopePart
@@ -72,7 +72,7 @@ async def perform(scope: ScopePart, number: int, work: Work, inputs: dict[str, A
         check_inputs(work, inputs, is_changed=is_changed)
         found = scope.recall(number, work, inputs, _key_of(work, inputs) if is_changed else b"")
         if found is not None:
-            return Recalled(found)
+            return Settled(found, "recalled")
         scope.begin(number)
     else:
         check_inputs(work, inputs)
@@ -84,12 +84,12 @@ async def perform(scope: ScopePart, number: int, work: Work, inputs: dict[str, A
         answer = await tried(scope, number, work, lambda attempt: _once(scope, number, work, fresh(inputs), attempt))
     if around is None:
         return answer
-    if isinstance(answer, Unread):
+    if isinstance(answer, Settled):
         await around.after(path, work, {})
         return answer
     outputs = outputs_of(work, answer)
     await around.after(path, work, outputs)
-    return Given(outputs)
+    return Settled(outputs, "checked")
 
 
 async def tried(scope: ScopePart, number: int, work: Work, once: Callable[[int], Coroutine[Any, Any, Any]]) -> Any:
@@ -257,7 +257,7 @@ async def _stream(scope: ScopePart, number: int, work: Work, chunks: AsyncGenera
                 if (channel := channels.get(key)) is not None:
                     await channel.write(value, rest)
             if is_only_read and not any(channel.is_read for channel in channels.values()):
-                return Unread(dict.fromkeys(work.batch, Skip))
+                return Settled(dict.fromkeys(work.batch, Skip), "unread")
             if count % _IN_A_ROW == 0:
                 await asyncio.sleep(0)  # a writer without back pressure must not block the event loop
     if work.batch:

@@ -21,39 +21,28 @@ from tavern_core.model.run import NodeError, NodeState
 
 
 class Cache(Protocol):
-    """Answers of earlier runs."""
-
-    def find(self, run: RunPart, path: str, key: bytes, work: Work, is_pure: bool) -> tuple[Outputs, bytes] | None:
-        """(outputs, content key) of an answer cached under `key`, or None. Not `is_pure`: only earlier outputs of the same run."""
-        ...
-
-    def keep(self, run: RunPart, path: str, key: bytes, work: Work, outputs: Outputs, is_pure: bool) -> bytes:
-        """Cache an answer if its step allows it; returns its content key."""
-        ...
+    """Answers of earlier runs; see `RunCache`."""
 
     sizes: dict[str, int]
-    """Path → approximate bytes of the answers that `make` processed."""
 
-    def must_make(self, path: str, work: Work, outputs: Outputs, is_marked: bool) -> bool:
-        """Whether `make` must run in a thread before the answer is stored."""
-        ...
+    def find(self, run: RunPart, path: str, key: bytes, work: Work, is_pure: bool) -> tuple[Outputs, bytes] | None: ...
 
-    def make(self, run: RunPart, path: str, key: bytes, work: Work, outputs: Outputs, is_pure: bool) -> None:
-        """The slow part of storing an answer."""
-        ...
+    def keep(self, run: RunPart, path: str, key: bytes, work: Work, outputs: Outputs, is_pure: bool) -> bytes: ...
+
+    def must_make(self, path: str, work: Work, outputs: Outputs, is_marked: bool) -> bool: ...
+
+    def make(self, run: RunPart, path: str, key: bytes, work: Work, outputs: Outputs, is_pure: bool) -> None: ...
 
 
 class Around(Protocol):
-    """Hooks around every node."""
+    """Hooks around every node; see `NodeHooks`."""
 
     @property
-    def is_before(self) -> bool:
-        """Whether any hook needs the inputs."""
-        ...
+    def is_before(self) -> bool: ...
 
-    async def before(self, run: RunPart, path: str, work: Work, inputs: dict[str, Any]) -> tuple[dict[str, Any], bool]:
-        """The inputs, and whether they were changed; raises PolicyDenied if a hook denies."""
-        ...
+    async def before(
+        self, run: RunPart, path: str, work: Work, inputs: dict[str, Any]
+    ) -> tuple[dict[str, Any], bool]: ...
 
     async def after(self, path: str, work: Work, outputs: Outputs) -> None: ...
 

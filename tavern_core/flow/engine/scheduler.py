@@ -32,7 +32,7 @@ from tavern_core.flow.engine.eager_task import Starter
 from tavern_core.flow.engine.node_context import RunningNode
 from tavern_core.flow.engine.node_errors import GroupFailed, node_error
 from tavern_core.flow.engine.node_inputs import inputs_of
-from tavern_core.flow.engine.node_outputs import SKIPPED, Given, Outputs, Recalled, Unread, outputs_of
+from tavern_core.flow.engine.node_outputs import SKIPPED, Outputs, Settled, outputs_of
 from tavern_core.flow.engine.node_runner import collect, perform
 from tavern_core.flow.engine.node_value_encoding import CONTAINERS, fresh
 from tavern_core.flow.engine.plan_tables import Prepared, Work, check_inputs
@@ -497,10 +497,11 @@ class Scheduler:
         return found[0]
 
     def _answered(self, number: int, work: Work, answer: Any) -> None:
-        if isinstance(answer, Recalled):
+        how = answer.how if isinstance(answer, Settled) else ""
+        if how == "recalled":
             self._done(number, answer.outputs, "cached", is_marked=True)
             return
-        if isinstance(answer, Unread):
+        if how == "unread":
             if (
                 self.run.cache is not None and number not in self._revived
             ):  # its other outputs are missing: see `recall`
@@ -515,7 +516,7 @@ class Scheduler:
                     path, key = self.prefix + work.step.id, self.depends.key(number, work)
                     self.run.cache.keep(self.run, path, key, work, outputs, False)
             else:
-                outputs = answer.outputs if isinstance(answer, Given) else outputs_of(work, answer)
+                outputs = answer.outputs if how else outputs_of(work, answer)
         except Exception as error:  # noqa: BLE001 - an answer may be anything, and inspecting it may raise
             self._fail(number, work, error)
             return
