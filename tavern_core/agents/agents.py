@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tavern_core.agents.call_contexts import HOST, HumanAnswers, agent_context, asking_context, caller_of, owner_of
-from tavern_core.agents.handle import AgentHandle, RunEvents
+from tavern_core.agents.handle import AgentHandle, RunEvents, cancel_task
 from tavern_core.agents.host_parts import Parts
 from tavern_core.agents.initial_prompt import build_prompt, native_tools, warnings_of
 from tavern_core.agents.loop import AgentLoop
@@ -274,7 +274,7 @@ class Agents:
         """Cancel all runs of this host; they can be resumed."""
         mine = [task for task in self._tasks if task.get_loop() is asyncio.get_running_loop()]
         for task in list(self._tasks):
-            _cancel(task)
+            cancel_task(task)
         if mine:
             await asyncio.wait(mine)
         if self._has_entered:
@@ -305,26 +305,13 @@ class Agents:
             "run": about.run, "profile": about.profile.name, "model": about.model, **about.context.whose(),
             "resumed": answers is not None,
         })  # fmt: skip
-        is_cancelled = False
-        task = asyncio.create_task(self._work(loop, events, spending.clock, playback, lambda: is_cancelled))
+        task = asyncio.create_task(self._work(loop, events, spending.clock, playback))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return AgentHandle(about.run, events, task)
 
-        def cancel() -> bool:
-            nonlocal is_cancelled
-            is_cancelled = True
-            return _cancel(task)
-
-        return AgentHandle(about.run, events, task, cancel)
-
-    async def _work(
-        self, loop: AgentLoop, events: RunEvents, clock: Clock, playback: Playback, is_cancelled: Callable[[], bool]
-    ) -> AgentOutcome:
-        """Run the loop to its end, whatever that is, and record the outcome.
-
-        Args:
-            is_cancelled: whether the handle of the run was cancelled; the outcome then says so.
-        """
+    async def _work(self, loop: AgentLoop, events: RunEvents, clock: Clock, playback: Playback) -> AgentOutcome:
+        """Run the loop to its end, whatever that is, and record the outcome."""
         waiting.set(clock.paused_with(waiting.get()))
         if playback.given or conversation.get() is None:
             conversation.set(HumanAnswers(playback.given, conversation.get()))
@@ -332,7 +319,7 @@ class Agents:
             outcome = await loop.run()
         except asyncio.CancelledError:
             self._finish(events, loop.cancelled())
-            if is_cancelled():
+            if events.is_cancelled:
                 return loop.cancelled()
             raise
         except Exception as error:
@@ -439,22 +426,6 @@ def _check_answers(run: str, given: Mapping[str, Any], waiting_for: Mapping[str,
             raise UsageError(f"{run} does not ask {name!r:.80}", hint=did_you_mean(name, asked) or hint)
         if waiting_for["kind"] == "question" and (why := mismatch(question := Question.from_json(asked[name]), answer)):
             raise InputInvalid(f"the answer to {name!r} does not fit: {why}", hint=f"{name} asks: {question.prompt}")
-
-
-def _cancel(task: asyncio.Task[Any]) -> bool:
-    """Cancel a task, from any thread; False: it is over."""
-    if task.done():
-        return False
-    try:
-        is_here = task.get_loop() is asyncio.get_running_loop()
-    except RuntimeError:
-        is_here = False
-    if is_here:
-        return task.cancel()
-    with suppress(RuntimeError):  # its loop has been closed
-        task.get_loop().call_soon_threadsafe(task.cancel)
-        return True
-    return False
 
 
 async def _to_its_end(handle: AgentHandle) -> AgentOutcome:

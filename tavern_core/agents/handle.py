@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Generator, Mapping
+from collections.abc import AsyncIterator, Generator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from tavern_core.agents.run_store import AgentRuns
@@ -28,6 +29,8 @@ class RunEvents:
         self._all: list[AgentEvent] = []
         self._happened = asyncio.Event()
         self.is_over = False
+        self.is_cancelled = False
+        """Whether its starter has cancelled the run; the outcome then says so."""
 
     def record(self, kind: str, data: Mapping[str, Any]) -> None:
         """Store an event. Raises StateDamaged: it cannot be stored (STATE_DAMAGED)."""
@@ -84,13 +87,10 @@ class RunEvents:
 class AgentHandle:
     """A run in the background. ``await handle`` returns its outcome."""
 
-    def __init__(
-        self, run: str, events: RunEvents, task: asyncio.Task[AgentOutcome], cancel: Callable[[], bool]
-    ) -> None:
+    def __init__(self, run: str, events: RunEvents, task: asyncio.Task[AgentOutcome]) -> None:
         self.id = run
         self._events = events
         self._task = task
-        self._cancel = cancel
 
     @property
     def is_over(self) -> bool:
@@ -99,7 +99,8 @@ class AgentHandle:
 
     def cancel(self) -> bool:
         """End it; its outcome is ``cancelled``. False: it is already over."""
-        return self._cancel()
+        self._events.is_cancelled = True
+        return cancel_task(self._task)
 
     async def wait(self) -> AgentOutcome:
         """Its outcome. Cancelling the waiting task does not end the run."""
@@ -111,3 +112,19 @@ class AgentHandle:
     def events(self) -> AsyncIterator[AgentEvent]:
         """Its events since it was started or resumed here, until it is over."""
         return self._events.follow()
+
+
+def cancel_task(task: asyncio.Task[Any]) -> bool:
+    """Cancel a task, from any thread; False: it is over."""
+    if task.done():
+        return False
+    try:
+        is_here = task.get_loop() is asyncio.get_running_loop()
+    except RuntimeError:
+        is_here = False
+    if is_here:
+        return task.cancel()
+    with suppress(RuntimeError):  # its loop has been closed
+        task.get_loop().call_soon_threadsafe(task.cancel)
+        return True
+    return False
