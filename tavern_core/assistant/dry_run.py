@@ -14,13 +14,14 @@ from tavern_core.errors import TavernError
 from tavern_core.flow.composition import Flow
 from tavern_core.flow.workflows import Workflows
 from tavern_core.frozen_dataclass import dataclass
+from tavern_core.graph.compile import reference_of
 from tavern_core.graph.order import reachable
 from tavern_core.graph.patch_problems import PatchProblem
-from tavern_core.graph.plan import GROUPS, REFERENCE_KEY
+from tavern_core.graph.plan import GROUPS
 from tavern_core.model.call import CallContext
 from tavern_core.model.node import ABSENT, Slot
 from tavern_core.model.run import NodeError
-from tavern_core.model.workflow import Workflow
+from tavern_core.model.workflow import Workflow, WorkflowNode
 
 TIMEOUT_MS: Final = 10_000
 _STOOD_IN: Final = frozenset({"core:LLM", "core:CallTool"})
@@ -87,28 +88,19 @@ class Trial:
         return DryRun(result.state, inputs, result.outputs, tuple(sorted(out)), sure, unsure)
 
     def _left_out(self, workflow: Workflow) -> set[str]:
-        return _with_dependents(
-            workflow, [node.id for node in workflow.nodes if self._has_effects(node.type, self._reference(node), 0)]
-        )
+        return _with_dependents(workflow, [node.id for node in workflow.nodes if self._has_effects(node)])
 
-    def _reference(self, node: Any) -> str:
-        found = node.config_values.get(REFERENCE_KEY)
-        return found if isinstance(found, str) else ""
-
-    def _has_effects(self, type_: str, reference: str, depth: int) -> bool:
-        if type_ in _STOOD_IN:
+    def _has_effects(self, node: WorkflowNode, depth: int = 0) -> bool:
+        if node.type in _STOOD_IN:
             return False
-        if type_ in GROUPS:
-            return depth > 20 or self._inside(reference, depth)
-        spec = self._flow.nodes.find(type_)
-        return type_ in _WAITING or spec is None or bool(spec.capabilities)
-
-    def _inside(self, reference: str, depth: int) -> bool:
+        if node.type not in GROUPS:
+            spec = self._flow.nodes.find(node.type)
+            return node.type in _WAITING or spec is None or bool(spec.capabilities)
         try:
-            inner = self._flow.workflows.workflow_files.get(reference)
+            inside = self._flow.workflows.workflow_files.get(reference_of(node))
         except TavernError:
             return True
-        return any(self._has_effects(node.type, self._reference(node), depth + 1) for node in inner.nodes)
+        return depth > 20 or any(self._has_effects(each, depth + 1) for each in inside.nodes)
 
     def _is_drawn(self, type_: str) -> bool:
         spec = self._flow.nodes.find(type_)
