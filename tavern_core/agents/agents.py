@@ -23,9 +23,9 @@ from typing import Any, Final
 from tavern_core.agents.call_contexts import HOST, HumanAnswers, agent_context, asking_context, caller_of, owner_of
 from tavern_core.agents.handle import AgentHandle, RunEvents, cancel_task
 from tavern_core.agents.host_parts import Parts
-from tavern_core.agents.initial_prompt import build_prompt, native_tools, warnings_of
 from tavern_core.agents.loop import AgentLoop
 from tavern_core.agents.model_requests import Task
+from tavern_core.agents.notices import sentence
 from tavern_core.agents.playback import Playback
 from tavern_core.agents.profile_resolution import read_fields
 from tavern_core.agents.prompt import Prompt
@@ -51,6 +51,7 @@ from tavern_core.model.event import AGENT_FINISHED, AGENT_STARTED
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.question import Question
 from tavern_core.model.untrusted_content_rules import MARK, ContentRead, addresses_in, sources_in, texts_in
+from tavern_core.schema.provider_tool_export import export_tool
 
 _BY_CODE: Final = {"model": "llms", "deliberation_workflow": "workflows"}
 """Field of a profile → section of plugins, whose names may be known only when they are active."""
@@ -123,13 +124,15 @@ class Agents:
         price, window = await self._priced(resolved, chosen, limits)
         run = f"agent-{secrets.token_hex(8)}"
         agent = agent_context(resolved, name, caller, limits, run)
-        prompt = await asyncio.to_thread(build_prompt, self._parts, resolved, agent, text, window)
-        tools, warnings = native_tools(self._parts, resolved, prompt), warnings_of(prompt)
+        prompt = await self._prompt(resolved, agent, text, window)
+        tools = [*map(dict, prompt.tools)]
+        if resolved.written.calling != "tam":
+            tools.append(export_tool(self._parts.engines.inner[READ_RESULT], "openai"))
         window = max(window - sum(map(tokens_of_schema, tools)), 1)
         facts = {
             "profile": resolved.written.model_dump(mode="json"), "given": name, "model": chosen, "budget": limits.model_dump(),
             "caller": stored(caller or HOST, HOST, None), "system": prompt.system, "window": window,
-            "tools": tools, "warnings": list(warnings), "untrusted": [p.citation for p in prompt.sources if not p.trusted],
+            "tools": tools, "warnings": list(prompt.warnings), "untrusted": [p.citation for p in prompt.sources if not p.trusted],
         }  # fmt: skip
         self._enter()
         record = AgentRecord(run, resolved.name, text, "running", time.time(), facts)
@@ -263,7 +266,7 @@ class Agents:
         await self._parts.sections.wake("llms")  # a model of an inactive plugin is not missing
         agent = agent_context(resolved, name, caller_of(context), resolved.written.budget, "")
         window = resolved.written.context_tokens
-        return await asyncio.to_thread(build_prompt, self._parts, resolved, agent, task, window)
+        return await self._prompt(resolved, agent, task, window)
 
     def prompt_sync(self, profile: ProfileLike, task: str = "", **options: Any) -> Prompt:
         """`prompt` for code without an event loop."""
@@ -337,6 +340,13 @@ class Agents:
         data = outcome.to_json()
         names = ("state", "reason", "code", "steps", "calls", "usage", "cost", "currency", "seconds")
         self._parts.base.recorder.note(AGENT_FINISHED, {"run": outcome.run_id, **{name: data[name] for name in names}})
+
+    async def _prompt(self, profile: Profile, agent: CallContext, task: str, window: int) -> Prompt:
+        """The prompt with which a run begins: that of the profile, and how long results are read. It has half of the window."""
+        assert agent.profile is not None
+        closing = sentence("long_results", self._parts.language(profile))
+        build, most = self._parts.prompts.build, max(window // 2, 1)
+        return await asyncio.to_thread(build, agent.profile, task, agent, max_tokens=most, closing=closing)
 
     async def _resolved(self, given: ProfileLike, known: AgentProfile | None = None) -> tuple[Profile, str]:
         """A profile, and the name by which contexts call it.

@@ -9,6 +9,10 @@ from tavern_core.agents.read_result_tool import READ_RESULT
 from tavern_core.model.message_translation import Language
 
 _NOTICES: Final[Mapping[str, Mapping[Language, str]]] = {
+    "long_results": {
+        "en": f"Long results are shortened and name an address (artifact:…). {READ_RESULT} reads on: artifact, start, length (bytes).",
+        "zh": f"过长的结果会被缩短并给出地址（artifact:…）。可用 {READ_RESULT} 继续读取：artifact、start、length（字节）。",
+    },
     "empty": {
         "en": "Your answer was empty. Call a tool, or write the final answer for the user.",
         "zh": "你的回答是空的。请调用工具，或写出给用户的最终回答。",

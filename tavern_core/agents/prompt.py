@@ -68,6 +68,12 @@ class Prompt:
     findings: tuple[Finding, ...] = ()
     """Warnings about the profile and its knowledge."""
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What a person should know about it: odd fields of the profile, and what had no room."""
+        odd = [f"{finding.located}; {finding.hint}" if finding.hint else finding.located for finding in self.findings]
+        return (*odd, *(f"{p.part}: {p.reason}: {', '.join(p.names)}".rstrip(": ") for p in self.left_out))
+
     def to_json(self) -> dict[str, Any]:
         return {
             "system": self.system,
