@@ -16,6 +16,7 @@ from typing import Any, Final
 from tavern_core.assistant.node_index import Example, NodeIndex, Ranking, document_text, fused
 from tavern_core.contract.ranking import NodeDocument
 from tavern_core.errors import TavernError, UsageError
+from tavern_core.flow.compiled_workflow_cache import as_workflow
 from tavern_core.flow.node_catalogue import Nodes
 from tavern_core.flow.workflow_files import Stamp, WorkflowFiles, stamp_at, workflow_files
 from tavern_core.kernel.catalogue.tool_spec_cache import ToolSpecs
@@ -82,7 +83,7 @@ class NodeRetrieval:
             hint = 'retrieve("...", plan=["...", "..."], limit=20)'
             raise UsageError("a request is a text, a plan a list of texts, and a limit a whole number", hint=hint)
         await wake(self._lifecycle, _SECTION)
-        current = None if workflow is None else self._workflow(workflow)
+        current = None if workflow is None else as_workflow(workflow, self._files)
         if self._types[0] != (now := self._generation):
             self._types = now, await self._nodes.listed()
         types = self._types[1]
@@ -165,11 +166,6 @@ class NodeRetrieval:
             for id_, example in folder.read().items():
                 found.setdefault(id_, example)
         return dict(islice(found.items(), MOST_EXAMPLES))
-
-    def _workflow(self, what: Any) -> Workflow:
-        from tavern_core.flow.compiled_workflow_cache import as_workflow
-
-        return as_workflow(what, self._files)
 
     # Rankers of plugins ----------------------------------------------------------------------------------------------
 

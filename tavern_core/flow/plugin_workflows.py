@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tavern_core.errors import PluginError
-from tavern_core.flow.workflow_files import workflow_files
+from tavern_core.flow.workflow_files import WorkflowSource, workflow_files
 from tavern_core.kernel.manifest.workflow_file_codec import SUFFIX
 from tavern_core.kernel.plugins.contribution_registry import Contributions
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
@@ -29,19 +29,20 @@ class PluginWorkflows:
         self._unpacked: dict[str, tuple[Any, Path]] = {}
         """Plugin → (its stamp, the folder of its files)."""
 
-    def all(self) -> dict[str, tuple[str, Any, Path | None]]:
-        """Id → (plugin, content or path, the plugin's folder)."""
-        found: dict[str, tuple[str, Any, Path | None]] = {}
+    def all(self) -> dict[str, WorkflowSource]:
+        """The workflows by id."""
+        found: list[WorkflowSource] = []
         for record in self._lifecycle.records.values():
-            if record.usable and (folder := self._entry_folder(record)) is not None:
-                for path in workflow_files(folder) if folder.is_dir() else [folder]:
-                    found[f"{record.name}.{path.name.removesuffix(SUFFIX)}"] = record.name, path, self._root(record)
-        for name, thing in self._contributions.all(_SECTION).items():
+            if record.usable and (place := self._entry_folder(record)) is not None:
+                for path in workflow_files(place) if place.is_dir() else [place]:
+                    id_ = f"{record.name}.{path.name.removesuffix(SUFFIX)}"
+                    found.append(WorkflowSource(id_, record.name, content=path, folder=self._root(record)))
+        for name, content in self._contributions.all(_SECTION).items():
             plugin = self._contributions.owner(_SECTION, name) or ""
             owner = self._lifecycle.records.get(plugin)
-            folder_ = self._root(owner) if owner is not None else None
-            found[f"{plugin}.{name.removeprefix(plugin + '.')}"] = plugin, thing, folder_
-        return found
+            folder = self._root(owner) if owner is not None else None
+            found.append(WorkflowSource(f"{plugin}.{name.removeprefix(plugin + '.')}", plugin, None, content, folder))
+        return {source.id: source for source in found}
 
     def _entry_folder(self, record: Record) -> Path | None:
         """The folder (or file) of `workflows.entry`, if it is inside the plugin."""

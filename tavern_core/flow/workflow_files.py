@@ -47,8 +47,6 @@ _SETTLED_NS: Final = 50_000_000
 """How old a change must be to differ in time from the next one, because file systems count in ticks."""
 Stamp = tuple[int, int, int, int]
 """(time of the last change of the content, and of anything, size, inode) of a file."""
-PluginSources = Mapping[str, tuple[str, Any, Path | None]]
-"""Id → (plugin, content or path, the plugin's folder)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +57,16 @@ class WorkflowSource:
     plugin: str = ""
     """Its plugin; empty for one of a folder."""
     path: Path | None = None
-    plugin_source: tuple[str, Any, Path | None] | None = field(default=None, repr=False)
-    """Its entry in the plugin's workflows."""
+    """Its file in a folder of tavern.yaml."""
+    content: Any = field(default=None, repr=False)
+    """Of a plugin: the workflow, or the path of its file in the plugin's folder."""
+    folder: Path | None = field(default=None, repr=False)
+
+    @property
+    def file(self) -> Path | None:
+        """Its file, if it is one."""
+        in_plugin = self.folder is not None and isinstance(self.content, str | Path)
+        return self.folder / self.content if self.folder is not None and in_plugin else self.path
 
 
 class SavedMeanwhile(UsageError):
@@ -83,7 +89,7 @@ class WorkflowFiles:
         plugin_sources: the current workflows of plugins.
     """
 
-    def __init__(self, folders: Iterable[Path], plugin_sources: Callable[[], PluginSources]) -> None:
+    def __init__(self, folders: Iterable[Path], plugin_sources: Callable[[], Mapping[str, WorkflowSource]]) -> None:
         self.folders = tuple(folders)
         self._plugin_sources = plugin_sources
         self._lock = threading.Lock()
@@ -94,10 +100,8 @@ class WorkflowFiles:
 
     def list(self) -> dict[str, WorkflowSource]:
         """Id → workflow, sorted; a file of a folder takes precedence over a plugin's with the same id."""
-        found = {
-            name: WorkflowSource(name, entry[0], plugin_source=entry) for name, entry in self._plugin_sources().items()
-        }
-        found.update({name: WorkflowSource(name, "", path) for name, path in self._files().items()})
+        found = {**self._plugin_sources()}
+        found.update({name: WorkflowSource(name, path=path) for name, path in self._files().items()})
         return dict(sorted(found.items()))
 
     def __contains__(self, id_: str) -> bool:
@@ -139,8 +143,8 @@ class WorkflowFiles:
         """
         if (path := self._file(id_)) is not None:
             return self.read(path, id_)
-        if (entry := self._plugin_sources().get(id_)) is not None:
-            return self._of_plugin(id_, *entry)
+        if (source := self._plugin_sources().get(id_)) is not None:
+            return self._of_plugin(source)
         hint = (
             did_you_mean(id_, self.list())
             or f"put {id_}{SUFFIX} into {', '.join(map(str, self.folders)) or 'a workflow folder'}"
@@ -149,13 +153,7 @@ class WorkflowFiles:
 
     def open(self, source: WorkflowSource) -> Workflow:
         """The workflow that `list` named, without searching folders again. Raises as `get`."""
-        if source.path is not None:
-            return self.read(source.path, source.id)
-        return (
-            self._of_plugin(source.id, *source.plugin_source)
-            if source.plugin_source is not None
-            else self.get(source.id)
-        )
+        return self._of_plugin(source) if source.path is None else self.read(source.path, source.id)
 
     def read(self, path: Path, id_: str = "") -> Workflow:
         """The workflow in a file, wherever it is. Raises WorkflowInvalid (WORKFLOW_INVALID)."""
@@ -247,9 +245,10 @@ class WorkflowFiles:
                 hint="choose another id",
             )
 
-    def _of_plugin(self, id_: str, plugin: str, content: Any, folder: Path | None) -> Workflow:
+    def _of_plugin(self, source: WorkflowSource) -> Workflow:
         from tavern_core.model.workflow import Workflow
 
+        id_, content, folder = source.id, source.content, source.folder
         if isinstance(content, Workflow | Mapping):
             known = self._made.get(id_)
             if known is None or known[0] is not content:
@@ -258,12 +257,12 @@ class WorkflowFiles:
             return known[1]
         if folder is None:
             raise WorkflowInvalid(
-                f"workflow {id_}: plugin {plugin} has no folder", hint="bring its content instead of a path"
+                f"workflow {id_}: plugin {source.plugin} has no folder", hint="bring its content instead of a path"
             )
         path = (folder / content).resolve()
         if not path.is_relative_to(folder.resolve()):
             raise WorkflowInvalid(
-                f"workflow {id_}: {content} is not inside of plugin {plugin}",
+                f"workflow {id_}: {content} is not inside of plugin {source.plugin}",
                 hint="write a path relative to plugin.yaml",
             )
         return self.read(path, id_)

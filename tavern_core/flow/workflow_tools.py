@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -110,7 +110,9 @@ class WorkflowTools:
                 self._diagnostics.put(diagnostic, quiet=True)
             self._found = found
             self._registry.put(OWNER, self._rank, entries, {})
-            is_same = self._paths == (paths := tuple(path for each in listed.values() for path in _file_of(each)))
+            is_same = self._paths == (
+                paths := tuple(each.file for each in listed.values() if each.path is None and each.file)
+            )
             self._paths = paths
             self._seen = (*stamp[:2], self._registry.generation) if stamp is not None and is_same else None
 
@@ -139,24 +141,13 @@ class WorkflowTools:
 
     def _facts(self, id_: str, source: WorkflowSource) -> ToolFacts:
         """What a tool needs from its workflow; a file is read only if it has changed. Raises TavernError: it is not valid."""
-        path = source.path or next(_file_of(source), None)
-        if path is None:
+        if (path := source.file) is None:
             return ToolFacts.of(self._workflow_files.open(source))
         if (facts := self._cache.get(path, id_)) is None:
             stamp = stamp_at(path)
             facts = ToolFacts.of(self._workflow_files.open(source))
             self._cache.put(path, id_, stamp, facts)
         return facts
-
-
-def _file_of(source: WorkflowSource) -> Iterator[Path]:
-    """The file of a plugin's workflow, if it is a file."""
-    if (
-        source.plugin_source is not None
-        and isinstance(source.plugin_source[1], str | Path)
-        and source.plugin_source[2] is not None
-    ):
-        yield source.plugin_source[2] / source.plugin_source[1]
 
 
 class Engine:

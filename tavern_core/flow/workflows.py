@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from tavern_core.model.run import RunEvent, RunRecord, RunResult
     from tavern_core.model.workflow import Workflow
 
+_EMPTY: Final[Mapping[str, Any]] = {"nodes": [], "edges": []}
 _OPEN: Final = frozenset({"running", "waiting"})
 """States of a run whose questions can be answered."""
 _LOOK_S: Final = 0.1
@@ -162,13 +163,11 @@ class Workflows(Mapping[str, "Workflow"]):
 
     def graph(self, what: Any, form: str = "mermaid") -> str:
         """A picture of a workflow: ``mermaid`` or ``svg``. Raises as `check`; UsageError: another form (USAGE)."""
-        from tavern_core.flow.compiled_workflow_cache import as_workflow
         from tavern_core.graph.picture import mermaid, svg
 
         if form not in ("mermaid", "svg"):
             raise UsageError(f"there is no picture of the form {form!r:.100}", hint='"mermaid" or "svg"')
-        self._wait(self._prepare())
-        workflow = as_workflow(what, self._workflow_files)
+        workflow = self.find(what)
         return svg(workflow) if form == "svg" else mermaid(workflow)
 
     def save(self, id_: str, workflow: Workflow | Mapping[str, Any], *, rev: int | None = None) -> Workflow:
@@ -182,12 +181,10 @@ class Workflows(Mapping[str, "Workflow"]):
 
         Its `workflow` is the result; `save` writes it. Raises as `check`.
         """
-        from tavern_core.flow.compiled_workflow_cache import as_workflow
         from tavern_core.graph.edit import WorkflowEditor
         from tavern_core.kernel.manifest.workflow_file_codec import workflow_of
 
-        workflow = as_workflow({"nodes": [], "edges": []} if what is None else what, self._workflow_files)
-        return WorkflowEditor(workflow, self.check, workflow_of)
+        return WorkflowEditor(self.find(_EMPTY if what is None else what), self.check, workflow_of)
 
     # Patching ------------------------------------------------------------------------------------------------------------
 
@@ -234,7 +231,7 @@ class Workflows(Mapping[str, "Workflow"]):
         """The editing of a workflow, with undo and redo; `save` writes it. None: start with an empty one. Raises as `check`."""
         from tavern_core.flow.workflow_edit_history import WorkflowSession
 
-        workflow = self.find({"nodes": [], "edges": []} if what is None else what)
+        workflow = self.find(_EMPTY if what is None else what)
         patching = self._running.patching
         return WorkflowSession(workflow, patching.file(what, or_none=True), patching, self._workflow_files, self._wait)
 
