@@ -53,12 +53,12 @@ class _Advice:
         needs: Needs,
         spec: Callable[[str], NodeSpec | None],
     ) -> None:
-        self._problems, self._draft, self._needs = problems, draft, needs
+        self._problems, self._draft, self._needs, self._spec = problems, draft, needs, spec
         meant = {name for problem in problems if problem.code == "UNKNOWN_TYPE" for name in problem.nearest}
         present = {node.type for node in draft.nodes} | meant
         self._absent = [type_ for type_ in needs.nodes if type_ not in present and spec(type_) is not None]
         self._edges = {edge.id: edge for edge in draft.edges}
-        self._lost = self._named_by_edges(spec)
+        self._lost = self._named_by_edges()
         missing = [type_ for type_ in self._absent if type_ not in self._lost.values()]
         self._new = free_names(missing, {node.id for node in draft.nodes} | self._lost.keys())
         self._graph = DraftGraph(draft, spec, {**self._lost, **self._new})
@@ -69,14 +69,14 @@ class _Advice:
         found = [self._one(problem) for problem in self._problems]
         return [problem for problem in found if problem is not None] + list(self._needed())
 
-    def _named_by_edges(self, spec: Callable[[str], NodeSpec | None]) -> dict[str, str]:
+    def _named_by_edges(self) -> dict[str, str]:
         """Nodes that edges name and no operation adds, each with the needed type that it probably has."""
         names = [
             name
             for problem in self._problems
             if problem.code == "DANGLING_EDGE"
             and (name := _second_name(problem.message))
-            and not self._is_slip(name, problem, spec)
+            and not self._is_slip(name, problem)
         ]
         found: dict[str, str] = {}
         for name in dict.fromkeys(names):
@@ -85,7 +85,7 @@ class _Advice:
                 continue
             used = self._used(name)
             free = [type_ for type_ in self._absent if type_ not in found.values()]
-            if type_ := next((t for t in free if _has_handles(t, used, spec)), ""):
+            if type_ := next((t for t in free if _has_handles(t, used, self._spec)), ""):
                 found[name] = type_
         return found
 
@@ -93,11 +93,11 @@ class _Advice:
         """The edges that name a node, each with whether it begins there."""
         return [(edge, edge.source == name) for edge in self._edges.values() if name in (edge.source, edge.target)]
 
-    def _is_slip(self, name: str, problem: PatchProblem, spec: Callable[[str], NodeSpec | None]) -> bool:
+    def _is_slip(self, name: str, problem: PatchProblem) -> bool:
         """Whether a similar name is meant: not if only the number differs (step1, step2), or if that node has other slots."""
         near = problem.nearest[0] if problem.nearest else ""
         type_ = next((node.type for node in self._draft.nodes if node.id == near), "")
-        return bool(near) and not _is_numbered_as(name, near) and _has_handles(type_, self._used(name), spec)
+        return bool(near) and not _is_numbered_as(name, near) and _has_handles(type_, self._used(name), self._spec)
 
     def _one(self, problem: PatchProblem) -> Advised:
         match problem.code:
@@ -128,13 +128,15 @@ class _Advice:
         if name in self._said:
             return None
         self._said.add(name)
-        edges = [text for slot in self._graph.open_inputs(name) if (text := self._edge_into(name, slot))]
-        fix = "; ".join([f"add the node: {add_node(name, type_)}", *edges])
-        return replace(problem, hint=f"{fix}; or remove the edge")
+        return replace(problem, hint=f"{self._added('add the node', name, type_)}; or remove the edge")
 
-    def _edge_into(self, name: str, slot: Slot) -> str:
-        found = self._graph.fitting(name, slot)
-        return f"and connect it: {add_edge(found[0], (name, slot.key))}" if found else ""
+    def _added(self, words: str, name: str, type_: str) -> str:
+        """How a node is added, with edges to its open inputs."""
+        fed = (
+            (slot.key, found[0]) for slot in self._graph.open_inputs(name) if (found := self._graph.fitting(name, slot))
+        )
+        edges = [f"and connect it: {add_edge(source, (name, key))}" for key, source in fed]
+        return "; ".join([f"{words}: {add_node(name, type_)}", *edges])
 
     def _missing_input(self, problem: PatchProblem) -> Advised:
         if problem.node in self._wrong:
@@ -216,8 +218,7 @@ class _Advice:
 
     def _needed(self) -> Iterator[PatchProblem]:
         for name, type_ in self._new.items():
-            edges = [text for slot in self._graph.open_inputs(name) if (text := self._edge_into(name, slot))]
-            fix = "; ".join([f"add it: {add_node(name, type_)}", *edges])
+            fix = self._added("add it", name, type_)
             yield PatchProblem(
                 "NEED_NODE", f"the request needs a node of type {type_!r}, and there is none", pointer="/nodes",
                 hint=f"{fix}; or leave it out of `needs`", severity="warning",
