@@ -28,6 +28,7 @@ from tavern_core.kernel.catalogue.manual import AVAILABLE_TOOLS, fill_prompt, pl
 from tavern_core.kernel.catalogue.parameter_text import fold_lines
 from tavern_core.kernel.knowledge.knowledge import Knowledge, KnowledgeBase
 from tavern_core.model.call import CallContext
+from tavern_core.model.json_members import json_members
 from tavern_core.model.knowledge import Passage
 from tavern_core.model.message_translation import Language
 from tavern_core.model.token_estimate import tokens_of
@@ -50,7 +51,7 @@ class LeftOut:
     """Ids of tools, names of skills, citations."""
 
     def to_json(self) -> dict[str, Any]:
-        return {"part": self.part, "reason": self.reason, "names": list(self.names)}
+        return json_members(self, "part", "reason", "names")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +76,8 @@ class Prompt:
         return (*odd, *(f"{p.part}: {p.reason}: {', '.join(p.names)}".rstrip(": ") for p in self.left_out))
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "system": self.system,
-            "tokens": self.tokens,
-            "sources": [passage.to_json() for passage in self.sources],
-            "leftOut": [part.to_json() for part in self.left_out],
-            "tools": [dict(tool) for tool in self.tools],
-            "findings": [{"message": finding.located, "hint": finding.hint} for finding in self.findings],
-        }
+        findings = [{"message": finding.located, "hint": finding.hint} for finding in self.findings]
+        return json_members(self, "system", "tokens", "sources", "left_out", "tools") | {"findings": findings}
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from tavern_core.agents.spending import Clock, Spending
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model.agent_profile import AgentBudget
 from tavern_core.model.agent_run import AgentOutcome, AgentRecord
+from tavern_core.model.json_members import json_members
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +32,7 @@ class AgentReplay:
         return not self.differences
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "ok": self.ok,
-            "differences": list(self.differences),
-            "outcome": self.outcome.to_json(),
-            "messages": [*self.messages],
-        }
+        return json_members(self, "ok", "differences", "outcome", "messages")
 
 
 async def replayed(

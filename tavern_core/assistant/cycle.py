@@ -11,6 +11,7 @@ from tavern_core.contract.llm import LLMAnswer, Message
 from tavern_core.errors import CallError
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.graph.patch_problems import PatchProblem
+from tavern_core.model.json_members import json_members
 from tavern_core.model.message_translation import Language, Row, say, text_in
 
 T = TypeVar("T")
@@ -32,11 +33,7 @@ class Round:
     usage: Mapping[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "answer": self.answer,
-            "problems": [problem.to_json() for problem in self.problems],
-            "usage": dict(self.usage),
-        }
+        return json_members(self, "answer", "problems", "usage")
 
 
 class Judged(Generic[T]):

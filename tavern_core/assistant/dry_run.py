@@ -19,6 +19,7 @@ from tavern_core.graph.order import reachable
 from tavern_core.graph.patch_problems import PatchProblem
 from tavern_core.graph.plan import GROUPS
 from tavern_core.model.call import CallContext
+from tavern_core.model.json_members import json_members
 from tavern_core.model.node import ABSENT, Slot
 from tavern_core.model.run import NodeError
 from tavern_core.model.workflow import Workflow, WorkflowNode
@@ -53,9 +54,8 @@ class DryRun:
 
         return {
             "state": self.state, "inputs": to_plain(dict(self.inputs), tagged=False),
-            "outputs": to_plain(dict(self.outputs), tagged=False), "leftOut": list(self.left_out),
-            "problems": [problem.to_json() for problem in self.problems],
-            "uncertain": [problem.to_json() for problem in self.uncertain],
+            "outputs": to_plain(dict(self.outputs), tagged=False),
+            **json_members(self, "left_out", "problems", "uncertain"),
         }  # fmt: skip
 
 

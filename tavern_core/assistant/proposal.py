@@ -15,6 +15,7 @@ from tavern_core.frozen_dataclass import dataclass
 from tavern_core.graph.changes import Change
 from tavern_core.graph.patch import RemovedEdge
 from tavern_core.graph.patch_problems import PatchProblem
+from tavern_core.model.json_members import json_members
 from tavern_core.model.message_translation import Language
 from tavern_core.model.workflow import Workflow
 
@@ -90,25 +91,13 @@ class Proposal:
 
     def to_json(self) -> dict[str, Any]:
         """The proposal as data; `workflow` is the complete changed document, or null."""
+        workflow = dict(self.workflow.raw) if self.ok else None
         return {
-            "ok": self.ok,
-            "request": self.request,
-            "rev": self.before.rev,
-            "workflow": dict(self.workflow.raw) if self.ok else None,
-            "patch": list(self.patch),
-            "ids": dict(self.ids),
-            "changes": [change.to_json() for change in self.changes],
-            "summary": self.summary,
-            "reason": self.reason,
-            "declined": self.declined,
-            "problems": [problem.to_json() for problem in self.problems],
-            "warnings": [problem.to_json() for problem in self.warnings],
-            "removedEdges": [edge.to_json() for edge in self.removed_edges],
-            "plan": list(self.plan),
-            "rounds": [each.to_json() for each in self.rounds],
-            "usage": self.spent.to_json(),
-            "dryRun": None if self.dry_run is None else self.dry_run.to_json(),
-        }
+            "ok": self.ok, "request": self.request, "rev": self.before.rev, "workflow": workflow,
+            **json_members(self, "patch", "ids", "changes", "summary", "reason", "declined", "problems", "warnings"),
+            **json_members(self, "removed_edges", "plan", "rounds"),
+            "usage": self.spent.to_json(), **json_members(self, "dry_run"),
+        }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,14 +126,5 @@ class Panel:
     spent: Spent = Spent()
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "ok": self.ok,
-            "layout": dict(self.layout),
-            "inputs": dict(self.inputs),
-            "outputs": dict(self.outputs),
-            "reason": self.reason,
-            "declined": self.declined,
-            "problems": [problem.to_json() for problem in self.problems],
-            "rounds": [each.to_json() for each in self.rounds],
-            "usage": self.spent.to_json(),
-        }
+        names = ("ok", "layout", "inputs", "outputs", "reason", "declined", "problems", "rounds")
+        return {**json_members(self, *names), "usage": self.spent.to_json()}

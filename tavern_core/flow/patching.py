@@ -34,6 +34,7 @@ from tavern_core.kernel.hooks.table import HookTable
 from tavern_core.kernel.manifest.workflow_file_codec import SUFFIX
 from tavern_core.kernel.text.json_document import read_json
 from tavern_core.model import depths
+from tavern_core.model.json_members import json_members
 from tavern_core.model.message_translation import Language
 from tavern_core.model.workflow import Workflow
 from tavern_core.schema.bounded_json_copying import json_copy
@@ -79,16 +80,8 @@ class PatchOutcome:
         return tuple(each for each in self.problems if each.severity == "error" and not each.is_old)
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "ok": self.ok,
-            "rev": self.workflow.rev,
-            "ids": dict(self.ids),
-            "removedEdges": [edge.to_json() for edge in self.removed_edges],
-            "problems": [problem.to_json() for problem in self.problems],
-            "summary": dict(self.summary),
-            "changes": [change.to_json() for change in self.changes],
-            "changedBy": list(self.changed_by),
-        }
+        names = ("ids", "removed_edges", "problems", "summary", "changes", "changed_by")
+        return {"ok": self.ok, "rev": self.workflow.rev, **json_members(self, *names)}
 
 
 class Patching:

@@ -13,6 +13,7 @@ from tavern_core.flow.workflow_files import WorkflowFiles
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.graph.patch import conflict, revised
 from tavern_core.graph.patch_view import project
+from tavern_core.model.json_members import json_members
 from tavern_core.model.message_translation import Language
 from tavern_core.model.workflow import Workflow
 
@@ -30,11 +31,7 @@ class Entry:
     after: Workflow
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "summary": dict(self.summary),
-            "ids": dict(self.outcome.ids),
-            "changedBy": list(self.outcome.changed_by),
-        }
+        return json_members(self, "summary") | json_members(self.outcome, "ids", "changed_by")
 
 
 class WorkflowSession:
