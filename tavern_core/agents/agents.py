@@ -69,7 +69,7 @@ class Agents:
         self._has_entered = False
         self._tasks: set[asyncio.Task[AgentOutcome]] = set()
         self._runs = AgentRuns(
-            parts.home / "agents.sqlite", masking(parts.base.known_secrets), self._process, parts.records.is_present,
+            parts.base.home / "agents.sqlite", masking(parts.base.known_secrets), self._process, parts.records.is_present,
             parts.base.diagnostics.of_damage("earlier runs of agents are lost"),
         )  # fmt: skip
         parts.engines.inner.setdefault(READ_RESULT, reading_tool(parts.artifacts))

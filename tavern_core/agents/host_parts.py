@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from pathlib import Path
 
 from tavern_core.agents.profile_resolution import Known
 from tavern_core.agents.prompt import PromptBuilder
@@ -45,10 +44,6 @@ class Parts:
     prompts: PromptBuilder
     known_inactive: Callable[[], Known]
     """What a profile may name, as far as it is known without activating plugins."""
-
-    @property
-    def home(self) -> Path:
-        return self.base.home
 
     def language(self, profile: Profile) -> Language:
         """The language in which the host speaks to an agent."""

@@ -91,13 +91,7 @@ class WorkflowSession:
     def apply(self, patch: Any, *, rev: int | None = None, seed: int | None = None) -> PatchOutcome:
         """Apply a patch: one entry of the history if it succeeds, no change if not.
 
-        Args:
-            patch: operations of RFC 6902: a list, or its JSON text.
-            rev: the revision for which it was written; None: the current one.
-            seed: makes the new ids reproducible.
-
-        Raises:
-            PolicyDenied: a `tavern_before_patch` hook denied or failed (POLICY_DENIED).
+        The arguments are those of `Workflows.patch`. Raises PolicyDenied: a `tavern_before_patch` hook denied (POLICY_DENIED).
         """
         outcome: PatchOutcome = self._wait(self.applied(patch, rev=rev, seed=seed))
         return outcome

@@ -112,10 +112,6 @@ class Workflows(Mapping[str, "Workflow"]):
         self._wait(self._prepare())
         return self._workflow_files.list()
 
-    def in_files(self) -> dict[str, WorkflowSource]:
-        """`list`, as far as it is known without activating plugins."""
-        return self._workflow_files.list()
-
     def broken(self) -> dict[str, WorkflowInvalid]:
         """Id → why its file cannot be read. No plugin is activated."""
         return self._workflow_files.broken()

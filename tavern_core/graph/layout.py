@@ -180,7 +180,7 @@ def _placed(
         wanted = _wanted(block, inside, beside, places, sizes)
         box = around([(*inside[name], *sizes[name]) for name in block])
         if wanted is None:
-            left, _, _, bottom = room.bounds()
+            left, _, _, bottom = room.bounds
             wanted = (left, bottom + _GAP[1]) if room.boxes else (0.0, 0.0)
         dx, dy = room.nearest((wanted[0] + box[0], wanted[1] + box[1], box[2], box[3]))
         dx, dy = dx - box[0], dy - box[1]

@@ -26,7 +26,8 @@ class SpatialGrid:
         self.boxes: list[Box] = []
         self._grid: dict[tuple[int, int], list[int]] = {}
         self._large: list[int] = []
-        self._bounds: Box = (0.0, 0.0, 0.0, 0.0)
+        self.bounds: Box = (0.0, 0.0, 0.0, 0.0)
+        """(left, top, right, bottom) of all boxes."""
 
     def add(self, box: Box) -> None:
         """Occupy a box."""
@@ -34,20 +35,16 @@ class SpatialGrid:
         self.boxes.append(box)
         right, bottom = box[0] + box[2], box[1] + box[3]
         if at:
-            left, top, most_right, most_bottom = self._bounds
-            self._bounds = min(left, box[0]), min(top, box[1]), max(most_right, right), max(most_bottom, bottom)
+            left, top, most_right, most_bottom = self.bounds
+            self.bounds = min(left, box[0]), min(top, box[1]), max(most_right, right), max(most_bottom, bottom)
         else:
-            self._bounds = box[0], box[1], right, bottom
+            self.bounds = box[0], box[1], right, bottom
         cells = _cells(box)
         if cells is None:
             self._large.append(at)
         else:
             for cell in cells:
                 self._grid.setdefault(cell, []).append(at)
-
-    def bounds(self) -> Box:
-        """(left, top, right, bottom) of all boxes."""
-        return self._bounds
 
     def nearest(self, box: Box) -> tuple[float, float]:
         """The upper left corner of the free place nearest to `box`, above or below it; else under everything."""
@@ -66,7 +63,7 @@ class SpatialGrid:
         else:
             up = -math.inf
         if math.isinf(down) and math.isinf(up):
-            return x, self._bounds[3] + self._gap[1]
+            return x, self.bounds[3] + self._gap[1]
         return x, down if down - y <= y - up else up
 
     def _hit(self, box: Box) -> Box | None:

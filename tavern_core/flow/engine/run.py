@@ -38,7 +38,7 @@ from tavern_core.kernel.execution.sync_async_drivers import caught
 from tavern_core.kernel.execution.threads import Owner, ThreadPool
 from tavern_core.kernel.settings.secret_masking import KnownSecrets
 from tavern_core.model.call import CallContext
-from tavern_core.model.run import FINAL_STATES, NodeError, NodeState, RunEvent, RunResult, RunState
+from tavern_core.model.run import FINAL_STATES, NodeError, NodeState, RunResult, RunState
 from tavern_core.schema.schema_check import check_schema
 from tavern_core.schema.secret_encodings import secret_redactor
 
@@ -136,11 +136,16 @@ class Run:
         self.loop: asyncio.AbstractEventLoop | None = None
         """The loop on which it runs; None: it was not started."""
         self._log = EventLog() if beginning.log is None else beginning.log
-        self.note, self.listen, self.rows = self._log.note, self._log.listen, self._log.rows
+        self.note, self.listen, self.rows, self.events = (
+            self._log.note,
+            self._log.listen,
+            self._log.rows,
+            self._log.read,
+        )
         self.before = len(self._log)
         """Events before it was resumed."""
         self._is_begun = False
-        self._is_over = False
+        self.is_over = False
         self._has_stopped = False
         self._lock = threading.Lock()
 
@@ -184,7 +189,7 @@ class Run:
         try:
             state = await self._driven(scope, self._task, others)
         finally:
-            self._is_over = True
+            self.is_over = True
             if timer is not None:
                 timer.cancel()
         self.note(f"run:{state}", "")
@@ -215,7 +220,7 @@ class Run:
             return None
 
         def ring() -> None:
-            if self.is_cancelled or self._is_over:
+            if self.is_cancelled or self.is_over:
                 return
             self.errors.append(
                 NodeError(
@@ -263,15 +268,10 @@ class Run:
                 found[step.id] = {key: value for key, value in given.items() if value is not Skip}
         return found
 
-    @property
-    def is_over(self) -> bool:
-        """True if it has ended."""
-        return self._is_over
-
     def cancel(self) -> bool:
         """End the run from any thread: running nodes and their processes are cancelled. False: it is already over."""
         with self._lock:
-            if self._is_over or self.is_cancelled:
+            if self.is_over or self.is_cancelled:
                 return False
             self.is_cancelled = True
             if self._task is None or self.loop is None:
@@ -285,7 +285,7 @@ class Run:
     def leave(self) -> bool:
         """End the run as `waiting` once only questions are left, from any thread; it can be resumed. False: it is already over."""
         self._leaves = True
-        if self._is_over or self.is_cancelled:
+        if self.is_over or self.is_cancelled:
             return False
         if self.loop is not None:
             with suppress(RuntimeError):  # its loop is closed, so it has ended
@@ -307,11 +307,11 @@ class Run:
     def _look(self) -> None:
         self._looks = False
         is_asking = bool(self.questions) and self.questions.keys() <= self._waiting.keys() | self._entering
-        if is_asking and not self._is_over and self._scope is not None and self._scope.is_stalled():
+        if is_asking and not self.is_over and self._scope is not None and self._scope.is_stalled():
             self.is_left = self.cancel()
 
     def _stop(self, task: asyncio.Task[Any]) -> None:
-        if not self._is_over and not self._has_stopped:  # else the task already does something else
+        if not self.is_over and not self._has_stopped:  # else the task already does something else
             self._has_stopped = True
             task.cancel()
 
@@ -435,7 +435,7 @@ class Run:
         data = {"done": done, "total": total, "text": self.mask(str(text)[:LONGEST_CHUNK])}
 
         def wake() -> None:
-            if not self._is_over and self.states.get(path) not in FINAL_STATES:
+            if not self.is_over and self.states.get(path) not in FINAL_STATES:
                 self.note("progress", path, data)
 
         if threading.get_ident() == self._thread:
@@ -454,10 +454,6 @@ class Run:
         for number, said in self._chunks.rest(path) if self._chunks else ():
             if self._log.is_followed:
                 self.note("chunk", path, {"number": number, "chunks": said})
-
-    def events(self, after: int = 0) -> list[RunEvent]:
-        """The events after number `after`."""
-        return self._log.read(after)
 
     @property
     def event_count(self) -> int:
