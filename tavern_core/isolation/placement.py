@@ -1,26 +1,33 @@
-"""Decides which plugins run in a worker process.
+"""Decides which plugins run in a worker process, and starts and ends these.
 
-The question is cheap: the modules for workers are imported only when the first worker starts.
+The question is cheap: the modules for workers are imported only when the first worker starts. What all workers of a host share is
+created then, too, and released with the host.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, Final
 
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.isolation.backoff import Backoff
+from tavern_core.kernel.execution.portal import Portal
 from tavern_core.kernel.foundation import Foundation
 from tavern_core.kernel.plugins.candidate import Candidate
 from tavern_core.kernel.plugins.contribution_registry import Contributions
 from tavern_core.kernel.plugins.effective_scopes import EffectiveScopes
 from tavern_core.kernel.plugins.record import Records
+from tavern_core.kernel.settings.secret_masking import MaskingFilter
 
 if TYPE_CHECKING:
     from tavern_core.isolation.plugin_sandboxes import Sandboxes
-    from tavern_core.isolation.workers import HostWorkers
+    from tavern_core.isolation.supervisor import Supervisor
+    from tavern_core.isolation.worker_epoll_thread import Watch
 
+MOST_CALLS: Final = 128
+"""Calls of one kind that run in one worker at the same time; also limited by its open files."""
 _traced: Final[set[str]] = set()
 
 
@@ -42,7 +49,8 @@ class Isolation:
     sandboxes: Sandboxes
     contributions: Contributions
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _workers: HostWorkers | None = None
+    _shared: tuple[Watch, Portal] | None = None
+    _supervisors: dict[str, Supervisor] = field(default_factory=dict)
     _backoff: Backoff = field(init=False)
 
     def __post_init__(self) -> None:
@@ -68,18 +76,60 @@ class Isolation:
     def release(self) -> None:
         """End all workers and their resources."""
         with self._lock:
-            workers, self._workers = self._workers, None
-        if workers is not None:
-            workers.release()
+            shared, self._shared = self._shared, None
+            supervisors, self._supervisors = list(self._supervisors.values()), {}
+        for supervisor in supervisors:
+            supervisor.close()
+        if shared is not None:
+            from tavern_core.isolation.worker_fork_server import worker_server
+
+            watch, portal = shared
+            watch.close()
+            portal.close()
+            worker_server.leave()
 
     def load(self, candidate: Candidate) -> Any:
-        """Start the plugin's worker; returns its proxy. Raises PluginError."""
-        from tavern_core.isolation.workers import HostWorkers
+        """Start the plugin's worker; returns its proxy.
+
+        Raises:
+            PluginError: it cannot be started or imported, or is paused.
+        """
+        from tavern_core.isolation.proxy_plugin import plugin_proxy
+        from tavern_core.isolation.supervisor import Supervisor, WorkerLimits
+        from tavern_core.isolation.transport import longest
+        from tavern_core.isolation.worker_launch import WorkerLaunch
+        from tavern_core.isolation.worker_output import Printed
+
+        watch, portal = self._ready()
+        name, config = candidate.name, self.base.config
+        logger = MaskingFilter.put_on(logging.getLogger(f"tavern.plugin.{name}"), self.base.known_secrets)
+        launch = WorkerLaunch(candidate, self.base, self.records, self.reach, self.sandboxes, self.contributions)
+        limits = WorkerLimits(
+            answer_bytes=longest(config.limits.output_bytes),
+            artifact_bytes=config.artifacts.max_bytes,
+            calls=min(config.limits.threads * 4, MOST_CALLS),
+            start_s=config.isolation.start_timeout_ms / 1000,
+            hook_s=config.limits.hook_timeout_ms / 1000,
+        )
+        printed = Printed(logger, config.limits.stderr_bytes)
+        supervisor = Supervisor(
+            name, launch, limits, watch=watch, portal=portal, printed=printed, backoff=self._backoff
+        )
+        try:
+            plugin = plugin_proxy(supervisor, supervisor.begin())
+        except BaseException:
+            supervisor.close()
+            raise
+        with self._lock:
+            self._supervisors[name] = supervisor
+        return plugin
+
+    def _ready(self) -> tuple[Watch, Portal]:
+        from tavern_core.isolation.worker_epoll_thread import Watch
+        from tavern_core.isolation.worker_fork_server import worker_server
 
         with self._lock:
-            if self._workers is None:
-                self._workers = HostWorkers(
-                    self.base, self.records, self.reach, self.sandboxes, self.contributions, self._backoff
-                )
-            workers = self._workers
-        return workers.load(candidate)
+            if self._shared is None:
+                self._shared = Watch(), Portal()
+                worker_server.use()
+            return self._shared
