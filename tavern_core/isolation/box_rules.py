@@ -16,7 +16,6 @@ from tavern_core.box.policy import LAYERS, BoxLimits, BoxPolicy, Granted, Level
 from tavern_core.box.protected_path_splitting import is_in
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.isolation.closed_paths import closed, granted_paths, read_mounts
-from tavern_core.isolation.denial_hint import allows
 from tavern_core.kernel.config.configuration import state_root
 from tavern_core.model.call import Rights
 from tavern_core.model.capability_scope import Scope, folders
@@ -60,7 +59,7 @@ class BoxRules:
     ) -> BoxPolicy:
         """See `contract.protocols.Sandbox.policy`."""
         is_open = not (self.is_whole or is_own)
-        may_network = is_open or allows(rights, _HOST_NETWORK)
+        may_network = is_open or rights.holds(_HOST_NETWORK)
         has_gateway = not may_network and bool(scopes_of(rights))
         others, spawned = (True, ()) if is_open else _others(rights)
         run = (*runtime_paths.executables(program), *spawned)
@@ -120,13 +119,13 @@ def missing_layers(config: IsolationConfig) -> str:
 
 def scopes_of(rights: Rights) -> dict[str, Scope]:
     """The network capabilities that all sides allow, each with its effective scope, without empty ones."""
-    found = {name: rights.scope(name) for name in _NETWORK if allows(rights, name)}
+    found = {name: rights.scope(name) for name in _NETWORK if rights.holds(name)}
     return {name: scope for name, scope in found.items() if scope != ()}
 
 
 def _others(rights: Rights) -> tuple[bool, tuple[str, ...]]:
     """Whether any other program may be started, or else which ones: from ``process:spawn`` and its scope."""
-    if not allows(rights, "process:spawn"):
+    if not rights.holds("process:spawn"):
         return False, ()
     names = rights.scope("process:spawn")
     if names is None:
@@ -138,7 +137,7 @@ def _others(rights: Rights) -> tuple[bool, tuple[str, ...]]:
 def _granted(rights: Rights, capability: str, workspace: str, is_open: bool) -> tuple[str, ...]:
     if is_open:
         return ("/",)
-    if not allows(rights, capability):
+    if not rights.holds(capability):
         return ()
     scope = rights.scope(capability)
     if workspace and scope is not None:

@@ -5,20 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from tavern_core.model.call import Rights
-from tavern_core.model.capability import CAPABILITIES, covers, forbids
+from tavern_core.model.capability import CAPABILITIES, covers
 
 OPENING = ("read:fs", "write:fs", "read:web", "network", "network:host", "process:spawn")
 """Capabilities that allow something in a box."""
 _SAME = (("read:web", "network", "network:host"),)
 """Capabilities with the same effect there."""
-
-
-def allows(rights: Rights, capability: str) -> bool:
-    """Whether plugin, host, profile and caller all allow it; as the capabilities policy checks tools."""
-    sides = (rights.plugin, rights.caller, rights.host, rights.profile)
-    return all(side is None or covers(side, capability) for side in sides) and not forbids(
-        rights.host_denied, capability
-    )
 
 
 def what_would_allow(plugin: str, asked: Collection[str], rights: Rights, wanted: Sequence[str]) -> str:
@@ -30,7 +22,7 @@ def what_would_allow(plugin: str, asked: Collection[str], rights: Rights, wanted
         wanted: capabilities, one of which may be missing.
     """
     ways = []
-    if narrow := [name for name in wanted if allows(rights, name) and rights.scope(name) is not None]:
+    if narrow := [name for name in wanted if rights.holds(name) and rights.scope(name) is not None]:
         ways.append(
             f"a wider scope of {', '.join(narrow)} in plugin.yaml, then `tavern plugins grant {plugin} {' '.join(narrow)}`"
         )
@@ -50,7 +42,7 @@ def what_would_allow(plugin: str, asked: Collection[str], rights: Rights, wanted
     had = [
         f"{name} ({', '.join(scope)})" if (scope := rights.scope(name)) else name
         for name in OPENING
-        if allows(rights, name)
+        if rights.holds(name)
     ]
     return f"it ran in its box, with {', '.join(had) or 'nothing'} granted; if that refused it: {'; or '.join(ways)}"
 
@@ -61,4 +53,4 @@ def _choice(names: Sequence[str]) -> str:
 
 
 def _is_open(rights: Rights, name: str) -> bool:
-    return any(allows(rights, one) for one in next((same for same in _SAME if name in same), (name,)))
+    return any(rights.holds(one) for one in next((same for same in _SAME if name in same), (name,)))
