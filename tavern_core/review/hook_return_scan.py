@@ -21,6 +21,7 @@ from tavern_core.review.name_resolution import (
     OwnNames,
     last_name,
     options_of,
+    own_nodes,
     place_of,
 )
 
@@ -318,16 +319,6 @@ def _locals(function: Function) -> dict[str, ast.expr | None]:
 
 def _values(function: Function) -> Iterator[ast.expr]:
     """Everything that a function returns or yields, without its inner functions."""
-    waiting: list[ast.AST] = list(function.body)
-    while waiting:
-        node = waiting.pop(0)
-        match node:
-            case (
-                ast.Return(value=ast.expr() as value)
-                | ast.Yield(value=ast.expr() as value)
-                | ast.YieldFrom(value=value)
-            ):
-                yield value
-            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef() | ast.Lambda():
-                continue
-        waiting += ast.iter_child_nodes(node)
+    for node in own_nodes(function):
+        if isinstance(node, ast.Return | ast.Yield | ast.YieldFrom) and node.value is not None:
+            yield node.value

@@ -27,6 +27,7 @@ from tavern_core.review.name_resolution import (
     OwnNames,
     called,
     options_of,
+    own_nodes,
     place_of,
 )
 from tavern_core.review.service_definition_scan import FoundService, found_services
@@ -241,7 +242,7 @@ class _Marks:
                 variadic,
                 tryfirst=_constant(options.get("tryfirst")) is True,
                 is_wrapper=any(_constant(options.get(key)) is True for key in ("wrapper", "hookwrapper")),
-                is_generator=any(isinstance(n, ast.Yield | ast.YieldFrom) for n in _own_nodes(function)),
+                is_generator=any(isinstance(n, ast.Yield | ast.YieldFrom) for n in own_nodes(function)),
             )
         )
 
@@ -265,16 +266,6 @@ def _functions(node: ast.AST, *, in_class: bool) -> Iterator[tuple[Function, boo
             yield child, in_class and not is_static
         else:
             yield from _functions(child, in_class=in_class or isinstance(child, ast.ClassDef))
-
-
-def _own_nodes(function: Function) -> Iterator[ast.AST]:
-    """The nodes of a function without those of functions and classes inside it."""
-    waiting: list[ast.AST] = list(function.body)
-    while waiting:
-        node = waiting.pop(0)
-        yield node
-        if not isinstance(node, Function | ast.ClassDef | ast.Lambda):
-            waiting += ast.iter_child_nodes(node)
 
 
 def _parameters(function: Function, is_method: bool) -> tuple[tuple[str, ...], tuple[str, ...], str]:

@@ -276,6 +276,16 @@ def last_name(node: ast.AST | None) -> str:
     return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
 
 
+def own_nodes(function: Function) -> Iterator[ast.AST]:
+    """The nodes of a function without those of functions and classes inside it."""
+    waiting: list[ast.AST] = list(function.body)
+    while waiting:
+        node = waiting.pop(0)
+        yield node
+        if not isinstance(node, Function | ast.ClassDef | ast.Lambda):
+            waiting += ast.iter_child_nodes(node)
+
+
 def place_of(file: str, node: ast.expr | ast.arg | ast.stmt) -> Location:
     """Where a node begins."""
     return Location(file, node.lineno, node.col_offset + 1)

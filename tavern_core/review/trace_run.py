@@ -22,12 +22,12 @@ from typing import IO, Any, Final
 
 from tavern_core.box.fork_server_client import ending
 from tavern_core.errors import UsageError
+from tavern_core.kernel.discovery.distributions import GROUP
 from tavern_core.review.import_probe import own_line, prober
 from tavern_core.review.probe_result import Import
 from tavern_core.review.trace_record import Traced, read_record
 
 RUNNER: Final = "tavern_core.testing.audit_trace"
-GROUP: Final = "tavern.plugins"
 _KEPT: Final = 60_000
 """Stored bytes of the tests' output."""
 _IMPORT_S: Final = 10.0

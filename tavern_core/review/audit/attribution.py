@@ -21,7 +21,7 @@ from weakref import WeakKeyDictionary
 
 from tavern_core import package_location
 from tavern_core.box import runtime_paths
-from tavern_core.review.audit.path_names import is_beneath
+from tavern_core.box.protected_path_splitting import is_in
 
 Place = tuple[str, int]
 """File relative to the plugin's folder, line."""
@@ -153,20 +153,20 @@ class Stack:
             return Side.STANDARD if file.startswith("<frozen") else Side.OTHER
         path = os.path.abspath(file)  # noqa: PTH100
         for folder in self._folders:
-            if is_beneath(path, folder):
+            if is_in(path, folder):
                 return Side.STOP if _is_test(path[len(folder) :].strip("/").split("/")) else Side.OWN
-        if is_beneath(path, _PACKAGE):
-            return Side.STANDARD if path in _FOR_PLUGINS or is_beneath(path, _HERE) else Side.STOP
-        if any(is_beneath(path, runner) or path == f"{runner}.py" for runner in self._runners):
+        if is_in(path, _PACKAGE):
+            return Side.STANDARD if path in _FOR_PLUGINS or is_in(path, _HERE) else Side.STOP
+        if any(is_in(path, runner) or path == f"{runner}.py" for runner in self._runners):
             return Side.STOP
-        if any(is_beneath(path, folder) for folder in self._packages):
+        if any(is_in(path, folder) for folder in self._packages):
             return Side.OTHER
-        if any(is_beneath(path, folder) for folder in self._standard):
+        if any(is_in(path, folder) for folder in self._standard):
             return (
                 Side.STOP if path.endswith((*_READ_SOURCES, *_ASK_THE_MACHINE)) or _METADATA in path else Side.STANDARD
             )
         real = os.path.realpath(path)
-        return Side.STOP if any(is_beneath(real, tests) for tests in self._tests) else Side.OTHER
+        return Side.STOP if any(is_in(real, tests) for tests in self._tests) else Side.OTHER
 
     def _begun(self, bottom: FrameType) -> Place | None:
         if bottom.f_code.co_name == "_bootstrap" and isinstance(
@@ -178,7 +178,7 @@ class Stack:
     def _relative(self, file: str) -> str:
         path = os.path.abspath(file)  # noqa: PTH100
         for folder in self._folders:
-            if is_beneath(path, folder):
+            if is_in(path, folder):
                 return path[len(folder) :].strip("/")
         return path
 

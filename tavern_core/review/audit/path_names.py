@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from tavern_core.box import runtime_paths
+from tavern_core.box.protected_path_splitting import is_in
 
 DATA: Final = "$data"
 TEMPORARY: Final = "$TMP"
@@ -65,13 +66,13 @@ class Spelling:
             (self._plugin, PLUGIN),
             *((root, WORKSPACE) for root in (*self._workspaces, *self._scratch)),
         ):
-            if is_beneath(real, root):
+            if is_in(real, root):
                 return _joined(spelled, real, root)
-        if not writes and any(is_beneath(real, root) or is_beneath(path, root) for root in self._machine):
+        if not writes and any(is_in(real, root) or is_in(path, root) for root in self._machine):
             return ""
-        if self._project and self._project != self._home and is_beneath(real, self._project):
+        if self._project and self._project != self._home and is_in(real, self._project):
             return _joined(".", real, self._project)
-        if self._home not in ("/", "") and is_beneath(real, self._home):
+        if self._home not in ("/", "") and is_in(real, self._home):
             return _joined("~", real, self._home)
         return real
 
@@ -90,11 +91,6 @@ def absolute(path: str | bytes | int, folder: int) -> str:
         return os.path.normpath(text)
     base = _of_descriptor(folder) if folder >= 0 else os.getcwd()  # noqa: PTH109
     return os.path.normpath(os.path.join(base, text))  # noqa: PTH118
-
-
-def is_beneath(path: str, folder: str) -> bool:
-    """True for the folder itself and everything in it."""
-    return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
 def _of_descriptor(descriptor: int) -> str:
