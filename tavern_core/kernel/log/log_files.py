@@ -74,6 +74,11 @@ def rotated_files(path: Path) -> list[Path]:
     return [each for _, each in sorted(found)]
 
 
+def all_files(path: Path) -> list[Path]:
+    """The files of this log, oldest first."""
+    return [*rotated_files(path), *([path] if path.exists() else ())]
+
+
 def rotated_path(path: Path, descriptor: int, last: int) -> Path:
     """A free name for the current file, which ends with record `last`."""
     start = re.match(rb'\{"seq":(\d{1,18}),', os.pread(descriptor, 64, 0))

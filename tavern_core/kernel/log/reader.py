@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, Final
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.files.atomic_file import state_errors
 from tavern_core.kernel.files.regular_file import open_regular
-from tavern_core.kernel.log.log_files import rotated_files
+from tavern_core.kernel.log.log_files import all_files
 from tavern_core.kernel.log.record import LONGEST_RECORD, decode
 
 _BLOCK: Final = 64 * 1024
@@ -76,14 +76,16 @@ def read(
         StateDamaged: a file cannot be opened. A log that does not exist has no records.
     """
     wanted = _filter(call_id, types)
-    files = [*rotated_files(path), *([path] if path.exists() else ())]
+    files = all_files(path)
     with state_errors(path, "read"):
         if last is not None:
             yield from reversed(_newest(files, max(0, last), wanted))
             return
         for file in files:
             with open_regular(file) as stream:
-                yield from (record for line in _forward(stream) if (record := wanted(line)) is not None)
+                while line := stream.readline(2 * LONGEST_RECORD):
+                    if (record := wanted(line)) is not None:
+                        yield record
 
 
 def _filter(call_id: str | None, types: Collection[str] | None) -> Callable[[bytes], Record | None]:
@@ -110,11 +112,6 @@ def _newest(files: list[Path], count: int, wanted: Callable[[bytes], Record | No
                 if (record := wanted(line)) is not None:
                     found.append(record)
     return found
-
-
-def _forward(stream: BinaryIO) -> Iterator[bytes]:
-    while line := stream.readline(2 * LONGEST_RECORD):
-        yield line
 
 
 def _backward(stream: BinaryIO) -> Iterator[bytes]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import field
+from dataclasses import asdict, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -20,7 +20,7 @@ from tavern_core.errors import Problem, Severity
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.files.atomic_file import state_errors
 from tavern_core.kernel.files.regular_file import open_regular
-from tavern_core.kernel.log.log_files import head_path, read_head_file, rotated_files
+from tavern_core.kernel.log.log_files import all_files, head_path, read_head_file
 from tavern_core.kernel.log.record import GENESIS, LONGEST_RECORD, Link, decode_own, link
 from tavern_core.model.event import LOG_REPAIRED
 
@@ -45,7 +45,7 @@ class LogProblem(Problem):
         return f"{self.file}:{self.line}: {self.what}: {self.message}"
 
     def to_json(self) -> dict[str, Any]:
-        return {"file": self.file, "line": self.line, "what": self.what, "message": self.message}
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ def verify(path: Path, *, first: int = 1) -> VerifyReport:
         StateDamaged: a file cannot be opened.
     """
     chain = _Chain(first)
-    files = [*rotated_files(path), *([path] if path.exists() else ())]
+    files = all_files(path)
     with state_errors(path, "read"):
         for file in files:
             chain.file = str(file)
