@@ -90,10 +90,10 @@ class Governor:
 
     def rates_of(self, context: CallContext) -> tuple[Rate, ...]:
         """The rates that a call counts for; those of its caller first, so that a refused call does not use up a shared rate."""
-        return (*self.table.personal_rates(context), *self.rates) if self.is_personal else self.rates
+        return (*self.table.of_caller(context)[0], *self.rates) if self.is_personal else self.rates
 
     def places_of(self, context: CallContext) -> tuple[Place, ...]:
-        return (*self.table.personal_places(context), *self.places) if self.is_personal else self.places
+        return (*self.table.of_caller(context)[1], *self.places) if self.is_personal else self.places
 
     def words(self) -> tuple[tuple[str, str], ...]:
         """(step, what it does) for each step that these limits add, in their order."""
@@ -295,15 +295,8 @@ class LimitTable:
 
     # Those of each caller ------------------------------------------------------------------------------------------------
 
-    def personal_rates(self, context: CallContext) -> tuple[Rate, ...]:
-        """What the caller's own rates count."""
-        return self._of_caller(context)[0]
-
-    def personal_places(self, context: CallContext) -> tuple[Place, ...]:
-        """The caller's own places."""
-        return self._of_caller(context)[1]
-
-    def _of_caller(self, context: CallContext) -> tuple[tuple[Rate, ...], tuple[Place, ...]]:
+    def of_caller(self, context: CallContext) -> tuple[tuple[Rate, ...], tuple[Place, ...]]:
+        """What the caller's own rates count, and its own places."""
         who = context.principal, context.user_id, context.roles, context.profile
         found = self._personal.get(who)
         if found is None:
