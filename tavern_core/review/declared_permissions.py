@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from tavern_core.frozen_dataclass import dataclass
@@ -91,20 +91,17 @@ class Asked:
 
     def used(self, uses: Iterable[Use]) -> frozenset[str]:
         """The permissions that `uses` needed."""
-        return frozenset(_used(self, uses))
+        found = set[str]()
+        for use in uses:
+            found.add(self.covers(use) or need(use))
+            if use.kind == "service" and use.target == _FETCHING:
+                found |= {WEB, NETWORK}
+        return frozenset(found - {""})
 
 
 def own_services(manifest: Manifest) -> tuple[str, ...]:
     """The plugin's own services."""
     return tuple(declared.name for declared in manifest.services or ())
-
-
-def _used(asked: Asked, uses: Iterable[Use]) -> Iterator[str]:
-    for use in uses:
-        if permission := asked.covers(use) or need(use):
-            yield permission
-        if use.kind == "service" and use.target == _FETCHING:
-            yield from (WEB, NETWORK)
 
 
 def _reaches(capability: str, scope: Scope, use: Use) -> bool:

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from tavern_core.box.fork_server_client import ending
 from tavern_core.review.audit.observed_use import Use
-from tavern_core.review.probe_client import LONGEST, Answer, Unavailable, probe_server, tried
+from tavern_core.review.probe_client import LONGEST, Trial, Unavailable, probe_server, tried
 from tavern_core.review.probe_fork_job import IDLE_S
 from tavern_core.review.probe_result import Import, Probe
 
@@ -55,18 +55,18 @@ class Prober:
         with self._turns:
             try:
                 for _ in range(2):  # another import may have ended the server
-                    answer = tried(self._server, _request(what, guarded, self._needed), seconds)
-                    if answer.code is not None:
+                    trial = tried(self._server, _request(what, guarded, self._needed), seconds)
+                    if trial.code is not None:
                         break
             except Unavailable as error:
                 return Probe("unknown", str(error))
-        said = _object(answer.said) or {}
-        if answer.code is None:
+        said = _object(trial.said) or {}
+        if trial.code is None:
             return Probe("crashed", "importing it ended the process that tries imports")
         needed = said.get("needed")
         if isinstance(needed, list) and len(self._needed) < _MOST_NEEDED:
             self._needed.update(dict.fromkeys(name for name in needed if isinstance(name, str)))
-        return _judged(answer, said, what.folder, seconds)
+        return _judged(trial, said, what.folder, seconds)
 
     def collect_later(self, loop: asyncio.AbstractEventLoop) -> None:
         """Let the running `loop` reap the process after it ended because it was idle; else it stays as a zombie.
@@ -121,13 +121,13 @@ def _request(what: Import, guarded: bool, needed: Iterable[str]) -> bytes:
     return json.dumps(asked).encode()
 
 
-def _judged(answer: Answer, said: dict[str, Any], folder: Path | None, seconds: float) -> Probe:
+def _judged(trial: Trial, said: dict[str, Any], folder: Path | None, seconds: float) -> Probe:
     """The verdict about an import. `said` is the report of the copy; empty if it could not report."""
-    line = own_line(answer.trace, folder)
-    if answer.is_late:
+    line = own_line(trial.trace, folder)
+    if trial.is_late:
         return Probe("hung", f"importing it has not ended after {round(seconds, 1):g} s{line}")
-    if not said and answer.code is not None:
-        return Probe("crashed", f"importing it ended the process with {ending(answer.code)}{line}")
+    if not said and trial.code is not None:
+        return Probe("crashed", f"importing it ended the process with {ending(trial.code)}{line}")
     if broken := said.get("broken"):
         return Probe("unknown", str(broken))
     notes = tuple(text for key, text in _NOTES.items() if said.get(key))

@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from tavern_core.box.fork_server import EXIT
 from tavern_core.box.fork_server_client import Forked, ForkServer, ForkServerGone, by_import
-from tavern_core.frozen_dataclass import dataclass
 from tavern_core.package_location import module_path
 
 LONGEST: Final = 65_536
@@ -29,19 +28,6 @@ class Unavailable(Exception):
     """No process can be started; the message says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The result of an import."""
-
-    said: bytes
-    """One line of JSON; empty if it could not report."""
-    trace: bytes
-    """The output of `faulthandler`."""
-    is_late: bool
-    code: int | None
-    """Exit code, or minus the signal; None: it ended the fork server as well."""
-
-
 def probe_server() -> ForkServer:
     """The warm process. It ends when it has been idle for a while."""
     return ForkServer(
@@ -50,7 +36,7 @@ def probe_server() -> ForkServer:
     )
 
 
-def tried(server: ForkServer, request: bytes, seconds: float) -> Answer:
+def tried(server: ForkServer, request: bytes, seconds: float) -> Trial:
     """Probe one import.
 
     Args:
@@ -61,11 +47,11 @@ def tried(server: ForkServer, request: bytes, seconds: float) -> Answer:
     """
     if getattr(sys, "frozen", False) or not sys.executable:
         raise Unavailable("there is no interpreter to be started: this program carries its own")
-    sent, report = os.pipe2(os.O_CLOEXEC)
-    trace, traces = os.pipe2(os.O_CLOEXEC)
+    reports, report = os.pipe2(os.O_CLOEXEC)
+    traces, trace = os.pipe2(os.O_CLOEXEC)
     try:
         try:
-            copy = server.fork([report, traces], request, _START_S)
+            copy = server.fork([report, trace], request, _START_S)
         except ForkServerGone as error:
             raise Unavailable(f"the process for trial imports does not start: {error}") from error
         except OSError as error:
@@ -73,71 +59,75 @@ def tried(server: ForkServer, request: bytes, seconds: float) -> Answer:
             raise Unavailable(f"the process in which imports are tried cannot be had: {why}") from error
         finally:
             os.close(report)
-            os.close(traces)
+            os.close(trace)
         with copy:
-            watch = _Watch(copy, sent, trace)
-            is_late = watch.until_reported(time.monotonic() + seconds)
+            trial = Trial(copy, reports, traces)
+            trial.wait(time.monotonic() + seconds)
             copy.kill()
-            watch.until_ended(time.monotonic() + _START_S)
-        return Answer(watch.said, watch.last_words, is_late, watch.code)
+            trial.finish(time.monotonic() + _START_S)
+        return trial
     finally:
-        os.close(sent)
-        os.close(trace)
+        os.close(reports)
+        os.close(traces)
 
 
-class _Watch:
-    """The report of a copy, and how it ended."""
+class Trial:
+    """The import of a plugin in a copy: its report, and how it ended."""
 
-    def __init__(self, copy: Forked, sent: int, trace: int) -> None:
-        self.said = self.last_words = b""
+    def __init__(self, copy: Forked, reports: int, traces: int) -> None:
+        self.said = b""
+        """One line of JSON; empty if it could not report."""
+        self.trace = b""
+        """The output of `faulthandler`."""
+        self.is_late = False
         self.code: int | None = None
-        self._copy, self._report_pipe, self._trace = copy, sent, trace
-        self._sources: list[Any] = [sent, trace, copy.status]
+        """Exit code, or minus the signal; None: it ended the fork server as well."""
+        self._copy, self._reports, self._traces = copy, reports, traces
+        self._sources: list[Any] = [reports, traces, copy.status]
 
-    def until_reported(self, end: float) -> bool:
-        """Wait until the copy has reported or ended; True if its time was over before."""
-        is_late = False
+    def wait(self, end: float) -> None:
+        """Wait until the copy has reported or ended; it is late if its time was over before."""
         while True:
             ready = _readable(self._sources, end - time.monotonic())
             if self._copy.status in ready:
                 self._hear_end()
-                return is_late
-            if self._trace in ready:
-                self._read(self._trace)
-            if self._report_pipe in ready:
-                if not self._read(self._report_pipe):  # it became another program, or closed its report descriptor
+                return
+            if self._traces in ready:
+                self._read(self._traces)
+            if self._reports in ready:
+                if not self._read(self._reports):  # it became another program, or closed its report descriptor
                     end = min(end, time.monotonic() + _SILENT_S)
                 elif self.said.endswith(b"\n"):
-                    return is_late
+                    return
             if time.monotonic() < end:
                 continue
-            if is_late or self._report_pipe not in self._sources:
-                return is_late
-            is_late, end = True, time.monotonic() + _TRACE_S
+            if self.is_late or self._reports not in self._sources:
+                return
+            self.is_late, end = True, time.monotonic() + _TRACE_S
             self._copy.kill(signal.SIGABRT)
 
-    def until_ended(self, end: float) -> None:
+    def finish(self, end: float) -> None:
         """It has been killed: get its exit status, and read its last output."""
         if self._copy.status in self._sources and _readable([self._copy.status], end - time.monotonic()):
             self._hear_end()
-        while _readable([self._trace], 0.0) and self._read(self._trace):
+        while _readable([self._traces], 0.0) and self._read(self._traces):
             pass
 
     def _hear_end(self) -> None:
         self._sources.remove(self._copy.status)
         word = self._copy.status.recv(EXIT.size)
         self.code = EXIT.unpack(word)[0] if len(word) == EXIT.size else None
-        while _readable([self._report_pipe], 0.0) and self._read(self._report_pipe):
+        while _readable([self._reports], 0.0) and self._read(self._reports):
             pass
 
     def _read(self, end: int) -> bytes:
         data = os.read(end, LONGEST)
         if not data and end in self._sources:
             self._sources.remove(end)
-        if end == self._report_pipe:
+        if end == self._reports:
             self.said = (self.said + data)[:LONGEST]
         else:
-            self.last_words = (self.last_words + data)[:LONGEST]
+            self.trace = (self.trace + data)[:LONGEST]
         return data
 
 

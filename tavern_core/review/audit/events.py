@@ -118,29 +118,11 @@ def _is_address(host: str) -> bool:
     return False
 
 
-def _program(args: tuple[Any, ...]) -> Iterator[Seen]:
-    yield "spawn", args[0], NO_FOLDER
+def _uses(kind: Kind, at: int | None = None, *, otherwise: str = "") -> Row:
+    """`kind` is what happens to argument `at`; `otherwise` where there is none, or it is empty."""
 
-
-def _shell(args: tuple[Any, ...]) -> Iterator[Seen]:
-    yield "spawn", "sh", NO_FOLDER
-
-
-def _copy(args: tuple[Any, ...]) -> Iterator[Seen]:
-    yield "spawn", EVERYTHING, NO_FOLDER
-
-
-def _native(args: tuple[Any, ...]) -> Iterator[Seen]:
-    yield "native", args[0] or "this process", NO_FOLDER
-
-
-def _memory(args: tuple[Any, ...]) -> Iterator[Seen]:
-    yield "native", "this process", NO_FOLDER
-
-
-def _named(kind: Kind) -> Row:
     def row(args: tuple[Any, ...]) -> Iterator[Seen]:
-        yield kind, str(args[1]), NO_FOLDER
+        yield kind, (None if at is None else args[at]) or otherwise, NO_FOLDER
 
     return row
 
@@ -173,18 +155,18 @@ EVENTS: Final[Mapping[str, Row]] = {
     "socket.getaddrinfo": _looked_up,
     "socket.gethostbyname": _looked_up,
     "socket.gethostbyaddr": _looked_up,
-    "subprocess.Popen": _program,
-    "os.posix_spawn": _program,
-    "os.exec": _program,
-    "os.system": _shell,
-    "os.fork": _copy,
-    "os.forkpty": _copy,
-    "pty.spawn": _program,
-    "ctypes.dlopen": _native,
-    "ctypes.string_at": _memory,
-    "ctypes.wstring_at": _memory,
-    "ctypes.cdata": _memory,
-    "tavern_core.service": _named("service"),
-    "tavern_core.service_change": _named("change"),
-    "tavern_core.secret": _named("secret"),
+    "subprocess.Popen": _uses("spawn", 0),
+    "os.posix_spawn": _uses("spawn", 0),
+    "os.exec": _uses("spawn", 0),
+    "os.system": _uses("spawn", otherwise="sh"),
+    "os.fork": _uses("spawn", otherwise=EVERYTHING),
+    "os.forkpty": _uses("spawn", otherwise=EVERYTHING),
+    "pty.spawn": _uses("spawn", 0),
+    "ctypes.dlopen": _uses("native", 0, otherwise="this process"),
+    "ctypes.string_at": _uses("native", otherwise="this process"),
+    "ctypes.wstring_at": _uses("native", otherwise="this process"),
+    "ctypes.cdata": _uses("native", otherwise="this process"),
+    "tavern_core.service": _uses("service", 1),
+    "tavern_core.service_change": _uses("change", 1),
+    "tavern_core.secret": _uses("secret", 1),
 }
