@@ -23,7 +23,7 @@ import select
 import stat
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from tavern_core.box.policy import LANDLOCK, SECCOMP, BoxPolicy
@@ -31,10 +31,22 @@ from tavern_core.box.protected_path_splitting import is_in
 from tavern_core.box.syscall_numbers import NUMBERS
 from tavern_core.box.syscalls import MACHINE, syscall
 
-CALLS: Final = (
-    "open", "openat", "creat", "mkdir", "mkdirat", "rmdir", "unlink", "unlinkat", "rename", "renameat", "renameat2", "link", "linkat", "truncate",
-)  # fmt: skip
-"""Calls that create, change or remove something by its path. The filter or Landlock refuses all others of the kind."""
+CALLS: Final[Mapping[str, tuple[str, tuple[int | None, ...]]]] = {
+    # folder, path, flags, mode
+    "open": ("_file", (None, 0, 1, 2)), "openat": ("_file", (0, 1, 2, 3)), "creat": ("_file", (None, 0, None, 1)),
+    # folder, path, mode
+    "mkdir": ("_mkdir", (None, 0, 1)), "mkdirat": ("_mkdir", (0, 1, 2)),
+    # folder, path, flags
+    "rmdir": ("_rmdir", (None, 0)), "unlink": ("_unlink", (None, 0, None)), "unlinkat": ("_unlink", (0, 1, 2)),
+    # folder and path of the source, those of the target, flags
+    "rename": ("_rename", (None, 0, None, 1, None)), "renameat": ("_rename", (0, 1, 2, 3, None)),
+    "renameat2": ("_rename", (0, 1, 2, 3, 4)),
+    "link": ("_link", (None, 0, None, 1, None)), "linkat": ("_link", (0, 1, 2, 3, 4)),
+    # folder, path, size
+    "truncate": ("_truncate", (None, 0, 1)),
+}  # fmt: skip
+"""Calls that create, change or remove something by its path → how they are made for the box, and which of their arguments say what;
+None: not said. The filter or Landlock refuses all others of the kind."""
 NAMES: Final = frozenset(
     {
         ".git",
@@ -59,7 +71,7 @@ _PAGE: Final = 4096
 _MOST_LINKS: Final = 10
 _MOST_MOVED: Final = 10_000
 """Maximum files of a folder that can be moved; a larger one must be copied."""
-_AT_REMOVEDIR, _AT_SYMLINK_FOLLOW = 0x200, 0x400
+_AT_FDCWD, _AT_REMOVEDIR, _AT_SYMLINK_FOLLOW = -100, 0x200, 0x400
 _EXCHANGE: Final = 2
 _NO_MAGIC_LINKS, _IN_ROOT = 0x02, 0x10
 _O_TMPFILE: Final = 0o20000000
@@ -171,7 +183,8 @@ class Writes:
         with contextlib.ExitStack() as opened:
             try:
                 call = _Call(id_, pid, arguments, self._listener, self._judge, opened)
-                file = getattr(call, f"do_{self._calls[number]}")()
+                action, places = CALLS[self._calls[number]]
+                file = getattr(call, action)(*places)
                 if file is not None:
                     return _ignoring_end(lambda: call.hand_in(file))
             except _GoesOn:
@@ -214,60 +227,10 @@ class _Call:
         except OSError:
             raise _GoesOn from None
 
-    # The calls ------------------------------------------------------------------------------------------------------------
+    # The calls -----------------------------------------------------------------------------------------------------------
 
-    def do_open(self) -> int | None:
-        return self._file(_AT_FDCWD, 0, 1, 2)
-
-    def do_creat(self) -> int | None:
-        return self._file(_AT_FDCWD, 0, None, 1)
-
-    def do_openat(self) -> int | None:
-        return self._file(self._folder(0), 1, 2, 3)
-
-    def do_mkdir(self) -> None:
-        self._mkdir(_AT_FDCWD, 0, 1)
-
-    def do_mkdirat(self) -> None:
-        self._mkdir(self._folder(0), 1, 2)
-
-    def do_rmdir(self) -> None:
-        place = self._gone(_AT_FDCWD, 0)
-        os.rmdir(place.name, dir_fd=place.folder)
-
-    def do_unlink(self) -> None:
-        place = self._gone(_AT_FDCWD, 0)
-        os.unlink(place.name, dir_fd=place.folder)
-
-    def do_unlinkat(self) -> None:
-        place = self._gone(self._folder(0), 1)
-        remove = os.rmdir if self._arguments[2] & _AT_REMOVEDIR else os.unlink
-        remove(place.name, dir_fd=place.folder)
-
-    def do_rename(self) -> None:
-        self._rename(_AT_FDCWD, 0, _AT_FDCWD, 1, 0)
-
-    def do_renameat(self) -> None:
-        self._rename(self._folder(0), 1, self._folder(2), 3, 0)
-
-    def do_renameat2(self) -> None:
-        self._rename(self._folder(0), 1, self._folder(2), 3, self._arguments[4] & 0xFFFFFFFF)
-
-    def do_link(self) -> None:
-        self._link(_AT_FDCWD, 0, _AT_FDCWD, 1, 0)
-
-    def do_linkat(self) -> None:
-        self._link(self._folder(0), 1, self._folder(2), 3, self._arguments[4])
-
-    def do_truncate(self) -> None:
-        place = self._allowed(self._followed(_AT_FDCWD, 0))
-        file = self._regular(place, os.O_WRONLY, 0)
-        os.ftruncate(file, ctypes.c_int64(self._arguments[1]).value)
-
-    # The actions ---------------------------------------------------------------------------------------------------------
-
-    def _file(self, folder: int, path: int, flags_at: int | None, mode: int) -> int:
-        flags = os.O_CREAT | os.O_WRONLY | os.O_TRUNC if flags_at is None else self._arguments[flags_at] & 0xFFFFFFFF
+    def _file(self, folder: int | None, path: int, flags_at: int | None, mode: int) -> int:
+        flags = os.O_CREAT | os.O_WRONLY | os.O_TRUNC if flags_at is None else self._flags(flags_at)
         if flags & os.O_PATH:
             raise _GoesOn
         place = (
@@ -303,15 +266,30 @@ class _Call:
         """Pass the open file to the program as the result of its call."""
         fcntl.ioctl(self._listener, _ADD, struct.pack("=QIIII", self._id, _SEND_TOO, file, 0, self._cloexec))
 
-    def _mkdir(self, folder: int, path: int, mode: int) -> None:
+    def _mkdir(self, folder: int | None, path: int, mode: int) -> None:
         place = self._allowed(self._place(folder, path))
         os.mkdir(place.name, self._arguments[mode] & 0o777 & ~self._umask(), dir_fd=place.folder)
 
-    def _gone(self, folder: int, path: int) -> _Place:
-        return self._allowed(self._place(folder, path), whole=True)
+    def _rmdir(self, folder: int | None, path: int) -> None:
+        place = self._allowed(self._place(folder, path), whole=True)
+        os.rmdir(place.name, dir_fd=place.folder)
 
-    def _rename(self, from_folder: int, from_path: int, to_folder: int, to_path: int, flags: int) -> None:
+    def _unlink(self, folder: int | None, path: int, flags_at: int | None) -> None:
+        if self._flags(flags_at) & _AT_REMOVEDIR:
+            self._rmdir(folder, path)
+            return
+        place = self._allowed(self._place(folder, path), whole=True)
+        os.unlink(place.name, dir_fd=place.folder)
+
+    def _truncate(self, folder: int | None, path: int, size: int) -> None:
+        file = self._regular(self._allowed(self._followed(folder, path)), os.O_WRONLY, 0)
+        os.ftruncate(file, ctypes.c_int64(self._arguments[size]).value)
+
+    def _rename(
+        self, from_folder: int | None, from_path: int, to_folder: int | None, to_path: int, flags_at: int | None
+    ) -> None:
         source, target = self._place(from_folder, from_path), self._place(to_folder, to_path)
+        flags = self._flags(flags_at)
         self._between(source, target)
         if flags & ~1 & ~_EXCHANGE:
             raise OSError(errno.EINVAL, "")
@@ -323,12 +301,11 @@ class _Call:
         names = (ctypes.c_char_p(os.fsencode(place.name)) for place in (source, target))
         syscall(NUMBERS["renameat2"][_COLUMN] or 0, source.folder, next(names), target.folder, next(names), flags)
 
-    def _link(self, from_folder: int, from_path: int, to_folder: int, to_path: int, flags: int) -> None:
-        source = (
-            self._followed(from_folder, from_path)
-            if flags & _AT_SYMLINK_FOLLOW
-            else self._place(from_folder, from_path)
-        )
+    def _link(
+        self, from_folder: int | None, from_path: int, to_folder: int | None, to_path: int, flags_at: int | None
+    ) -> None:
+        find = self._followed if self._flags(flags_at) & _AT_SYMLINK_FOLLOW else self._place
+        source = find(from_folder, from_path)
         target = self._place(to_folder, to_path)
         self._between(source, target)
         if not stat.S_ISREG(os.stat(source.name, dir_fd=source.folder, follow_symlinks=False).st_mode):
@@ -357,8 +334,11 @@ class _Call:
 
     # Reading the request --------------------------------------------------------------------------------------------------
 
-    def _folder(self, index: int) -> int:
-        return ctypes.c_int32(self._arguments[index] & 0xFFFFFFFF).value
+    def _flags(self, index: int | None) -> int:
+        return 0 if index is None else self._arguments[index] & 0xFFFFFFFF
+
+    def _folder(self, index: int | None) -> int:
+        return _AT_FDCWD if index is None else ctypes.c_int32(self._flags(index)).value
 
     def _path(self, index: int) -> str:
         """A path in the memory of the program."""
@@ -373,8 +353,8 @@ class _Call:
             raise _GoesOn
         return os.fsdecode(path)
 
-    def _place(self, folder: int, index: int) -> _Place:
-        return self._resolved(folder, self._path(index))
+    def _place(self, folder: int | None, index: int) -> _Place:
+        return self._resolved(self._folder(folder), self._path(index))
 
     def _resolved(self, folder: int, path: str, *, beside: _Place | None = None) -> _Place:
         """The opened folder of a path, and the name in it; a link in the name itself is not followed."""
@@ -403,7 +383,7 @@ class _Call:
         self._opened.callback(os.close, found)
         return _Place(found, os.readlink(f"/proc/self/fd/{found}"), name)  # noqa: PTH115
 
-    def _followed(self, folder: int, index: int) -> _Place:
+    def _followed(self, folder: int | None, index: int) -> _Place:
         """As `_place`, but following a link in the name itself."""
         place = self._place(folder, index)
         for _ in range(_MOST_LINKS):
@@ -411,7 +391,7 @@ class _Call:
                 target = os.readlink(place.name, dir_fd=place.folder)
             except OSError:  # it is not one, or does not exist
                 return place
-            place = self._resolved(folder, target, beside=place)
+            place = self._resolved(_AT_FDCWD, target, beside=place)
         raise OSError(errno.ELOOP, "")
 
     def _umask(self) -> int:
@@ -425,6 +405,3 @@ class _Call:
         file = os.open(path, flags | os.O_CLOEXEC, mode, dir_fd=folder)
         self._opened.callback(os.close, file)
         return file
-
-
-_AT_FDCWD: Final = -100
