@@ -13,8 +13,8 @@ import _socket
 import os
 import sys
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, Final
 
@@ -155,31 +155,22 @@ class Guard:
                 self._reported.add(use)
                 self._on_use(use)
 
-    def _undisturbed(self) -> _Undisturbed:
-        return _Undisturbed(self._busy, self.failures)
+    @contextmanager
+    def _undisturbed(self) -> Iterator[bool]:
+        """While the guard works in a thread, its own actions are not events, and its errors do not reach the caller.
 
-
-class _Undisturbed:
-    """While the guard works in a thread, its own actions are not events, and its errors do not reach the caller."""
-
-    __slots__ = ("_busy", "_failures", "_is_mine")
-
-    def __init__(self, busy: threading.local, failures: list[str]) -> None:
-        self._busy, self._failures = busy, failures
-
-    def __enter__(self) -> bool:
-        self._is_mine = not getattr(self._busy, "on", False)
+        Yields False where it works in this thread already.
+        """
+        is_mine = not getattr(self._busy, "on", False)
         self._busy.on = True
-        return self._is_mine
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
-        if self._is_mine:
-            self._busy.on = False
-        if isinstance(error, Exception):
+        try:
+            yield is_mine
+        except Exception as error:  # noqa: BLE001 - its own
             with suppress(Exception):
-                self._failures.append(f"{type(error).__name__}: {error}")
-            return True
-        return False
+                self.failures.append(f"{type(error).__name__}: {error}")
+        finally:
+            if is_mine:
+                self._busy.on = False
 
 
 def _hook(
