@@ -252,23 +252,13 @@ def _text(job: Job, facts: Mapping[str, Any]) -> str:
     members: dict[str, Any] = {
         "tool": job.tool, "principal": job.principal, "updated": job.updated or job.created, "pollMs": job.poll_ms, "ttlMs": job.ttl_ms,
     }  # fmt: skip
-    if job.progress is not None:
-        members["progress"] = dict(job.progress)
-    if job.questions:
-        members["questions"] = [dict(question) for question in job.questions]
-    if error is not None:
-        members["error"] = {
+    optional = {
+        "progress": job.progress and dict(job.progress), "questions": [dict(question) for question in job.questions],
+        "trace": dict(job.trace), "callId": job.call_id, "purpose": job.purpose, "requestId": job.request_id, "taskId": job.task_id,
+        "error": error and {
             "kind": error.kind, "message": error.message, "details": dict(error.details), "retryable": error.retryable,
             "outcome": error.outcome, "retry_after_ms": error.retry_after_ms, "fix": error.fix,
-        }  # fmt: skip
-    if job.trace:
-        members["trace"] = dict(job.trace)
-    if job.call_id:
-        members["callId"] = job.call_id
-    if job.purpose:
-        members["purpose"] = job.purpose
-    if job.request_id:
-        members["requestId"] = job.request_id
-    if job.task_id:
-        members["taskId"] = job.task_id
+        },
+    }  # fmt: skip
+    members |= {name: value for name, value in optional.items() if value}
     return to_json({"job": members, "facts": facts}, inf_nan_mode="strings").decode()
