@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,18 +17,17 @@ from typing import TYPE_CHECKING, Any, Final
 from tavern_core.errors import Finding, Location, StateDamaged, ToolFailed, UsageError
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.catalogue.tokenizer import is_spaceless, query_words, words_of
-from tavern_core.kernel.files.file_lock import not_free
 from tavern_core.kernel.knowledge.chunking import CODE, Document, read_document
 from tavern_core.kernel.knowledge.folders import MARKDOWN, list_documents, read_file
-from tavern_core.kernel.stores.sqlite_file import connect, is_busy, is_damaged, put_aside, refuse_copy
+from tavern_core.kernel.stores.sqlite_file import SqliteFile
 
 if TYPE_CHECKING:
     import sqlite3
 
-_VERSION: Final = 1
 _BATCH: Final = 200
 """Files of one transaction: an interrupted first reading goes on where it stopped."""
 _WAIT_MS: Final = 30_000
+"""How long it waits for another process that reads many files for the first time."""
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS files (id INTEGER PRIMARY KEY, path TEXT NOT NULL UNIQUE, changed INTEGER NOT NULL, size INTEGER NOT NULL,
     hash TEXT NOT NULL, trusted INTEGER NOT NULL, findings TEXT NOT NULL);
@@ -64,13 +61,7 @@ class Index:
 
     def __init__(self, roots: Sequence[Path], file: Path) -> None:
         self._roots = tuple(roots)
-        self._file = file
-        self._lock = threading.Lock()
-        self._opened: sqlite3.Connection | None = None
-        self._process = 0
-        """Which one opened it."""
-        self._inode = 0
-        """Of the file that is open."""
+        self._file = SqliteFile(file, _SCHEMA, is_cache=True)
 
     def search(self, query: str, most: int) -> list[Row]:
         """The passages that fit best, best first; equal scores by path and place."""
@@ -99,8 +90,7 @@ class Index:
             return files, parts, findings
 
     def close(self) -> None:
-        with self._lock:
-            self._close()
+        self._file.close()
 
     @staticmethod
     def _matching(db: sqlite3.Connection, words: Sequence[str], most: int) -> list[Row]:
@@ -123,50 +113,22 @@ class Index:
             StateDamaged: it cannot be kept (STATE_DAMAGED).
             UsageError: the SQLite of this Python has no FTS5, or this is a forked copy of the process that opened it (USAGE).
         """
-        import sqlite3
-
-        if self._opened is not None:
-            refuse_copy(self._process)
-        with self._lock:
-            for attempt in (1, 2):
-                try:
-                    db = self._opened = self._opened or self._open()
+        for is_second in (False, True):
+            try:
+                with self._file.open() as db:
                     findings = self._follow(db)
-                except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
-                    if is_busy(error):
-                        raise not_free(self._file, _WAIT_MS / 1000) from error
-                    if attempt == 2 or not is_damaged(error):
-                        raise StateDamaged(
-                            f"the index of knowledge cannot be stored: {error}",
-                            hint="free some disk space, and check that the folder is writable",
-                            path=str(self._file),
-                        ) from error
-                    put_aside(self._file, self._inode, self._opened)
-                    self._opened = None
-                else:
-                    break
+                break
+            except StateDamaged as error:
+                if "fts5" in error.message:
+                    hint = "use a Python whose SQLite has FTS5, as those of python.org and of Debian"
+                    raise UsageError(f"knowledge cannot be searched: {error}", hint=hint) from None
+                if is_second or self._file.is_open:  # else it was damaged, and is made anew
+                    raise
+        with self._file.open() as db:
             yield db, findings
 
-    def _open(self) -> sqlite3.Connection:
-        import sqlite3
-
-        try:
-            db, self._inode = connect(self._file, _SCHEMA, _VERSION, is_cache=True, autocommit=True)
-            db.execute(f"PRAGMA busy_timeout = {_WAIT_MS}")
-            self._process = os.getpid()
-            return db
-        except sqlite3.DatabaseError as error:
-            if "fts5" in str(error):
-                hint = "use a Python whose SQLite has FTS5, as those of python.org and of Debian"
-                raise UsageError(f"knowledge cannot be searched: {error}", hint=hint) from None
-            raise
-
-    def _close(self) -> None:
-        if self._opened is not None:
-            self._opened.close()
-            self._opened = None
-
     def _follow(self, db: sqlite3.Connection) -> tuple[Finding, ...]:
+        db.execute(f"PRAGMA busy_timeout = {_WAIT_MS}")
         findings: list[Finding] = []
         wanted: dict[str, tuple[Path, int, int]] = {}
         for root in self._roots:
