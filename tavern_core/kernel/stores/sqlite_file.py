@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 OnDamage = Callable[[Path, Path], None]
 OnRepair = Callable[[Path], None]
+_VERSION: Final = 1
+"""Of all schemas, in the file."""
 LOCK_S: Final = 10.0
 """How long a statement waits for other processes."""
 LOOK_S: Final = 0.1
@@ -214,7 +216,7 @@ def _flaws(db: sqlite3.Connection) -> list[str]:
 
 
 def _make_current(
-    db: sqlite3.Connection, path: Path, schema: str, version: int, *, is_cache: bool, on_repair: OnRepair | None
+    db: sqlite3.Connection, path: Path, schema: str, *, is_cache: bool, on_repair: OnRepair | None
 ) -> None:
     """Create the tables where they are missing.
 
@@ -224,24 +226,24 @@ def _make_current(
     """
     db.execute("PRAGMA synchronous = NORMAL")
     (found,) = db.execute("PRAGMA user_version").fetchone()
-    if found > version and not is_cache:
+    if found > _VERSION and not is_cache:
         text, hint = f"{path} was written by a newer version", "update this host, or use another TAVERN_HOME"
         raise StateDamaged(text, hint=hint, path=str(path))
-    is_usable = found in (0, version) or not is_cache
-    if on_repair is not None and found == version:
+    is_usable = found in (0, _VERSION) or not is_cache
+    if on_repair is not None and found == _VERSION:
         is_usable = _is_whole(db, path, on_repair)
-    if found == version and not is_cache:
+    if found == _VERSION and not is_cache:
         is_usable = is_usable and _columns_of(schema) <= _columns(db)
     if not is_usable:
         import sqlite3
 
         raise sqlite3.DatabaseError("the database is malformed")
-    if found < version:
+    if found < _VERSION:
         with db:
             db.execute("BEGIN IMMEDIATE")
             for statement in schema.split(";"):
                 db.execute(statement)
-            db.execute(f"PRAGMA user_version = {version}")
+            db.execute(f"PRAGMA user_version = {_VERSION}")
 
 
 def _columns(db: sqlite3.Connection) -> set[tuple[str, str]]:
@@ -262,7 +264,6 @@ def _columns_of(schema: str) -> set[tuple[str, str]]:
 def connect(
     path: Path,
     schema: str,
-    version: int = 1,
     *,
     is_cache: bool = False,
     autocommit: bool = False,
@@ -275,7 +276,6 @@ def connect(
 
     Args:
         schema: statements that create the tables, separated by semicolons.
-        version: of the schema, from 1.
         is_cache: its content can be made again, so a file of another version is replaced instead of refused.
         on_damage: called for a file that was renamed or copied: its old name and its new one.
         on_repair: look for damage in the whole file; called with the copy of one whose indexes alone were damaged.
@@ -291,7 +291,7 @@ def connect(
     def prepare(db: sqlite3.Connection) -> None:
         if (log := _keep_damaged_log(db, path)) is not None:
             on_damage(path.with_name(path.name + "-wal"), log)
-        _make_current(db, path, schema, version, is_cache=is_cache, on_repair=on_repair)
+        _make_current(db, path, schema, is_cache=is_cache, on_repair=on_repair)
 
     return _prepared(path, None if autocommit else "DEFERRED", prepare, on_damage)
 
