@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +18,7 @@ from tavern_core.frozen_dataclass import dataclass
 from tavern_core.isolation.closed_paths import closed, granted_paths, read_mounts
 from tavern_core.kernel.config.configuration import state_root
 from tavern_core.model.call import Rights
+from tavern_core.model.capability import CAPABILITIES, covers
 from tavern_core.model.capability_scope import Scope, folders
 from tavern_core.model.config import IsolationConfig
 
@@ -150,3 +151,55 @@ def _beside(program: str) -> tuple[str, ...]:
     real = Path(os.path.realpath(program))
     place = real.parent.parent
     return (str(place / "lib"),) if real.parent.name == "bin" and str(place) not in ("/", "/usr", "/usr/local") else ()
+
+
+# Hints ------------------------------------------------------------------------------------------------------------------
+# For a program that its box may have refused: what the box allowed, and what would allow more.
+
+OPENING = ("read:fs", "write:fs", "read:web", "network", "network:host", "process:spawn")
+"""Capabilities that allow something in a box."""
+_SAME = (("read:web", "network", "network:host"),)
+"""Capabilities with the same effect there."""
+
+
+def what_would_allow(plugin: str, asked: Collection[str], rights: Rights, wanted: Sequence[str]) -> str:
+    """One sentence; empty if nothing in `wanted` can have been refused.
+
+    Args:
+        asked: the capabilities that plugin.yaml requests.
+        rights: of the call.
+        wanted: capabilities, one of which may be missing.
+    """
+    ways = []
+    if narrow := [name for name in wanted if rights.holds(name) and rights.scope(name) is not None]:
+        ways.append(
+            f"a wider scope of {', '.join(narrow)} in plugin.yaml, then `tavern plugins grant {plugin} {' '.join(narrow)}`"
+        )
+    lacking = [name for name in wanted if not _is_open(rights, name)]
+    if held := [name for name in lacking if covers(rights.plugin, name)]:
+        ways.append(f"let this call have {', '.join(held)}: caller, profile and host must all allow it")
+    lacking = [name for name in lacking if name not in held]
+    if undecided := [name for name in lacking if name in asked]:
+        ways.append(f"`tavern plugins grant {plugin} {' '.join(undecided)}`")
+    if unasked := [name for name in lacking if name not in asked]:
+        name = unasked[0] if len(unasked) == 1 else "NAME"
+        which = "" if len(unasked) == 1 else f", where NAME is {_choice(unasked)}"
+        line = f"plugin.yaml: permissions: {{capabilities: [{name}]}}, best with a scope"
+        ways.append(f"{line}, then `tavern plugins grant {plugin} {name}`{which}")
+    if not ways:
+        return ""
+    had = [
+        f"{name} ({', '.join(scope)})" if (scope := rights.scope(name)) else name
+        for name in OPENING
+        if rights.holds(name)
+    ]
+    return f"it ran in its box, with {', '.join(had) or 'nothing'} granted; if that refused it: {'; or '.join(ways)}"
+
+
+def _choice(names: Sequence[str]) -> str:
+    reported = [f"{name} to {CAPABILITIES[name].sentence}" for name in names]
+    return " or ".join([", ".join(reported[:-1]), reported[-1]]) if len(reported) > 1 else reported[0]
+
+
+def _is_open(rights: Rights, name: str) -> bool:
+    return any(rights.holds(one) for one in next((same for same in _SAME if name in same), (name,)))

@@ -136,7 +136,7 @@ class PluginSandbox:
         return rules.policy(program, rights, readable, writable, workspace, is_own)
 
     def what_would_allow(self, rights: Rights, wanted: Sequence[str]) -> str:
-        from tavern_core.isolation.denial_hint import what_would_allow
+        from tavern_core.isolation.box_rules import what_would_allow
 
         return what_would_allow(self._plugin, self._asked, rights, wanted) if self.is_whole else ""
 

@@ -80,7 +80,6 @@ class WorkerPlugin:
         return {
             "hooks": [_description(impl) for impl in self._implementations],
             "unmarked": unmarked_lookalikes(self._thing),
-            "package": getattr(self._thing, "__name__", ""),
         }
 
     def _honestly(self, work: Callable[[], Any]) -> Any:
