@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from typing import IO, Any, Final
 
 from tavern_core.contract.tool_context import RUNNING, Control
-from tavern_core.errors import OutputTooLarge, ToolFailed
+from tavern_core.errors import ToolFailed
 from tavern_core.isolation.worker_client import WorkerClient
+from tavern_core.kernel.artifacts.artifacts import too_large
 
 MOST_AT_ONCE: Final = 16
 """Artifacts of one worker that are on their way."""
@@ -61,10 +62,7 @@ class Uploads:
         if file.tell() > self._most:
             self._take(worker, key)
             file.close()
-            raise OutputTooLarge(
-                f"an artifact has at most {self._most:,} bytes", hint="make less of it, or raise artifacts.maxBytes",
-                outcome="done", limit=self._most,
-            )  # fmt: skip
+            raise too_large(self._most)
 
     def keep(self, worker: WorkerClient, message: dict[str, Any]) -> dict[str, Any]:
         """All parts are there: the content block that links to the artifact. Raises as `ToolContext.keep`."""

@@ -140,10 +140,8 @@ def _of_the_tree(packed: dict[str, Any]) -> TavernError:
     details = {k: v for k, v in dict(packed.get("details") or {}).items() if k.isidentifier() and k not in taken}
     if issubclass(kind, CallError):
         retryable, outcome, after = packed.get("call") or (False, "unknown", None)
-        details["retryable"], details["outcome"] = (
-            retryable is True,
-            outcome if outcome in ("none", "done") else "unknown",
-        )
+        details["retryable"] = retryable is True
+        details["outcome"] = outcome if outcome in ("none", "done") else "unknown"
         details["retry_after_ms"] = after if type(after) is int else None
     found = tuple(Finding(str(f[0]), str(f[1]), str(f[2]), _location(f[3])) for f in packed.get("findings") or ())
     error = kind(str(packed.get("message", ""))[:LONGEST], hint=str(packed.get("hint", ""))[:LONGEST], **details)

@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 from tavern_core.errors import UpstreamError
 from tavern_core.isolation.transport import Channel
 from tavern_core.isolation.worker_process import Terms, WorkerProcess
+from tavern_core.kernel.execution.portal import COPIED_HINT
 from tavern_core.kernel.execution.sync_async_drivers import NeverBegan, TimeLimit
 
 Kind = Literal["sync", "loop"]
@@ -59,7 +60,7 @@ class Connections(WorkerProcess):
     def _taken(self, kind: Kind, send: Callable[[dict[str, Any], int], bool | None]) -> Channel | None:
         if os.getpid() != self._host:
             text = f"the worker of {self.plugin} belongs to process {self._host}, and this is a forked copy of it"
-            raise UpstreamError(text, hint="open a separate host in the forked process", outcome="none")
+            raise UpstreamError(text, hint=COPIED_HINT, outcome="none")
         with self._lock:
             if self.is_over:
                 raise Undelivered

@@ -223,12 +223,7 @@ class Artifacts:
                     for chunk in chunks:
                         size += len(chunk)
                         if size > self._most:
-                            raise OutputTooLarge(
-                                f"an artifact has at most {self._most:,} bytes",
-                                hint="make less of it, or raise artifacts.maxBytes",
-                                outcome="done",
-                                limit=self._most,
-                            )
+                            raise too_large(self._most)
                         hashed.update(chunk)
                         file.write(chunk)
                 beside.chmod(PRIVATE_FILE)
@@ -241,6 +236,12 @@ class Artifacts:
 def _unusable(artifact: Artifact, path: Path, why: str) -> StateDamaged:
     hint = f"`tavern artifacts remove {artifact.id}`, and make it again"
     return StateDamaged(f"{path}: the bytes of {artifact.id} {why}", hint=hint, path=str(path))
+
+
+def too_large(most: int) -> OutputTooLarge:
+    """The error of data that are larger than an artifact may be."""
+    hint = "make less of it, or raise artifacts.maxBytes"
+    return OutputTooLarge(f"an artifact has at most {most:,} bytes", hint=hint, outcome="done", limit=most)
 
 
 def _discard(path: Path) -> None:
