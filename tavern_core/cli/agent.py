@@ -77,11 +77,9 @@ def resume(session: Session, run_id: str, answer: tuple[str, ...], model: str | 
 def runs(session: Session, last: int) -> None:
     """List the runs of agents, newest first."""
     found = session.host().agents.runs(most=last)
-    if session.as_json:
-        rows = [record.to_json() for record in found]
-        session.out.json([{key: row[key] for key in row if key != "events"} for row in rows])
-    else:
-        session.out.table(_COLUMNS, [_row(record) for record in found], empty="no runs of agents")
+    rows = [record.to_json() for record in found]
+    session.out.result([{key: row[key] for key in row if key != "events"} for row in rows])
+    session.out.table(_COLUMNS, [_row(record) for record in found], empty="no runs of agents")
 
 
 @agent.command()
@@ -89,9 +87,7 @@ def runs(session: Session, last: int) -> None:
 def show(session: Session, run_id: str) -> None:
     """Show a run: every message, every call with its result, and what it cost."""
     record = session.host().agents.get(run_id)
-    if session.as_json:
-        session.out.json(record.to_json())
-        return
+    session.out.result(record.to_json())
     for event in record.events:
         for line in _lines(event, whole=True):
             session.out.text(line)
@@ -105,13 +101,11 @@ def replay(session: Session, run_id: str) -> None:
     Reports where the host would now answer the model differently. Exit code 1 if there is such a place.
     """
     found = session.host().agents.replay_sync(run_id)
-    if session.as_json:
-        session.out.json(found.to_json())
-    else:
-        for line in found.differences:
-            session.out.text(line)
-        if found.ok:
-            session.out.text(f"{run_id}: {found.outcome.steps} steps give the same messages")
+    session.out.result(found.to_json())
+    for line in found.differences:
+        session.out.text(line)
+    if found.ok:
+        session.out.text(f"{run_id}: {found.outcome.steps} steps give the same messages")
     if not found.ok:
         raise ReportedExit(FAILED)
 

@@ -88,10 +88,8 @@ def put(session: Session, file: Path, media_type: str | None, name: str | None) 
     Tools take the address; `tavern tools call ID NAME=@FILE` does both at once.
     """
     made = put_file(session.host(), file, None, media_type=media_type, name=name)
-    if session.as_json:
-        session.out.json(made.to_json())
-    else:
-        session.out.data(made.uri)
+    session.out.result(made.to_json())
+    session.out.data(made.uri)
 
 
 def put_file(

@@ -61,16 +61,13 @@ def bisect(session: Session, words: tuple[str, ...], timeout: float | None) -> N
 
     own = words[0].partition(":")[0] if is_tool else ""
     guilty = find_guilty(depends_on, fails, [own] if own in depends_on else [])
-    if session.as_json:
-        session.out.json({"guilty": list(guilty.plugins), "reason": guilty.why_not or None, "tries": tries})
-    elif not guilty.plugins:
-        session.out.text(f"no plugin is guilty: {guilty.why_not}")
-    else:
-        first, *others = guilty.plugins
-        together = f", together with {', '.join(others)}" if others else ""
-        session.out.text(f"it is {first}{together}; `tavern plugins disable {first}` switches it off")
+    session.out.result({"guilty": list(guilty.plugins), "reason": guilty.why_not or None, "tries": tries})
     if not guilty.plugins:
+        session.out.text(f"no plugin is guilty: {guilty.why_not}")
         raise ReportedExit(FAILED)
+    first, *others = guilty.plugins
+    together = f", together with {', '.join(others)}" if others else ""
+    session.out.text(f"it is {first}{together}; `tavern plugins disable {first}` switches it off")
 
 
 Attempt = Callable[[Sequence[str]], tuple[bool, str]]

@@ -39,11 +39,9 @@ def config() -> None:
 def show(session: Session, prefix: str, origin: bool) -> None:
     """Show every value whose key starts with PREFIX, secrets masked."""
     rows = [row for row in _all(session) if _is_below(row["key"], prefix)]
-    if session.as_json:
-        session.out.json(rows)
-    else:
-        columns = ("key", "value", "origin") if origin else ("key", "value")
-        session.out.table(columns, [[_written(row[c]) if c == "value" else row[c] for c in columns] for row in rows])
+    session.out.result(rows)
+    columns = ("key", "value", "origin") if origin else ("key", "value")
+    session.out.table(columns, [[_written(row[c]) if c == "value" else row[c] for c in columns] for row in rows])
     for row in rows:
         if row.get("problem"):
             print_problem("warning", "SETTINGS_INVALID", f"{row['key']}: {row['problem']}")
@@ -57,9 +55,8 @@ def show(session: Session, prefix: str, origin: bool) -> None:
 def get(session: Session, key: str, origin: bool) -> None:
     """Print one value, or a whole section as JSON; exit code 5 if there is no such key."""
     row = _find(session, key)
-    if session.as_json:
-        session.out.json(row)
-    elif origin:
+    session.out.result(row)
+    if origin:
         session.out.text(f"{_written(row['value'])}  ({row['origin']})")
     else:
         session.out.data(_written(row["value"]))

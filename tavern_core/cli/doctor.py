@@ -71,18 +71,16 @@ def doctor(session: Session) -> None:
     hidden = [host.tools.why(tool) for tool in _hidden(host)]
     reports = (*host.diagnostics, *_found(host, known), *_undeclared(known), *_resting(known), *_probed(known))
     wrong = any(s.state == "failed" for s in known) or any(d.severity == "error" and d.plugin for d in reports)
-    if session.as_json:
-        session.out.json(
-            {
-                "ok": not wrong and all(e.verdict != "error" for e in looked),
-                "host": [e.to_json() for e in looked],
-                "plugins": [s.to_json() | {"fix": fix_of(s, host.diagnostics) or None} for s in known],
-                "hiddenTools": [why.to_json() for why in hidden],
-                "diagnostics": [d.to_json() for d in reports],
-            }
-        )
-    else:
-        _show(session, looked, [_row(s, host.diagnostics) for s in known], hidden, reports)
+    session.out.result(
+        {
+            "ok": not wrong and all(e.verdict != "error" for e in looked),
+            "host": [e.to_json() for e in looked],
+            "plugins": [s.to_json() | {"fix": fix_of(s, host.diagnostics) or None} for s in known],
+            "hiddenTools": [why.to_json() for why in hidden],
+            "diagnostics": [d.to_json() for d in reports],
+        }
+    )
+    _show(session, looked, [_row(s, host.diagnostics) for s in known], hidden, reports)
     if any(e.verdict == "error" for e in looked):
         raise ReportedExit(FAILED)
     if wrong:

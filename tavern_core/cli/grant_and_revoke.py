@@ -31,19 +31,15 @@ def grant(session: Session, name: str, permissions: tuple[str, ...]) -> None:
     """
     host = session.host("none", deciding=True)
     status = status_of(host, name)
-    if not session.as_json:
-        session.out.table(HEADINGS, request_rows(host.review(name)), empty=nothing_asked(status))
+    session.out.table(HEADINGS, request_rows(host.review(name)), empty=nothing_asked(status))
     if permissions:
         host.grant(name, *permissions)
     elif status.requested or host.review(name).waits:
         _ask(host, name)
     status = host.plugins[name]
-    if session.as_json:
-        session.out.json(status.to_json())
-    else:
-        session.out.text(f"{name} may use: {', '.join(sorted(status.granted)) or 'nothing'}")
-        if status.reason:
-            session.out.text(f"{name} is {status.state}: {status.reason}")
+    session.show(status.to_json(), f"{name} may use: {', '.join(sorted(status.granted)) or 'nothing'}")
+    if status.reason:
+        session.out.text(f"{name} is {status.state}: {status.reason}")
 
 
 @command()

@@ -46,9 +46,7 @@ def hooks(session: Session, name: str | None, plugin: str | None) -> None:
     rows = [_row(host, hook, order.get(hook.name, ())) for hook in wanted]
     if plugin is not None:
         rows = [row for row in rows if any(each["plugin"] == plugin for each in row["plugins"])]
-    if session.as_json:
-        session.out.json(rows)
-        return
+    session.out.result(rows)
     if name is not None:
         _show_hook(session, HOOKS[name].contract, rows)
         return

@@ -55,10 +55,8 @@ def show(session: Session, job: str) -> None:
     store = session.host().jobs
     found = store.find(job)
     result = store.result(job).to_json() if found.is_over else None
-    if session.as_json:
-        session.out.json({**found.to_json(), "result": result})
-        return
     reported = found.to_json()
+    session.out.result({**reported, "result": result})
     facts: list[tuple[str, Any]] = [
         ("id", found.id),
         ("status", found.status),
@@ -135,9 +133,8 @@ def _follow(session: Session, job: str) -> None:
     say = None if session.as_json else print_note
     found = watched(session, job, say)
     result = store.result(job) if found.is_over else None
-    if session.as_json:
-        session.out.json({**found.to_json(), "result": None if result is None else result.to_json()})
-    elif result is not None and result.ok and result.value is not None:
+    session.out.result({**found.to_json(), "result": None if result is None else result.to_json()})
+    if result is not None and result.ok and result.value is not None:
         session.out.data(result.value if isinstance(result.value, str) else json_text(result.value, indent=2))
     if found.status == "input_required":
         waits_for_an_answer(found, say)

@@ -49,9 +49,7 @@ def search(session: Session, query: str, bases: tuple[str, ...], limit: int) -> 
     """Find passages with words, or print the section that a citation (kb:...) names."""
     known = session.host("none").knowledge
     found = known.read(query) if query.startswith("kb:") else known.search(query, bases or None, limit)
-    if session.as_json:
-        session.out.json([passage.to_json() for passage in found])
-        return
+    session.out.result([passage.to_json() for passage in found])
     for passage in found:
         session.out.text(visible(f"{passage.citation}{'' if passage.trusted else ' (untrusted)'}"))
         session.out.text(visible(passage.text))

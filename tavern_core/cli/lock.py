@@ -45,10 +45,9 @@ def lock(session: Session, only_check: bool, prune: bool) -> None:
             f"{name} is in the lock file, but not installed",
             "tavern plugins lock --prune",
         )
-    if session.as_json:
-        shown = {name: _record_json(record) for name, record in sorted(records.items())}
-        session.out.json({"path": str(path), "behind": behind, "notInstalled": absent, "plugins": shown})
-    elif only_check:
+    shown = {name: _record_json(record) for name, record in sorted(records.items())}
+    session.out.result({"path": str(path), "behind": behind, "notInstalled": absent, "plugins": shown})
+    if only_check:
         session.out.table(("plugin", "why it differs from the lock file"), sorted(behind.items()))
     elif records:
         session.out.text(_text(path) or render_lock(records))

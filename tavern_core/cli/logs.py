@@ -180,10 +180,8 @@ def explain(session: Session, call_id: str) -> None:
         hint = near or "`tavern logs` shows the newest"
         print_problem("error", "NOT_FOUND", f"no call {call_id!r} is on record in {log.path}", hint)
         raise ReportedExit(NOTHING_FOUND)
-    if session.as_json:
-        session.out.json(reported.to_json())
-    else:
-        _print_story(session, reported)
+    session.out.result(reported.to_json())
+    _print_story(session, reported)
 
 
 def _print_story(session: Session, reported: CallStory) -> None:

@@ -72,9 +72,7 @@ def find(session: Session, request: str, plan: tuple[str, ...], workflow: str | 
 def show(session: Session, type_: str) -> None:
     """Show everything known about a node type."""
     spec = session.host().nodes.get_node(type_)
-    if session.as_json:
-        session.out.json(spec.to_json())
-        return
+    session.out.result(spec.to_json())
     pairs: list[tuple[str, Any]] = [
         ("type", spec.type), ("name", spec.display_name), ("category", spec.category), ("version", spec.version),
         ("plugin", f"{spec.plugin} {spec.plugin_version}"), ("description", spec.description),

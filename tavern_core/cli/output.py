@@ -44,31 +44,38 @@ COLOURS: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """The output stream of results.
+    """The output stream of results: for a person, or with ``--json`` for a program, which gets `result` and nothing else.
 
     Args:
         stream: stdout; None if the process has none.
         no_color: no colour even on a terminal; as `NO_COLOR`.
+        for_program: ``--json`` was given.
     """
 
     stream: TextIO | None
     no_color: bool = False
+    for_program: bool = False
 
     @property
     def is_terminal(self) -> bool:
         """True if stdout is a terminal."""
         return is_open(self.stream) and self.stream.isatty()
 
+    def result(self, value: Any) -> None:
+        """The result for a program, as one JSON document."""
+        if self.for_program:
+            self.json(value)
+
     def text(self, text: str = "") -> None:
         """One text, with a line end."""
-        shown = visible(text)
-        write(self.stream, shown if shown.endswith("\n") else shown + "\n")
+        self._write(visible(text))
 
     def data(self, text: str) -> None:
         """`text` for requested data: a pipe gets it unchanged."""
-        if self.is_terminal:
-            self.text(text)
-        else:
+        self._write(visible(text) if self.is_terminal else text)
+
+    def _write(self, text: str) -> None:
+        if not self.for_program:
             write(self.stream, text if text.endswith("\n") else text + "\n")
 
     def piece(self, text: str) -> None:
@@ -82,7 +89,7 @@ class Output:
         flush(self.stream)
 
     def json(self, value: Any) -> None:
-        """One JSON document, indented: camelCase as the values are, UTF-8, no colour."""
+        """One JSON document, indented, also without ``--json``: camelCase as the values are, UTF-8, no colour."""
         write(self.stream, json_text(value, indent=2) + "\n")
 
     def json_line(self, value: Any) -> None:
@@ -96,9 +103,9 @@ class Output:
         Args:
             empty: the message on stderr instead of a table without rows.
         """
-        cells = [[_cell(value) for value in row] for row in rows]
+        cells = [] if self.for_program else [[_cell(value) for value in row] for row in rows]
         if not cells:
-            if empty:
+            if empty and not self.for_program:
                 write(sys.stderr, empty + "\n")
         elif self.is_terminal:
             self._rich_table(columns, cells)

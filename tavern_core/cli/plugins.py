@@ -189,10 +189,8 @@ def assets(session: Session, dev: bool) -> None:
     if dev:
         session.out.json(entries)
         return
-    if session.as_json:
-        assets = [{"plugin": e.name, **asset.to_json()} for e in found if e.is_served for asset in e.assets]
-        session.out.json({"devEntries": entries, "assets": assets, "extensions": [e.to_json() for e in found]})
-        return
+    assets = [{"plugin": e.name, **asset.to_json()} for e in found if e.is_served for asset in e.assets]
+    session.out.result({"devEntries": entries, "assets": assets, "extensions": [e.to_json() for e in found]})
     rows: list[tuple[str, ...]] = [
         (
             e.name,

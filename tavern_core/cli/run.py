@@ -32,9 +32,8 @@ def run(session: Session, file: str, permissions: str | None, profile: str | Non
     """
     text = read_stdin() if file == "-" else read_file(file)
     outcome = session.host().run_text_sync(text, context=caller(permissions, profile))
-    if session.as_json:
-        session.out.json(outcome.to_json())
-    elif only_feedback:
+    session.out.result(outcome.to_json())
+    if only_feedback:
         session.out.data(outcome.feedback)
     else:
         _show(session, outcome)

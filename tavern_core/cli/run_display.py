@@ -113,9 +113,7 @@ def show_record(session: Session, record: RunRecord) -> None:
     """Print a stored run node by node."""
     from tavern_core.kernel.nodes.json_values import shown
 
-    if session.as_json:
-        session.out.json(shown(record.to_json()))
-        return
+    session.out.result(shown(record.to_json()))
     session.out.facts([
         ("run", record.run_id), ("workflow", record.workflow), ("state", record.state), ("took", f"{record.latency_ms:.0f} ms"),
         *((f"input {key}", shorten(json_text(shown(value)), _WIDTH)) for key, value in record.inputs.items()),
@@ -127,7 +125,8 @@ def show_record(session: Session, record: RunRecord) -> None:
         for node in record.nodes.values()
     ]  # fmt: skip
     session.out.table(("node", "state", "took", "bytes", "gave"), rows)
-    print_questions(record.run_id, record.questions)
+    if not session.as_json:
+        print_questions(record.run_id, record.questions)
 
 
 class Tree:

@@ -58,21 +58,17 @@ class Session:
     @property
     def out(self) -> Output:
         """The output of results."""
-        return Output(self.stdout.stream, self.no_color)
+        return Output(self.stdout.stream, self.no_color, self.as_json)
 
     def show(self, data: Any, text: str) -> None:
         """Print a result: `data` with ``--json``, else `text`."""
-        if self.as_json:
-            self.out.json(data)
-        else:
-            self.out.text(text)
+        self.out.result(data)
+        self.out.text(text)
 
     def show_facts(self, data: Any, pairs: Iterable[tuple[str, Any]]) -> None:
         """Print a result: `data` with ``--json``, else names and values, one pair a line."""
-        if self.as_json:
-            self.out.json(data)
-        else:
-            self.out.facts(pairs)
+        self.out.result(data)
+        self.out.facts(pairs)
 
     def show_list(
         self, found: Iterable[Any], columns: Sequence[str], row: Callable[[Any], Sequence[Any]], *, empty: str = ""

@@ -75,10 +75,8 @@ def list_(
     ]
     needs = known.lacking(found, profile=profile, context=context)
     reasons = {s.id: known.why(s.id, profile=profile, context=context) for s in found} if everything else {}
-    if session.as_json:
-        more = {id_: {"visible": id_ in shown, "reason": w.reason, "fix": w.fix or None} for id_, w in reasons.items()}
-        session.out.json([_json(s, needs) | more.get(s.id, {}) for s in found])
-        return
+    more = {id_: {"visible": id_ in shown, "reason": w.reason, "fix": w.fix or None} for id_, w in reasons.items()}
+    session.out.result([_json(s, needs) | more.get(s.id, {}) for s in found])
     if everything:
         states = [
             (s.id, "ok" if s.id in shown else "hidden", _about(s), "" if s.id in shown else reasons[s.id].reason)
@@ -109,10 +107,7 @@ def show(session: Session, tool: str, dialect: str | None, plan: bool) -> None:
         return
     spec = host.tools[tool]
     needs = host.tools.lacking([spec])
-    if session.as_json:
-        session.out.json(_json(spec, needs))
-        return
-    session.out.facts(_facts(spec, _needs(needs.get(spec.id))))
+    session.show_facts(_json(spec, needs), _facts(spec, _needs(needs.get(spec.id))))
     if parameters := spec.input_schema.get("properties"):
         session.out.text()
         session.out.table(("parameter", "type", "needed", "default", "description"), _parameter_rows(spec, parameters))
@@ -131,14 +126,9 @@ def search(
     known, query = session.host().tools, " ".join(words)
     found = known.search(query, capability=capability, tag=tag, limit=limit, profile=profile)
     needs = known.lacking(found, profile=profile)
-    if session.as_json:
-        session.out.json([_json(spec, needs) for spec in found])
-    else:
-        _table(
-            session,
-            ("tool", "description", "tags"),
-            [(s.id, _about(s), ", ".join(s.tags), _needs(needs.get(s.id))) for s in found],
-        )
+    session.out.result([_json(spec, needs) for spec in found])
+    rows = [(s.id, _about(s), ", ".join(s.tags), _needs(needs.get(s.id))) for s in found]
+    _table(session, ("tool", "description", "tags"), rows)
     if not found:
         print_note(f"no tool fits {query!r}")
         raise ReportedExit(NOTHING_FOUND)
@@ -171,10 +161,8 @@ def manual(session: Session, profile: str | None, lang: str | None, query: str |
     """Print the manual that replaces {{{system:available_tools}}}."""
     language: Literal["zh", "en"] | None = "en" if lang == "en" else "zh" if lang else None
     text = session.host().manual(profile, language=language, query=query, max_chars=max_chars)
-    if session.as_json:
-        session.out.json({"profile": profile, "manual": text})
-    else:
-        session.out.data(text)
+    session.out.result({"profile": profile, "manual": text})
+    session.out.data(text)
 
 
 def _json(spec: ToolSpec, needs: Mapping[str, Need]) -> dict[str, Any]:
@@ -258,15 +246,13 @@ def cancel(session: Session, call: str) -> None:
 def pins(session: Session) -> None:
     """List the pinned tools and the changes of their definitions; exit code 3 if one is quarantined."""
     found = session.host().tools.pins()
-    if session.as_json:
-        session.out.json([one.to_json() for one in found])
-    else:
-        rows = [(one.tool, one.state, one.renamed_to or ", ".join(each.path for each in one.diff)) for one in found]
-        session.out.table(("tool", "state", "changed"), rows, empty="no tool is pinned")
-        for one in found:
-            for each in one.diff:
-                before, after = (shorten(json_text(value), _DESCRIPTION_WIDTH) for value in (each.before, each.after))
-                session.out.text(f"{one.tool} {each.path}\n  - {before}\n  + {after}")
+    session.out.result([one.to_json() for one in found])
+    rows = [(one.tool, one.state, one.renamed_to or ", ".join(each.path for each in one.diff)) for one in found]
+    session.out.table(("tool", "state", "changed"), rows, empty="no tool is pinned")
+    for one in found:
+        for each in one.diff:
+            before, after = (shorten(json_text(value), _DESCRIPTION_WIDTH) for value in (each.before, each.after))
+            session.out.text(f"{one.tool} {each.path}\n  - {before}\n  + {after}")
     if any(one.state != "ok" for one in found):
         raise ReportedExit(exit_code_of("TOOL_QUARANTINED"))
 

@@ -49,10 +49,8 @@ def show(session: Session, upstream: str) -> None:
     """Show one upstream: its tools, what was left out and why, and what changed since the review."""
     host = session.host("none")
     found, changes = host.upstreams.status(upstream), host.upstreams.differences(upstream)
-    if session.as_json:
-        diff = {tool: [one.to_json() for one in places] for tool, places in changes.items()}
-        session.out.json({**found.to_json(), "changes": diff})
-        return
+    diff = {tool: [one.to_json() for one in places] for tool, places in changes.items()}
+    session.out.result({**found.to_json(), "changes": diff})
     specs = (spec for spec in host.tools.snapshot() if spec.id in found.tools)
     named = [(f"{spec.id} is", spec.display_name) for spec in specs if spec.resource_id != spec.local_name]
     left_out = [(f"left out: {name}", why) for name, why in found.left_out.items()]
@@ -106,12 +104,10 @@ def refresh(session: Session, upstream: str | None) -> None:
         for name, one in host.upstreams.items()
         if name not in diffs and upstream in (None, name)
     }
-    if session.as_json:
-        session.out.json({"changes": {name: diff.to_json() for name, diff in diffs.items()}, "failed": failed})
-    else:
-        rows = [(name, *map(len, (diff.added, diff.removed, diff.changed)), "") for name, diff in diffs.items()]
-        rows += [(name, "", "", "", error) for name, error in failed.items()]
-        session.out.table(("upstream", "new", "gone", "changed", "error"), rows, empty=_NONE)
+    session.out.result({"changes": {name: diff.to_json() for name, diff in diffs.items()}, "failed": failed})
+    rows = [(name, *map(len, (diff.added, diff.removed, diff.changed)), "") for name, diff in diffs.items()]
+    rows += [(name, "", "", "", error) for name, error in failed.items()]
+    session.out.table(("upstream", "new", "gone", "changed", "error"), rows, empty=_NONE)
     if failed:
         raise ReportedExit(FAILED)
 
@@ -191,10 +187,8 @@ def _write(session: Session, file: Path, entries: Sequence[NewEntry], left_out: 
     from tavern_core.upstreams.config_entry_writer import write_entries
 
     write_entries(file, entries)
-    if session.as_json:
-        written = [{"name": new.name, "notes": list(new.notes)} for new in entries]
-        session.out.json({"file": str(file), "upstreams": written, "leftOut": dict(left_out)})
-        return
+    written = [{"name": new.name, "notes": list(new.notes)} for new in entries]
+    session.out.result({"file": str(file), "upstreams": written, "leftOut": dict(left_out)})
     for new in entries:
         session.out.text(f"{file}: upstreams.{new.name}")
         for note in new.notes:

@@ -59,15 +59,12 @@ def list_(session: Session) -> None:
         except TavernError as error:
             row |= {"name": "", "description": "", "nodes": 0, "error": error.message}
         rows.append(row)
-    if session.as_json:
-        session.out.json(rows)
-    else:
-        cells = [(r["id"], r["nodes"], r["plugin"], shorten(r["error"] or r["description"], _WIDTH)) for r in rows]
-        session.out.table(
-            ("workflow", "nodes", "plugin", "description"),
-            cells,
-            empty="there are no workflows; put some into `workflows/`",
-        )
+
+    def cells(row: dict[str, Any]) -> tuple[Any, ...]:
+        return row["id"], row["nodes"], row["plugin"], shorten(row["error"] or row["description"], _WIDTH)
+
+    columns = ("workflow", "nodes", "plugin", "description")
+    session.show_list(rows, columns, cells, empty="there are no workflows; put some into `workflows/`")
 
 
 @workflows.command()
@@ -75,9 +72,7 @@ def list_(session: Session) -> None:
 def show(session: Session, workflow: str) -> None:
     """Show a workflow: its interface and its nodes."""
     flow = session.host().workflows.find(workflow)
-    if session.as_json:
-        session.out.json(dict(flow.raw))
-        return
+    session.out.result(dict(flow.raw))
     session.out.facts(
         [("workflow", flow.id), ("name", flow.name), ("description", flow.description), ("rev", flow.rev or "")]
     )
