@@ -21,7 +21,7 @@ from urllib.parse import quote
 from pydantic_core import from_json
 
 from tavern_core.contract.trace_context import trace_headers
-from tavern_core.errors import CallError, CallTimeout, Outcome, OutputTooLarge, UpstreamError
+from tavern_core.errors import CallError, CallTimeout, Outcome, OutputTooLarge, ToolFailed, UpstreamError
 from tavern_core.frozen_dataclass import dataclass
 
 MOST_JSON: Final = 4_000_000
@@ -38,6 +38,12 @@ _CHARSET: Final = re.compile(
 )
 """Those of texts; Python also has codecs that are slow, or no charsets at all."""
 _READING: Final = frozenset({"GET", "HEAD"})
+
+
+def not_installed(needs: str, extra: str) -> ToolFailed:
+    """The error for something that needs a library of an extra of this package, as in ``fetching needs httpx2``."""
+    text, hint = f"{needs}, which is not installed", f"pip install 'tavern-core[{extra}]'"
+    return ToolFailed(text, hint=hint, fixFor="operator")
 
 
 def retry_after_ms(headers: Mapping[str, str]) -> int | None:

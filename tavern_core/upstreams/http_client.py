@@ -10,7 +10,6 @@ certificate shows that it is the host that was named.
 
 from __future__ import annotations
 
-import re
 import ssl
 import tempfile
 from collections.abc import Mapping
@@ -18,6 +17,7 @@ from ipaddress import ip_network
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from tavern_core.contract.exchange import not_installed
 from tavern_core.contract.guards.addresses import (
     Address,
     BadUrl,
@@ -25,10 +25,11 @@ from tavern_core.contract.guards.addresses import (
     address_flaw,
     is_private_name,
     read_url,
+    shown,
     target_flaw,
 )
 from tavern_core.contract.guards.connecting import Resolver, addresses_of, system_addresses
-from tavern_core.errors import PolicyDenied, SettingsInvalid, ToolFailed
+from tavern_core.errors import PolicyDenied, SettingsInvalid
 from tavern_core.model.capability_scope import Scope
 
 if TYPE_CHECKING:
@@ -77,11 +78,7 @@ def client(
 
         from tavern_core.upstreams.origin_transport import OriginTransport
     except ImportError:
-        raise ToolFailed(
-            "upstreams with a url need httpx2, which is not installed",
-            hint="pip install 'tavern-core[http]'",
-            fixFor="operator",
-        ) from None
+        raise not_installed("upstreams with a url need httpx2", "http") from None
     target = _granted(url, scope)
 
     async def addresses() -> list[Address]:
@@ -106,8 +103,7 @@ def _granted(url: str, scope: Scope) -> Target:
     try:
         target = read_url(url)
     except BadUrl as error:
-        shown = re.sub(r"//[^/]*@", "//***@", url.partition("?")[0])
-        raise PolicyDenied(f"{shown!r:.200} is not connected to: it {error}", hint=error.hint) from None
+        raise PolicyDenied(f"{shown(url)!r:.200} is not connected to: it {error}", hint=error.hint) from None
     if flaw := target_flaw(scope, target):
         raise PolicyDenied(f"{target} is not connected to: {flaw}", hint="tavern plugins review shows what was granted")
     return target

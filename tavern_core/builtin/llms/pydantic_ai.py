@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from tavern_core.contract.exchange import not_installed
 from tavern_core.contract.llm import LLMAnswer, Message, ModelCall
 from tavern_core.contract.structured_answers import schema_validator, structured
 from tavern_core.errors import BudgetExceeded, InputInvalid, ToolFailed, UpstreamError
@@ -106,11 +107,7 @@ class PydanticAILLM:
         try:
             from pydantic_ai.exceptions import ModelAPIError, ModelHTTPError, UnexpectedModelBehavior, UserError
         except ImportError:
-            raise ToolFailed(
-                "models of the kind pydantic-ai need pydantic-ai-slim, which is not installed",
-                hint="pip install 'tavern-core[llm]'",
-                fixFor="operator",
-            ) from None
+            raise not_installed("models of the kind pydantic-ai need pydantic-ai-slim", "llm") from None
         try:
             yield
         except ModelHTTPError as error:

@@ -9,7 +9,6 @@ these, and every redirect.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -81,8 +80,9 @@ def _limits(mark: Guard, call: ToolCall, tool: ToolSpec, target: Target) -> Iter
 
 
 def _denied(pointer: str, url: Any, what: str, hint: str, **details: Any) -> Deny:
-    # User names, passwords and queries do not belong in messages.
-    shown = re.sub(r"//[^/]*@", "//***@", url.partition("?")[0]) if isinstance(url, str) else url
+    from tavern_core.contract.guards.addresses import shown
+
+    safe = shown(url) if isinstance(url, str) else url
     return deny(
-        f"argument {pointer}: the address {shown!r:.200} {what}", hint=hint, pointer=pointer, guard="url", **details
+        f"argument {pointer}: the address {safe!r:.200} {what}", hint=hint, pointer=pointer, guard="url", **details
     )

@@ -78,6 +78,11 @@ class Target:
         return host if PORTS.get(self.scheme) == self.port else f"{host}:{self.port}"
 
 
+def shown(url: str) -> str:
+    """An address that is safe in a message: without user names, passwords and queries."""
+    return re.sub(r"//[^/]*@", "//***@", url.partition("?")[0])
+
+
 def scheme_of(text: str) -> str:
     """The scheme of an address, lower case; empty for none."""
     found = _SCHEME.match(text.lstrip("\x00\t\n\r "))

@@ -19,7 +19,7 @@ from dataclasses import field
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from tavern_core.builtin.llms.openai.answers import Completion, refusal, written_messages
-from tavern_core.contract.exchange import failures
+from tavern_core.contract.exchange import failures, not_installed
 from tavern_core.contract.llm import DEADLINE, LLMAnswer, Message
 from tavern_core.contract.structured_answers import schema_validator, structured
 from tavern_core.errors import CallError, CallTimeout, InputInvalid, OutputTooLarge, ToolFailed, UpstreamError
@@ -265,8 +265,5 @@ def _library() -> Any:
     try:
         import httpx2
     except ImportError:
-        raise ToolFailed(
-            "models of the kind openai need httpx2, which is not installed", hint="pip install 'tavern-core[http]'",
-            fixFor="operator",
-        ) from None  # fmt: skip
+        raise not_installed("models of the kind openai need httpx2", "http") from None
     return httpx2

@@ -13,9 +13,10 @@ import ssl
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
 
+from tavern_core.contract.exchange import not_installed
 from tavern_core.contract.guards.addresses import Address, Target
 from tavern_core.contract.guards.bounded_decompression import Unpacker
-from tavern_core.errors import ToolFailed, UpstreamError
+from tavern_core.errors import UpstreamError
 from tavern_core.frozen_dataclass import dataclass
 
 REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
@@ -61,9 +62,7 @@ def library() -> Any:
     try:
         return importlib.import_module("httpx2")
     except ImportError:
-        raise ToolFailed(
-            "fetching needs httpx2, which is not installed", hint="pip install 'tavern-core[http]'", fixFor="operator"
-        ) from None
+        raise not_installed("fetching needs httpx2", "http") from None
 
 
 async def send(request: Request, target: Target, address: Address, tls: ssl.SSLContext, seconds: float) -> Answer:

@@ -18,7 +18,7 @@ from typing import Any, Final
 from urllib.parse import urljoin
 
 from tavern_core.builtin.services.net.request import Answer, ConnectionRefused, Request, library, send
-from tavern_core.contract.guards.addresses import Address, BadUrl, Target, read_url
+from tavern_core.contract.guards.addresses import Address, BadUrl, Target, read_url, shown
 from tavern_core.contract.guards.connecting import (
     NoAddress,
     NotAllowed,
@@ -297,6 +297,5 @@ def _bounded(name: str, value: Any, least: int, most: int) -> None:
         raise ToolFailed(f"{name} must be a whole number from {least} to {most:,}, got {value!r:.40}")
 
 
-def _shown(url: object) -> str:
-    """An address that is safe in a message: without user names, passwords and queries."""
-    return re.sub(r"//[^/]*@", "//***@", str(url).partition("?")[0])[:200]
+def _shown(url: str) -> str:
+    return shown(url)[:200]
