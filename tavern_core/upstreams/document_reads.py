@@ -27,6 +27,8 @@ from tavern_core.upstreams.upstream_plugin_candidates import Entry
 
 Kind = Literal["resource", "prompt"]
 _LONGEST_NAME: Final = 2_000
+_ABOUT: Final = ("principal", "requestId", "taskId", "traceId", "userId", "profile")
+"""Of the caller, in the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +62,9 @@ class DocumentReads:
         check_caller(context)
         caller, began = context or self.specs.default, time.monotonic()
         shown = self.specs.base.known_secrets.mask_text(name[:_LONGEST_NAME])
-        about = {
-            "principal": caller.principal,
-            "requestId": caller.request_id,
-            "taskId": caller.task_id,
-            "traceId": caller.trace_id,
-            "userId": caller.user_id,
-            "profile": caller.profile,
-        }
+        about = caller.to_json()
         read = {"upstream": entry.name, "what": kind, "name": shown}
-        data = {**read, **{key: value for key, value in about.items() if value}}
+        data = {**read, **{key: about[key] for key in _ABOUT if about[key]}}
         try:
             _check_name(kind, name)
             await self._admit(entry, name, caller, is_host=context is None)

@@ -177,11 +177,10 @@ class Listings:
     def _begin(self, entry: Entry) -> concurrent.futures.Future[None]:
         """List an upstream in the background, unless that is under way."""
         with self._beginning:
-            running = self._under_way.get(entry.name)
-            if running is None or running.done():
-                running = asyncio.run_coroutine_threadsafe(self._quietly(entry), self._base.portal.loop())
-                self._under_way[entry.name] = running
-            return running
+            if not self._is_under_way(entry):
+                listing = asyncio.run_coroutine_threadsafe(self._quietly(entry), self._base.portal.loop())
+                self._under_way[entry.name] = listing
+            return self._under_way[entry.name]
 
     async def _quietly(self, entry: Entry) -> None:
         with suppress(TavernError):  # the status says why
