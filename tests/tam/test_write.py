@@ -27,7 +27,7 @@ VALUES = st.recursive(
 
 
 @pytest.mark.slow
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     arguments=st.dictionaries(NAMES | KEYWORDS, VALUES, max_size=4),
     request_id=st.none() | st.just("r-1"),
@@ -41,7 +41,7 @@ def test_a_call_reads_back_as_it_was(arguments: dict[str, Any], request_id: str 
 
 
 @pytest.mark.slow
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.dictionaries(NAMES, VALUES, max_size=3), min_size=2, max_size=3),
     st.sets(st.integers(0, 30), min_size=3, max_size=3),
@@ -150,7 +150,7 @@ def test_neutral_text_stays_inside_the_value_it_is_put_into(text: str) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.sampled_from(WORDS), st.data())
 def test_the_text_around_cannot_complete_neutral_text(word: str, data: st.DataObject) -> None:
     begin = data.draw(st.integers(0, len(word) - 1))
