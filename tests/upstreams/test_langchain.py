@@ -207,15 +207,11 @@ def site(tmp_path: Path) -> Iterator[Path]:
 
 def opened(home: Path, granted: bool = True, **entry: Any) -> Tavern:
     config = {"plugins": {"entryPoints": False}, "upstreams": {"lc": {"kind": "langchain", **entry}}}
+    host = Tavern.open(config, home=home)
     if granted:
         with ThreadPoolExecutor(1) as threads:  # the test may be inside an event loop
-            threads.submit(_grant, config, home).result()
-    return Tavern.open(config, home=home)
-
-
-def _grant(config: dict[str, Any], home: Path) -> None:
-    with Tavern.open(config, home=home, activate="none") as host:
-        host.grant("lc", "process:host")
+            threads.submit(host.grant, "lc", "process:host").result()
+    return host
 
 
 @pytest.mark.slow

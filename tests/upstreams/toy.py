@@ -114,13 +114,13 @@ def opened(
     """A host with one upstream, ``toy``, which was granted what it needs."""
     written = {k: v for k, v in {"kind": "toy", "url": "http://127.0.0.1:9/toy", **entry}.items() if v is not None}
     everything = {**(config or {}), "upstreams": {"toy": written}}
+    host = Tavern.open(everything, home=home, plugins=[system.plugin(), *plugins])
     if granted:
         with ThreadPoolExecutor(1) as threads:  # the test may be inside an event loop
-            threads.submit(_grant, everything, home).result()
-    return Tavern.open(everything, home=home, plugins=[system.plugin(), *plugins])
+            threads.submit(_grant, host).result()
+    return host
 
 
-def _grant(config: Mapping[str, Any], home: Path) -> None:
-    with Tavern.open(config, home=home, activate="none") as host:
-        if host.review("toy").waits:
-            host.grant("toy", all_requested=True)
+def _grant(host: Tavern) -> None:
+    if host.review("toy").waits:
+        host.grant("toy", all_requested=True)
