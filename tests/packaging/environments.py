@@ -20,6 +20,7 @@ QUIET: Final = {
     "PIP_DISABLE_PIP_VERSION_CHECK": "1",
     "PIP_NO_INPUT": "1",
     "PIP_COMPILE": "0",  # most of it is never imported
+    "HYPOTHESIS_STORAGE_DIRECTORY": str(ROOT / ".hypothesis"),  # its table of all characters takes seconds
     "NO_COLOR": "1",
 }
 

@@ -1,4 +1,7 @@
-"""An MCP server that does one evil thing: ``evil_mcp.py MODE``. Modes of the start, of the list and of the answer; see `test_mcp_evil.py`."""
+"""An MCP server that does one evil thing: ``evil_mcp.py MODE``. Modes of the start, of the list and of the answer; see `test_mcp_evil.py`.
+
+A call of the tool `bad` may name another mode of its answer.
+"""
 
 from __future__ import annotations
 
@@ -97,7 +100,8 @@ def page(params: dict[str, Any]) -> dict[str, Any]:
             return {"tools": {"good": OBJECT}}
         case "odd-ttl":
             return {"tools": [tool("good")], "ttlMs": "soon", "nextCursor": 5}
-    return {"tools": [tool("good"), tool("bad")]}
+    words = {"type": "object", "properties": {"mode": {"type": "string"}}}
+    return {"tools": [tool("good"), tool("bad", inputSchema=words)]}
 
 
 def initialized() -> dict[str, Any]:
@@ -117,9 +121,9 @@ def discovered() -> dict[str, Any]:
     }
 
 
-def answer(number: Any) -> None:
+def answer(number: Any, mode: str) -> None:
     """To a call of the tool `bad`."""
-    match MODE:
+    match mode:
         case "never-answers":
             return
         case "dies":
@@ -154,7 +158,7 @@ def answer(number: Any) -> None:
         case "half-character":
             write(b'{"jsonrpc":"2.0","id":%d,"result":{"content":[{"type":"text","text":"\\ud800"}]}}\n' % number)
         case "key-twice" | "key-twice-in-part" | "key-twice-in-result" | "key-twice-in-message" | "key-twice-in-error":
-            write(b'{"jsonrpc":"2.0","id":%d,' % number + TWICE[MODE] + b"}\n")
+            write(b'{"jsonrpc":"2.0","id":%d,' % number + TWICE[mode] + b"}\n")
         case "no-content":
             say({"id": number, "result": {"content": "words"}})
         case "no-result":
@@ -246,7 +250,7 @@ def main() -> None:
                 % number
             )
         elif method == "tools/call" and params["name"] == "bad":
-            answer(number)
+            answer(number, params.get("arguments", {}).get("mode", MODE))
         elif method == "tools/call":
             say({"id": number, "result": {"content": [{"type": "text", "text": "well"}]}})
         elif method == "tasks/get":

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tavern_core import Tavern
 from tavern_core.errors import TavernError
 from tests.executors.workbench import open_descriptors, processes_with
 from tests.upstreams.mcp_hosts import host, longest_turn, program
@@ -68,11 +71,14 @@ ANSWERS: dict[str, tuple[str, str, str]] = {
 """Mode → kind of the error, words of it, what is known of the outcome."""
 
 
-def evil(mode: str, home: Path, **entry: Any) -> Any:
+def entry(mode: str, home: Path) -> dict[str, Any]:
     settings = {**SETTINGS, **({"connectTimeoutMs": 1_500} if mode == "start-silent" else {})}
     limits = {"bad": {"timeoutMs": 30_000 if mode in SLOW else 1_500}}
-    written = {"command": program("evil_mcp.py", mode, f"evil-of-{home.name}"), "settings": settings, "tools": limits}
-    return host(home, evil={**written, **entry}, mini={"command": program("mini_mcp.py", "2026")})
+    return {"command": program("evil_mcp.py", mode, f"evil-of-{home.name}"), "settings": settings, "tools": limits}
+
+
+def evil(mode: str, home: Path, **changes: Any) -> Any:
+    return host(home, evil={**entry(mode, home), **changes}, mini={"command": program("mini_mcp.py", "2026")})
 
 
 @pytest.fixture(autouse=True)
@@ -97,19 +103,37 @@ def test_a_server_that_cannot_be_used_is_a_clear_error_and_harms_no_other(mode: 
         assert opened.invoke_sync("mini:echo", {"text": "well"}).ok
 
 
+@pytest.fixture(scope="module")
+def answering() -> Iterator[Tavern]:
+    """A host whose servers answer as each call asks: one that has little time, one that has enough, and a good one."""
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder)
+        command = program("evil_mcp.py", "as-asked", f"evil-of-{home.name}")
+        entries = {
+            name: {"command": command, "settings": SETTINGS, "tools": {"bad": {"timeoutMs": milliseconds}}}
+            for name, milliseconds in (("quick", 1_500), ("slow", 30_000))
+        }
+        with host(home, **entries, mini={"command": program("mini_mcp.py", "2026")}) as opened:
+            opened.upstreams.refresh_sync()
+            for name in entries:
+                assert opened.invoke_sync(f"{name}:good", {}).ok
+            opened.cancel("no call")  # what the first call and the first search for a call open stays open
+            yield opened
+        assert processes_with(f"evil-of-{home.name}") == []
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ANSWERS)
-def test_an_evil_answer_costs_its_own_call_and_no_other(mode: str, tmp_path: Path) -> None:
+def test_an_evil_answer_costs_its_own_call_and_no_other(mode: str, answering: Tavern) -> None:
     kind, message, outcome = ANSWERS[mode]
-    with evil(mode, tmp_path) as opened:
-        opened.upstreams.refresh_sync()
-        error = opened.invoke_sync("evil:bad", {}).error
-        assert error is not None
-        assert (error.kind, error.outcome) == (kind, outcome), error
-        assert message in error.message
-        assert opened.invoke_sync("mini:echo", {"text": "well"}).ok
-        opened.upstreams.check_sync("evil")
-        assert opened.invoke_sync("evil:good", {}).value == "well"
+    name = "slow" if mode in SLOW else "quick"
+    error = answering.invoke_sync(f"{name}:bad", {"mode": mode}).error
+    assert error is not None
+    assert (error.kind, error.outcome) == (kind, outcome), error
+    assert message in error.message
+    assert answering.invoke_sync("mini:echo", {"text": "well"}).ok
+    answering.upstreams.check_sync(name)
+    assert answering.invoke_sync(f"{name}:good", {}).value == "well"
 
 
 @pytest.mark.slow
