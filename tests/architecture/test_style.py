@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import os
 import re
 import subprocess
@@ -134,8 +135,8 @@ def test_no_path_of_one_machine_is_in_the_project() -> None:
     assert found == []
 
 
-def functions(node: ast.AST, name: str = "") -> Iterator[tuple[str, list[ast.arg]]]:
-    """Every function below a node: its qualified name and its parameters, `self` and `cls` left out."""
+def functions(node: ast.AST, name: str = "") -> Iterator[tuple[str, list[ast.arg], int]]:
+    """Every function below a node: its qualified name, its parameters, `self` and `cls` left out, and its lines."""
     for child in ast.iter_child_nodes(node):
         inner = f"{name}.{child.name}".lstrip(".") if isinstance(child, ast.ClassDef) else name
         if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -143,31 +144,32 @@ def functions(node: ast.AST, name: str = "") -> Iterator[tuple[str, list[ast.arg
             taken = [*given.posonlyargs, *given.args, given.vararg, *given.kwonlyargs, given.kwarg]
             parameters = [each for each in taken if each is not None]
             is_method = isinstance(node, ast.ClassDef) and parameters and parameters[0].arg in ("self", "cls")
-            yield f"{name}.{child.name}".lstrip("."), parameters[1:] if is_method else parameters
+            lines = (child.end_lineno or child.lineno) - child.lineno + 1
+            yield f"{name}.{child.name}".lstrip("."), parameters[1:] if is_method else parameters, lines
         yield from functions(child, inner)
+
+
+@functools.cache
+def functions_of_the_package() -> list[tuple[str, int, int]]:
+    """Every function of tavern_core: its place, and how many parameters and lines it has."""
+    package = ROOT / "tavern_core"
+    return [
+        (f"{path.relative_to(package)}:{name}", len(parameters), lines)
+        for path in sorted(package.rglob("*.py"))
+        for name, parameters, lines in functions(ast.parse(path.read_text("utf-8")))
+    ]
 
 
 @pytest.mark.slow
 def test_functions_take_few_parameters() -> None:
-    package = ROOT / "tavern_core"
-    found = {}
-    for path in sorted(package.rglob("*.py")):
-        for name, parameters in functions(ast.parse(path.read_text("utf-8"))):
-            if len(parameters) > MOST_PARAMETERS:
-                found[f"{path.relative_to(package)}:{name}"] = len(parameters)
+    found = {place: count for place, count, _ in functions_of_the_package() if count > MOST_PARAMETERS}
     assert {place: count for place, count in found.items() if place not in MANY_PARAMETERS} == {}
 
 
 @pytest.mark.slow
 def test_nearly_all_functions_fit_on_a_screen() -> None:
-    package = ROOT / "tavern_core"
-    found = [
-        (node.end_lineno - node.lineno + 1, f"{path.relative_to(package)}:{node.name}")  # type: ignore[operator]
-        for path in package.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text("utf-8")))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    ]
-    long = sorted((lines, place) for lines, place in found if lines > MOST_LINES)
+    found = functions_of_the_package()
+    long = sorted((lines, place) for place, _, lines in found if lines > MOST_LINES)
     assert len(long) <= MOST_LONG_FUNCTIONS * len(found), long
 
 

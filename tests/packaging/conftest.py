@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -69,6 +70,8 @@ def core(shared_folder: Path, checkout: Path) -> Path:
         (packages,) = folder.glob("lib/python*/site-packages")
         imported = ("_pytest", "pydantic", "tavern_core", "yaml")
         environment.run("python", "-m", "compileall", "-q", *(packages / name for name in imported))
+        environment.tavern(["plugins", "list"], ["tools", "list"], home=folder / "home")  # and of what else they import
+        shutil.rmtree(folder / "home")
 
     return once(shared_folder, "core", make)
 
