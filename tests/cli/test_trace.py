@@ -377,28 +377,34 @@ ONE = "tools: [{id: count, implementation: {type: python}}]\n"
 PASSING = "def test_it(call_tool):\n    assert call_tool('count', {'text': 'ab'}).value == 2\n"
 READING = QUIET.replace('(capabilities=["read:fs"])', "").replace("len(text)", "len(open('/etc/hostname').read())")
 READS = "def test_it(call_tool):\n    call_tool('count', {'text': 'ab'})\n"
-RUNS: dict[str, tuple[str, str | None, tuple[str, ...], int, str]] = {
-    # what: (permissions, tests, words, exit code, a part of what is told)
-    "a tool names what nobody asks for": ("{}", PASSING, (), 4, "needs 'read:fs', which plugin.yaml does not request"),
+UNASKED = "needs 'read:fs', which plugin.yaml does not request"
+RUNS: dict[str, tuple[str, str | None, tuple[str, ...], int, tuple[str, ...]]] = {
+    # what: (permissions, tests, words, exit code, parts of what is told)
+    "a tool names what nobody asks for, so that its test fails": (
+        "{}",
+        PASSING,
+        (),
+        4,
+        (UNASKED, "1 of its 1 tests failed"),
+    ),
     "what is asked for is not used, with tests that are not chosen": (
         "{capabilities: ['read:fs', 'process:spawn']}",
         PASSING + "\ndef test_bad():\n    assert False\n",
         ("--", "-k", "not bad"),
         0,
-        "'process:spawn', and its tests never used it",
+        ("'process:spawn', and its tests never used it",),
     ),
-    "there are no tests, strictly": ("{capabilities: ['read:fs']}", None, ("--strict",), 4, "no tests were found"),
-    "a test fails": ("{capabilities: ['read:fs']}", PASSING.replace("2", "3"), (), 4, "1 of its 1 tests failed"),
-    "tests that cannot be read": ("{capabilities: ['read:fs']}", "def (:", (), 4, "pytest could not run them"),
+    "there are no tests, strictly": ("{capabilities: ['read:fs']}", None, ("--strict",), 4, ("no tests were found",)),
+    "tests that cannot be read": ("{capabilities: ['read:fs']}", "def (:", (), 4, ("pytest could not run them",)),
     "tests that end the process": (
         "{capabilities: ['read:fs']}",
         PASSING + "\nimport os\ndef test_last():\n    os._exit(0)\n",
         (),
         4,
-        "ended the process themselves",
+        ("ended the process themselves",),
     ),
-    "words for pytest without a trace": ("{capabilities: ['read:fs']}", PASSING, ("-", "-k"), 2, "add --trace"),
-    "the plugin is wrong": ("{hooks: [nonsense]}", PASSING, (), 4, "nonsense"),
+    "words for pytest without a trace": ("{capabilities: ['read:fs']}", PASSING, ("-", "-k"), 2, ("add --trace",)),
+    "the plugin is wrong": ("{hooks: [nonsense]}", PASSING, (), 4, ("nonsense",)),
 }
 
 
@@ -408,7 +414,8 @@ def test_a_run_ends_with_what_came_of_it(tmp_path: Path, what: str) -> None:
     folder = plugin(tmp_path / "plugins" / "words", QUIET, f"{ONE}permissions: {permissions}\n", tests)
     options = ("--", *words[1:]) if words[:1] == ("-",) else ("--trace", *words)
     done = run(folder, tmp_path / "home", *options)
-    assert (done.returncode, expected in done.stdout + done.stderr) == (code, True), done.stdout + done.stderr
+    printed = done.stdout + done.stderr
+    assert (done.returncode, [part for part in expected if part not in printed]) == (code, []), printed
 
 
 def test_what_an_import_does_is_reported_once(tmp_path: Path) -> None:
@@ -477,6 +484,6 @@ def test_pytest_itself_tells_what_was_used(tmp_path: Path, processes: list[str])
 
 def test_pytest_says_which_plugin_it_lacks(tmp_path: Path) -> None:
     line = ["-m", "pytest", "--tavern-trace", "-p", "no:cacheprovider", f"--rootdir={tmp_path}"]
-    done = run_forked(line, cwd=tmp_path, imports=("pytest",))
+    done = run_forked(line, cwd=tmp_path)
     assert done.returncode == 4
     assert "no plugin is under test" in done.stderr
