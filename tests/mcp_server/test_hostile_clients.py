@@ -6,8 +6,6 @@ import asyncio
 import json
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,8 +17,8 @@ import pytest
 
 from tavern_core import Tavern
 from tavern_core.server.mcp import asgi_app
+from tests.forked_programs import MCP_SERVER, ForkedProgram, run_forked
 from tests.mcp_server.shop import META, answer, client, open_shop, post
-from tests.programs import Program
 
 ASKS = {"elicitation": {"form": {}}}
 CALL = {"name": "shop__price", "arguments": {"item": "tea"}}
@@ -171,28 +169,19 @@ LINES: dict[str, tuple[bytes, int, Any]] = {
 
 @pytest.mark.slow
 def test_over_stdio_no_client_waits_for_the_answer_to_a_line_that_is_no_request(tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "tavern_core",
-        "mcp",
-        "--set",
-        "mcp.bodyBytes=150000",
-        "--home",
-        str(tmp_path / "home"),
-    ]
-    with Program(command, stdin=PIPE, stdout=PIPE, cwd=tmp_path) as server:
-        assert server.stdin is not None and server.stdout is not None
+    command = ["-m", "tavern_core", "mcp", "--set", "mcp.bodyBytes=150000", "--home", tmp_path / "home"]
+    with ForkedProgram(command, stdin=PIPE, stdout=PIPE, cwd=tmp_path, imports=MCP_SERVER) as server:
+        written = server.stdin.buffer
         for line, code, request_id in LINES.values():
-            server.stdin.write(line + b"\n \n")
-            server.stdin.flush()
+            written.write(line + b"\n \n")
+            written.flush()
             refused = json.loads(server.stdout.readline())
             assert (refused["error"]["code"], refused["id"]) == (code, request_id)
-        server.stdin.write(json.dumps({"jsonrpc": "2.0", "method": "x", "params": [1]}).encode() + b"\n")
-        server.stdin.write(
+        written.write(json.dumps({"jsonrpc": "2.0", "method": "x", "params": [1]}).encode() + b"\n")
+        written.write(
             json.dumps({"jsonrpc": "2.0", "id": 9, "method": "tools/list", "params": {"_meta": META}}).encode() + b"\n"
         )
-        server.stdin.flush()
+        written.flush()
         assert json.loads(server.stdout.readline())["id"] == 9
         server.stdin.close()
         assert server.wait(30) == 0
@@ -209,9 +198,10 @@ def test_what_is_piped_into_the_server_is_answered_before_it_ends(tmp_path: Path
     taken_back = [
         {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": i}} for i in of_others
     ]
-    command = [sys.executable, "-m", "tavern_core", "mcp", "--home", str(tmp_path / "home")]
-    given = "".join(json.dumps(line) + "\n" for line in (*lines, *taken_back)).encode()
-    done = subprocess.run(command, input=given, stdout=PIPE, cwd=tmp_path, check=True)
+    command = ["-m", "tavern_core", "mcp", "--home", tmp_path / "home"]
+    given = "".join(json.dumps(line) + "\n" for line in (*lines, *taken_back))
+    done = run_forked(command, given=given, cwd=tmp_path, imports=MCP_SERVER)
+    assert done.returncode == 0, done.stderr
     answers = {line["id"]: line for line in map(json.loads, done.stdout.splitlines())}
     assert answers.keys() == asked.keys() and all("result" in line for line in answers.values())
 
@@ -235,17 +225,16 @@ with Tavern.open(limits, plugins=[Plugin([order], name="shop")], home="home") as
 
 
 @contextmanager
-def asked(tmp_path: Path) -> Iterator[tuple[Program[bytes], Callable[..., None], Any]]:
+def asked(tmp_path: Path) -> Iterator[tuple[ForkedProgram, Callable[..., None], Any]]:
     """A server over stdio whose tool has asked its client something: the server, what sends it a message, the id of the question."""
     knows = {"elicitation": {}}
     begin = {"protocolVersion": "2025-11-25", "capabilities": knows, "clientInfo": {"name": "x", "version": "1"}}
-    with Program([sys.executable, "-c", ASKING], stdin=PIPE, stdout=PIPE, cwd=tmp_path) as server:
-        written, answers = server.stdin, server.stdout
-        assert written is not None and answers is not None
+    with ForkedProgram(["-c", ASKING], stdin=PIPE, stdout=PIPE, cwd=tmp_path, imports=MCP_SERVER) as server:
+        answers = server.stdout
 
         def send(**message: Any) -> None:
-            written.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
-            written.flush()
+            server.stdin.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
+            server.stdin.flush()
 
         send(id=1, method="initialize", params=begin)
         assert json.loads(answers.readline())["id"] == 1
@@ -258,7 +247,6 @@ def asked(tmp_path: Path) -> Iterator[tuple[Program[bytes], Callable[..., None],
 @pytest.mark.parametrize("result", ["three", {"action": "accept", "content": {"value": "3" * 300_000}}])
 def test_a_call_goes_on_after_an_answer_of_its_client_that_cannot_be_read(tmp_path: Path, result: Any) -> None:
     with asked(tmp_path) as (server, send, question):
-        assert server.stdin is not None and server.stdout is not None
         send(id=question, result=result)
         called = json.loads(server.stdout.readline())
         assert called["id"] == 2 and "the client did not answer" in called["result"]["content"][0]["text"]
@@ -269,7 +257,6 @@ def test_a_call_goes_on_after_an_answer_of_its_client_that_cannot_be_read(tmp_pa
 @pytest.mark.slow
 def test_a_client_that_goes_away_during_a_call_and_waits_no_longer_leaves_a_closed_host(tmp_path: Path) -> None:
     with asked(tmp_path) as (server, _, _):
-        assert server.stdin is not None
         server.stdin.close()
         server.send_signal(signal.SIGTERM)
         assert server.wait(30) == 128 + signal.SIGTERM

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import sys
 import time
-from asyncio.subprocess import PIPE
 from collections.abc import Callable, Sequence
 from email.utils import formatdate
 from functools import partial
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ from aiohttp import web
 
 from tavern_core import CallContext, Tavern, ToolResult
 from tavern_core.errors import TavernError
-from tests.forked_programs import run_forked
+from tests.forked_programs import ForkedProgram, run_forked
 from tests.governance import redis_server
 from tests.programs import tavern as run_command
 from tests.upstreams.n8n_stub import KEY, Handler, N8nStub, answers, execution, sticky, webhook_node, workflow
@@ -695,20 +694,19 @@ async def test_of_two_processes_that_resume_a_job_at_once_one_follows_the_execut
             state = {"state": {"store": address if store == "redis" else store}}
             async with opened(tmp_path, {"n8n": upstream}, secrets={"n8n": KEY}, **state) as host:
                 await host.upstreams.refresh("n8n")
-                ended = await asyncio.create_subprocess_exec(sys.executable, "-c", POLLING, str(tmp_path), "", "killed")
-                await asyncio.wait_for(ended.wait(), 60)
+                await asyncio.to_thread(run_forked, ["-c", POLLING, tmp_path, "", "killed"])
                 [job] = host.jobs.list(tool="n8n:slack")
-            command = sys.executable, "-c", RESUMING, str(tmp_path), job.id
-            both = [await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE) for _ in range(2)]
-            pairs = [(one.stdin, one.stdout) for one in both if one.stdin is not None and one.stdout is not None]
-            for _, out in pairs:
-                assert await out.readline() == b"ready\n"
-            for given, _ in pairs:
-                given.write(b"\n")
-            said = sorted([(await out.readline()).decode() for _, out in pairs])
+            command = ["-c", RESUMING, tmp_path, job.id]
+            both = [ForkedProgram(command, stdin=PIPE, stdout=PIPE) for _ in range(2)]
+            for one in both:
+                assert await asyncio.to_thread(one.stdout.readline) == "ready\n"
+            for one in both:
+                one.stdin.write("\n")
+                one.stdin.flush()
+            said = sorted([await asyncio.to_thread(one.stdout.readline) for one in both])
             assert (said[0].startswith(f"refused {job.id} "), said[1]) == (True, "resumed\n")
             n8n.executions["103"] = [execution("success", [{"done": True}])]
-            rest = [(await one.communicate())[0].decode() for one in both]
+            rest = [(await asyncio.to_thread(one.communicate))[0] for one in both]
             assert sorted(rest) == ["", "completed {'done': True}\n"]
         assert n8n.asked.count("POST /webhook/slack") == 1
 
