@@ -697,16 +697,19 @@ async def test_of_two_processes_that_resume_a_job_at_once_one_follows_the_execut
                 await asyncio.to_thread(run_forked, ["-c", POLLING, tmp_path, "", "killed"])
                 [job] = host.jobs.list(tool="n8n:slack")
             command = ["-c", RESUMING, tmp_path, job.id]
-            both = [ForkedProgram(command, stdin=PIPE, stdout=PIPE) for _ in range(2)]
-            for one in both:
-                assert await asyncio.to_thread(one.stdout.readline) == "ready\n"
-            for one in both:
-                one.stdin.write("\n")
-                one.stdin.flush()
-            said = sorted([await asyncio.to_thread(one.stdout.readline) for one in both])
-            assert (said[0].startswith(f"refused {job.id} "), said[1]) == (True, "resumed\n")
-            n8n.executions["103"] = [execution("success", [{"done": True}])]
-            rest = [(await asyncio.to_thread(one.communicate))[0] for one in both]
+            with (
+                ForkedProgram(command, stdin=PIPE, stdout=PIPE) as one,
+                ForkedProgram(command, stdin=PIPE, stdout=PIPE) as other,
+            ):
+                for each in (one, other):
+                    assert await asyncio.to_thread(each.stdout.readline) == "ready\n"
+                for each in (one, other):
+                    each.stdin.write("\n")
+                    each.stdin.flush()
+                said = sorted([await asyncio.to_thread(each.stdout.readline) for each in (one, other)])
+                assert (said[0].startswith(f"refused {job.id} "), said[1]) == (True, "resumed\n")
+                n8n.executions["103"] = [execution("success", [{"done": True}])]
+                rest = [(await asyncio.to_thread(each.communicate))[0] for each in (one, other)]
             assert sorted(rest) == ["", "completed {'done': True}\n"]
         assert n8n.asked.count("POST /webhook/slack") == 1
 
