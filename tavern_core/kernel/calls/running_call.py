@@ -11,7 +11,7 @@ from typing import Any
 from tavern_core.contract.stores import Record
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.catalogue.call_plan import Plan
-from tavern_core.kernel.execution.sync_async_drivers import TimeLimit, cancellations
+from tavern_core.kernel.execution.sync_async_drivers import TimeLimit, cancellations, running_task
 from tavern_core.kernel.log.call_changes import Change
 from tavern_core.model.call import CallContext, ToolCall
 from tavern_core.model.config import ArtifactsConfig, LimitsConfig
@@ -54,7 +54,7 @@ class RunningCall:
     # Slots for what every call has. What only some calls have is an attribute of the class until it is set: `begin` runs for every call.
     __slots__ = (
         "__dict__", "arguments", "call", "clock", "context", "deadline", "depth", "door", "given", "handed", "key",
-        "number", "outer", "plan", "purpose", "stage", "started", "task", "token", "values", "written",
+        "number", "outer", "plan", "purpose", "reads", "stage", "started", "task", "token", "values", "written",
     )  # fmt: skip
 
     # What came in, and when.
@@ -87,6 +87,8 @@ class RunningCall:
     """The one in which it runs; None without an event loop."""
     token: Token[Frame | None] | None
     """Set while, and after, the tool runs."""
+    reads: Mapping[str, None] | None
+    """The sources of untrusted content that it, or a call within it, has read; None: nothing is recorded, nor watched."""
     # What few calls have.
     cancellations: int = 0
     """How many cancellations its task had had when it began; see `cancellations()`."""
@@ -113,8 +115,6 @@ class RunningCall:
     """What the tool returned; only when the host keeps it (`limits.keepRaw`)."""
     broken: BaseException | None = None
     """What ended it and is not a failure that the host knows: its traceback is logged."""
-    reads: Mapping[str, None] | None = None
-    """The sources of untrusted content that it, or a call within it, has read; None: nothing is recorded, nor watched."""
     moved_at: float = 0.0
     """When it last said how far it is, on the monotonic clock."""
 
@@ -201,8 +201,7 @@ def begin(
     call.door = door
     call.number = number
     call.outer = frame()
-    loop = asyncio._get_running_loop()
-    task = call.task = None if loop is None else asyncio.current_task(loop)
+    task = call.task = running_task()
     if task is not None and task.cancelling():
         call.cancellations = cancellations()
     call.started = time()
@@ -215,4 +214,5 @@ def begin(
     call.call = None
     call.handed = None
     call.token = None
+    call.reads = None
     return call

@@ -8,6 +8,8 @@ right on the caller's thread. So there is one path of a call, not two.
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 import time
 import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator
@@ -15,6 +17,7 @@ from concurrent.futures import Future, wait
 from contextlib import suppress
 from functools import partial
 from math import inf
+from threading import get_ident
 from typing import Any, Protocol, TypeVar
 
 from tavern_core.kernel.execution.portal import Portal
@@ -151,6 +154,38 @@ class InlineMode:
         time.sleep(seconds)  # noqa: ASYNC251 - stepped by hand, on the caller's own thread
 
 
+if sys.version_info >= (3, 12):
+
+    def running_task() -> asyncio.Task[Any] | None:
+        """The task that runs on this thread; None: there is none."""
+        loop = asyncio._get_running_loop()
+        return None if loop is None else asyncio.current_task(loop)
+
+else:  # which asks the operating system for the number of the process each time, for a twentieth of a whole call
+    _current_tasks: dict[Any, asyncio.Task[Any]] = asyncio.tasks._current_tasks  # type: ignore[attr-defined]
+    _latest: Any = types.SimpleNamespace(_thread_id=None)
+    """The event loop that was found last. It says on which thread it runs; None while it does not run."""
+
+    def running_task() -> asyncio.Task[Any] | None:
+        """The task that runs on this thread; None: there is none."""
+        loop = _latest
+        return _current_tasks.get(loop) if loop._thread_id == get_ident() else _looked_up()
+
+    def _looked_up() -> asyncio.Task[Any] | None:
+        global _latest
+        loop: Any = asyncio._get_running_loop()
+        if hasattr(loop, "_thread_id"):
+            _latest = loop
+        return None if loop is None else asyncio.current_task(loop)
+
+    def _in_child() -> None:  # where no loop runs, whatever the loop of the parent says
+        global _latest
+        _latest = types.SimpleNamespace(_thread_id=None)
+
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_in_child)
+
+
 def cancellations() -> int:
     """How many cancellations the task that runs now has had; 0 without a task.
 
@@ -158,8 +193,7 @@ def cancellations() -> int:
     `finally`, and before Python 3.13 a TaskGroup that fails leaves its own cancellation counted. A cancellation that was requested and
     not delivered yet does not count.
     """
-    loop = asyncio._get_running_loop()
-    task = None if loop is None else asyncio.current_task(loop)  # without a loop: stepped by hand
+    task = running_task()  # None: stepped by hand
     return 0 if task is None or not (count := task.cancelling()) else count - getattr(task, "_must_cancel", False)
 
 
