@@ -30,6 +30,8 @@ MANY: Final = 64
 _LONGEST: Final = 4096
 """Characters of one text, likewise."""
 _SHORTEST: Final = 256
+_UNPACKED: Final = 16
+"""Names of one object that are looked at without a loop."""
 _LOOSE: Final = 4096
 """Values and characters of a part without a schema, likewise."""
 
@@ -153,13 +155,24 @@ class _Source:
 
     def members(self, level: int, held: str, rule: Members) -> None:
         """Validate the members of the private copy `held`, and copy the mutable ones."""
-        self.line(level, f"for key in {held}:")
-        self.refuse(level + 1, "type(key) is not str")
+        self.names_are_text(level, held, len(rule.named))
         keys = [self.constant(sys.intern(name)) for name in rule.named]
         items = [self.variable() for _ in keys]
         self.fetch(level, held, rule, keys, items)
         for (name, shape), key, item in zip(rule.named.items(), keys, items, strict=True):
             self.value(level, item, f"{held}[{key}]", shape, may_lack=name not in rule.required)
+
+    def names_are_text(self, level: int, held: str, many: int) -> None:
+        """Validate the names: of exactly `many` members, as most often, at once, which takes a third less; else in a loop."""
+        if 1 < many <= _UNPACKED:
+            names = [self.variable() for _ in range(many)]
+            self.line(level, f"if len({held}) == {self.constant(many)}:")
+            self.line(level + 1, f"{', '.join(names)} = {held}")
+            self.refuse(level + 1, *(f"type({name}) is not str" for name in names))
+            self.line(level, "else:")
+            level += 1
+        self.line(level, f"for key in {held}:")
+        self.refuse(level + 1, "type(key) is not str")
 
     def fetch(self, level: int, held: str, rule: Members, keys: list[str], items: list[str]) -> None:
         """Assign the members to variables, ABSENT for missing members; other members are refused."""
