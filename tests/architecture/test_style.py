@@ -42,7 +42,6 @@ MANY_PARAMETERS = {
     "host/facade.py:Tavern.invoke_from_sync",
     "kernel/access/tokens.py:Tokens.create",
     "kernel/calls/pipeline.py:Pipeline.run",
-    "kernel/observability/observed.py:ObservedPipeline.run",
     # The fields of a value, which a dataclass would take as well.
     "model/result.py:_Fields.__init__",
     "model/result.py:ToolResult.__init__",

@@ -7,7 +7,7 @@ tool costs no coroutine. Retry, cache and limits wrap it once per tool, when its
 from __future__ import annotations
 
 from time import perf_counter
-from typing import Any
+from typing import Any, Final
 
 from tavern_core.contract.protocols import BoundTool
 from tavern_core.errors import OutputInvalid
@@ -19,6 +19,9 @@ from tavern_core.kernel.catalogue.call_plan import Execute, Plan
 from tavern_core.kernel.execution.sync_async_drivers import Mode
 from tavern_core.kernel.execution.threads import Owner
 from tavern_core.model.result import ToolResult, success
+
+SMALL_BITS: Final = 64
+"""Integers of fewer bits can be written in every case."""
 
 
 def execute_of(bound: BoundTool, owner: Owner, *, in_thread: bool = False) -> Execute:
@@ -65,22 +68,23 @@ def accept(plan: Plan, call: RunningCall, value: Any, limits: CallLimits, series
         CallTimeout: it returned after its deadline (TIMEOUT, outcome ``done``).
         OutputInvalid, OutputTooLarge: its answer is not JSON, not what the output schema says, or too much.
     """
-    if limits.keep_raw:
-        call.value = value
     now = perf_counter()
     if call.deadline is not None and now > call.deadline:
+        if limits.keep_raw:
+            call.value = value
         raise timed_out(call, stopped=False, outcome="done")
-    call.stage = "validate_output"
-    kind = type(value)
+    call.stage, kind = "validate_output", type(value)
     trace = (plan.id, call.number, call.started, now - call.clock, series)
-    if kind in plan.sure and (kind is not int or value.bit_length() < 64):  # larger ones may not be writable
+    if kind in plan.sure and (kind is not int or value.bit_length() < SMALL_BITS):
         result = success(value, trace)
-    else:
-        result = to_result(value, trace, limits.output_bytes, plan.id)
-        if result._meta is not None:
-            result = taken_over(call, result)
-        if plan.returns is not None and result.ok and not plan.returns(result.value) and plan.is_judged(result):
-            raise _output_invalid(plan, result.value)
+        return marked(call, result) if call.reads else result
+    if limits.keep_raw:
+        call.value = value
+    result = to_result(value, trace, limits.output_bytes, plan.id)
+    if result._meta is not None:
+        result = taken_over(call, result)
+    if plan.returns is not None and result.ok and not plan.returns(result.value) and plan.is_judged(result):
+        raise _output_invalid(plan, result.value)
     if call.reads:
         result = marked(call, result)
     return result.replace(raw=value) if limits.keep_raw else result

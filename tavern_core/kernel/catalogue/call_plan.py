@@ -6,7 +6,8 @@ A feature that is off is None here, and the pipeline skips it with one test.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from dataclasses import field
+from typing import Any, Final
 
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.access.approval_rules import ApprovalRule
@@ -16,7 +17,7 @@ from tavern_core.kernel.hooks.table import Implementation
 from tavern_core.kernel.limits.limiter_registry import Governor
 from tavern_core.kernel.log.recorder import Redactor
 from tavern_core.kernel.plugins.record import Usage
-from tavern_core.model.call import CallContext, Rights
+from tavern_core.model.call import CallContext, Rights, ToolCall
 from tavern_core.model.result import ToolResult
 from tavern_core.model.tool import ToolSpec
 from tavern_core.model.untrusted_content_rules import Effect
@@ -41,6 +42,8 @@ class Plan:
     id: str
     usage: Usage
     execute: Execute
+    tool: Callable[[Mapping[str, Any], ToolCall | None], Any] | None
+    """``tool(arguments, call)`` is `execute` where no deadline has to be kept; None: it takes a thread."""
     preview: Execute | None
     """``preview(running_call, mode)`` shows what the tool would do, where it can."""
     is_awaited: bool
@@ -121,6 +124,13 @@ class Plan:
     """Whether it may read an address that is among its arguments."""
     addresses: Callable[[Any], Sequence[Any]] | None = None
     """Lists the arguments that the schema marks as addresses; None when it marks none."""
+
+    is_free: bool = field(init=False)
+    """Whether no list keeps the host from it, no limit governs it, and its calls never become jobs."""
+
+    def __post_init__(self) -> None:
+        is_free = not self.guarded and self.governor is None and self.inline_s is None
+        object.__setattr__(self, "is_free", is_free)
 
     @property
     def is_judged_after_reading(self) -> bool:

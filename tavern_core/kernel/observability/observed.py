@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final
 
 from tavern_core.contract.trace_context import traceparent_of
 from tavern_core.errors import UsageError
-from tavern_core.kernel.calls.pipeline import Phase, Pipeline
+from tavern_core.kernel.calls.pipeline import Pipeline
 from tavern_core.kernel.execution.sync_async_drivers import Mode
 from tavern_core.model.call import CallContext
 from tavern_core.model.result import ToolResult
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _LONGEST_DESCRIPTION: Final = 1_000
 _SDK: Final = "opentelemetry.sdk.trace"
+_ALWAYS: Final = "sys"
 _modules: Final = sys.modules
 
 
@@ -32,45 +33,51 @@ class ObservedPipeline(Pipeline):
 
     Args:
         wanted: `metrics.spans`; None: make spans as soon as the program has loaded the SDK of OpenTelemetry.
+        is_inner: whether it makes calls that are observed already.
 
     Raises:
         UsageError: spans are wanted, and OpenTelemetry is not installed (USAGE).
     """
 
-    __slots__ = ("awaits", "metrics", "spans", "version")
+    __slots__ = ("awaits", "inner", "metrics", "spans", "version")
 
     metrics: Metrics | None
     spans: Spans | None
     awaits: bool
     """Whether there will be spans once the SDK is loaded."""
     version: str
+    inner: ObservedPipeline
+    """Makes the calls themselves; it has none of its own."""
 
-    def __init__(self, pipeline: Pipeline, metrics: Metrics | None, version: str, *, wanted: bool | None) -> None:
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        metrics: Metrics | None,
+        version: str,
+        *,
+        wanted: bool | None,
+        is_inner: bool = False,
+    ) -> None:
         for part in fields(pipeline):
             object.__setattr__(self, part.name, getattr(pipeline, part.name))
         object.__setattr__(self, "metrics", metrics)
         object.__setattr__(self, "version", version)
         object.__setattr__(self, "spans", None)
         object.__setattr__(self, "awaits", wanted is None)
+        if not is_inner:
+            inner = ObservedPipeline(pipeline, metrics, version, wanted=False, is_inner=True)
+            object.__setattr__(self, "inner", inner)
+            object.__setattr__(self, "observed_from", _SDK if metrics is None and not wanted else _ALWAYS)
         if wanted:
             self._begin_spans()
 
-    def run(
-        self,
-        mode: Mode,
-        written: str,
-        arguments: Mapping[str, Any] | None,
-        context: CallContext | None = None,
-        purpose: str = "",
-        key: str | None = None,
-        door: str = "api",
-        phase: Phase | None = None,
-    ) -> Coroutine[Any, Any, ToolResult]:
-        """See `Pipeline.run`; without metrics and spans, its own coroutine."""
+    def observed(self, mode: Mode, written: str, *rest: Any) -> Coroutine[Any, Any, ToolResult]:
+        """See `Pipeline.observed`."""
         if self.awaits and _SDK in _modules:
             self._begin_spans()
-        call = Pipeline.run(self, mode, written, arguments, context, purpose, key, door, phase)
+        call = self.inner.run(mode, written, *rest)
         if self.spans is not None:
+            _, context, _, _, door, _ = rest
             call = self._spanned(self.spans, call, written, context, door)
         return call if self.metrics is None else self._counted(self.metrics, call, written)
 
@@ -110,6 +117,7 @@ class ObservedPipeline(Pipeline):
     def _begin_spans(self) -> None:
         object.__setattr__(self, "spans", Spans(self.version))
         object.__setattr__(self, "awaits", False)
+        object.__setattr__(self, "observed_from", _ALWAYS)
 
 
 class Spans:
