@@ -109,7 +109,7 @@ class Cancellation:
 
     def _running(self) -> list[RunningCall]:
         """The calls that run now, from any thread."""
-        return [call for plugin in list(self._plugins.values()) for call in list(plugin.usage.calls.values())]
+        return [call for plugin in list(self._plugins.values()) for call in plugin.usage.calls.copy()]
 
     def _watch(self) -> None:
         while not self._closing.wait(_LOOK_OFTEN_S if self._known and self._records.is_quick else _LOOK_S):
@@ -160,7 +160,7 @@ def _end(call: RunningCall) -> bool:
         return plan is not None and plan.stop is not None and call.call is not None and plan.stop(call.call.id)
 
     def end() -> None:
-        if plan is not None and plan.usage.calls.get(call.number) is call:
+        if plan is not None and call in plan.usage.calls:
             task.cancel()
 
     try:

@@ -157,7 +157,7 @@ class Pipeline:
         if phase is not None and phase.steps is not None:
             call = begin_traced(call, phase.steps)
         token: Token[Frame | None] | None = None
-        running: dict[int, RunningCall] | None = None
+        running: set[RunningCall] | None = None
         try:
             if context is not None and not isinstance(context, CallContext):
                 call.context = None
@@ -168,7 +168,7 @@ class Pipeline:
             ready = self.ready  # by a local name: what is called as `self.ready(...)` is looked up as a method first
             plan = call.plan = ready(written) or await self.catalogue.find(written, context)
             running = plan.usage.calls
-            running[number] = call
+            running.add(call)
             # The host itself, with no call around it, calls a tool that is neither limited nor kept from it.
             is_free = plan.is_free and context is None and call.outer is None and phase is None and key is None
             if not is_free and (plan.inline_s is not None if phase is None else phase.is_job) and not job_id.get():
@@ -234,7 +234,7 @@ class Pipeline:
                 except ValueError:  # it ends in another context than the one in which it began
                     pass
             if running is not None:  # from now on it cannot be cancelled, nor its progress be read
-                running.pop(number, None)
+                running.discard(call)
                 if plan.wants_control and call.call is not None:
                     RUNNING.pop(call.call.id, None)
         if result.error is None and plan.ends_quietly and call.reads is None and not self.conclusion.secrets.values:

@@ -60,14 +60,14 @@ class Standing:
 
 
 class Usage:
-    """The calls of one plugin that are running now: its end waits for them. `calls` is only ever changed by single dict operations."""
+    """The calls of one plugin that are running now: its end waits for them. `calls` is only ever changed by single operations of a set."""
 
     __slots__ = ("calls", "owner")
 
     def __init__(self, owner: str) -> None:
         self.owner = owner
-        self.calls: dict[int, Any] = {}
-        """Number → the call (`calls/running_call.py`)."""
+        self.calls: set[Any] = set()
+        """`calls/running_call.py`."""
 
 
 class Record:
