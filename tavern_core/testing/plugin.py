@@ -170,7 +170,7 @@ def open_tavern(
 
         def open_one(*plugins: Any, home: Path | None = None, **wanted: Any) -> Tavern:
             changes = {key: value for key, value in wanted.items() if value is not None}
-            host_options = tavern_options.with_changes({**changes, "plugins": plugins})
+            host_options = tavern_options.with_changes(dict(plugins=plugins, **changes))
             own = home or tmp_path / f"tavern-home-{next(numbers)}"
             return open_host(tavern_plugin_or_none, host_options, own, stack)
 

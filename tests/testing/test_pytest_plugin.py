@@ -234,6 +234,7 @@ def test_nothing_of_the_machine_shines_through(
     done = project(
         """
         import os
+        import pytest
         from tavern_core import Plugin, tool
 
         @tool
@@ -254,9 +255,13 @@ def test_nothing_of_the_machine_shines_through(
         def test_further_plugins(open_tavern):
             tavern = open_tavern(Plugin([one], name="more"))
             assert tavern.invoke_sync("more:one").value == 1
+
+        def test_they_are_not_given_by_name(open_tavern):
+            with pytest.raises(TypeError, match="plugins"):
+                open_tavern(plugins=[Plugin([one], name="more")])
         """
     )
-    done.assert_outcomes(passed=3)
+    done.assert_outcomes(passed=4)
 
 
 def test_events_are_recorded(project: Project) -> None:
