@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 
 from tavern_core import CallContext
+from tavern_core.contract.decisions import Deny
+from tavern_core.contract.guards.guarded_arguments import guard, marked
 from tavern_core.model.parameter_guard_marks import Guard
+from tavern_core.model.tool import ToolSpec
 from tavern_core.schema.guarded_value_search import TooMuchMarked, compile_guarded
 from tavern_core.schema.schema_check import check_schema
 from tests.guards.conftest import Desk
@@ -237,3 +240,13 @@ def test_pydantic_writes_the_mark_too() -> None:
     found = Job.model_json_schema()["properties"]
     assert found["source"]["x-tavern"] == {"guard": "path", "mode": "read"}
     assert found["page"]["x-tavern"] == {"guard": "url", "schemes": ["https"]}
+
+
+def test_the_policy_of_a_plugin_finds_the_values_that_a_tool_marks() -> None:
+    tool = ToolSpec("text:read", input_schema=obj(a=P, b=U, c={"type": "string"}))
+    found = marked(tool, {"a": "/x", "b": "https://x.test", "c": "/y"})
+    assert not isinstance(found, Deny)
+    assert {(one.pointer, one.value, bool(guard(one, "path"))) for one in found} == {
+        ("/a", "/x", True),
+        ("/b", "https://x.test", False),
+    }

@@ -27,6 +27,22 @@ def marks(tool: ToolSpec, kind: GuardKind) -> bool:
     return kind in _kept(_kinds, tool.input_schema, _kinds_in)
 
 
+def marked(tool: ToolSpec, arguments: Mapping[str, Any]) -> list[Marked] | Deny:
+    """The marked values in `arguments`, or a denial if there are too many to check."""
+    from tavern_core.schema.guarded_value_search import TooMuchMarked, compile_guarded
+
+    finder = _kept(_finders, tool.input_schema, compile_guarded)
+    try:
+        return finder(arguments) if finder is not None else []
+    except TooMuchMarked:
+        return deny("the arguments hold too many values to check", hint="send fewer values in one call")
+
+
+def guard(found: Marked, kind: GuardKind) -> list[Guard]:
+    """The guards of `kind` at one value."""
+    return [one for one in found.guards if one.kind == kind]
+
+
 def decision(
     call: ToolCall, tool: ToolSpec, kind: GuardKind, judge: Callable[[Marked, Guard], Deny | RequireApproval | None]
 ) -> Deny | RequireApproval | None:
@@ -35,17 +51,13 @@ def decision(
     Args:
         judge: decides about one value, by one of its marks.
     """
-    from tavern_core.schema.guarded_value_search import TooMuchMarked, compile_guarded
-
-    finder = _kept(_finders, tool.input_schema, compile_guarded)
-    try:
-        found = finder(call.arguments) if finder is not None else []
-    except TooMuchMarked:
-        return deny("the arguments hold too many values to check", hint="send fewer values in one call")
+    found = marked(tool, call.arguments)
+    if isinstance(found, Deny):
+        return found
     approval = None
     for one in found:
-        for mark in one.guards:
-            verdict = judge(one, mark) if mark.kind == kind else None
+        for mark in guard(one, kind):
+            verdict = judge(one, mark)
             if isinstance(verdict, Deny):
                 return verdict
             approval = approval or verdict
