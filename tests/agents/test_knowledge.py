@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from tavern_core import Tavern
 from tavern_core.__main__ import main
-from tavern_core.errors import ConfigInvalid, UsageError
-from tavern_core.kernel.knowledge import folders
+from tavern_core.errors import ConfigInvalid, StateDamaged, UsageError
+from tavern_core.kernel.knowledge import folders, index
 from tavern_core.kernel.knowledge.chunking import LONGEST_PART, read_document
 from tavern_core.kernel.knowledge.knowledge import Knowledge
 from tavern_core.model.config import KnowledgeConfig
@@ -174,6 +174,35 @@ def test_a_damaged_or_older_index_is_made_anew(open_base, tmp_path, damage):
         with contextlib.closing(sqlite3.connect(database, isolation_level=None)) as db:
             db.execute("PRAGMA user_version = 99")
     assert [p.text for p in open_base().search("apples")] == ["Apples."]
+
+
+def test_what_was_just_read_is_found_although_another_process_replaces_the_index(open_base, tmp_path, monkeypatch):
+    def listed(root):
+        for file in (tmp_path / "cache").glob("*.sqlite"):
+            file.unlink()
+        return folders.list_documents(root)
+
+    monkeypatch.setattr(index, "list_documents", listed)
+    assert [p.text for p in open_base({"a.md": "Apples.\n"}).search("apples")] == ["Apples."]
+
+
+def test_an_index_that_another_process_keeps_is_waited_for_as_long_as_the_error_says(open_base, tmp_path, monkeypatch):
+    open_base({"a.md": "Apples.\n"}).search("apples")
+    (database,) = (tmp_path / "cache").glob("*.sqlite")
+    monkeypatch.setattr(index, "_WAIT_S", 0.02)
+    with contextlib.closing(sqlite3.connect(database, isolation_level=None)) as db:
+        db.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StateDamaged, match=r"locked by another process for 0\.02 seconds"):
+            open_base({"b.md": "Bananas.\n"}).search("bananas")
+
+
+def test_an_index_that_cannot_be_kept_is_no_missing_fts5_whatever_its_folder_is_called(tmp_path):
+    write(tmp_path / "box", {"a.md": "Apples.\n"})
+    kept = tmp_path / "fts5" / "index.sqlite"
+    kept.mkdir(parents=True)
+    with pytest.raises(StateDamaged, match="unable to open") as caught:
+        index.Index([tmp_path / "box"], kept).search("apples", 1)
+    assert "disk space" in caught.value.hint
 
 
 @pytest.mark.slow

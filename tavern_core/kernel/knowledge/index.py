@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,14 +19,14 @@ from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.catalogue.tokenizer import is_spaceless, query_words, words_of
 from tavern_core.kernel.knowledge.chunking import CODE, Document, read_document
 from tavern_core.kernel.knowledge.folders import MARKDOWN, list_documents, read_file
-from tavern_core.kernel.stores.sqlite_file import SqliteFile
+from tavern_core.kernel.stores.sqlite_file import SqliteFile, is_damaged
 
 if TYPE_CHECKING:
     import sqlite3
 
 _BATCH: Final = 200
 """Files of one transaction: an interrupted first reading goes on where it stopped."""
-_WAIT_MS: Final = 30_000
+_WAIT_S: Final = 30.0
 """How long it waits for another process that reads many files for the first time."""
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS files (id INTEGER PRIMARY KEY, path TEXT NOT NULL UNIQUE, changed INTEGER NOT NULL, size INTEGER NOT NULL,
@@ -61,7 +61,7 @@ class Index:
 
     def __init__(self, roots: Sequence[Path], file: Path) -> None:
         self._roots = tuple(roots)
-        self._file = SqliteFile(file, _SCHEMA, is_cache=True)
+        self._file = SqliteFile(file, _SCHEMA, is_cache=True, wait_s=_WAIT_S)
 
     def search(self, query: str, most: int) -> list[Row]:
         """The passages that fit best, best first; equal scores by path and place."""
@@ -115,20 +115,22 @@ class Index:
         """
         for is_second in (False, True):
             try:
-                with self._file.open() as db:
+                with ExitStack() as opening:
+                    db = opening.enter_context(self._file.open())
                     findings = self._follow(db)
+                    opened = opening.pop_all()
                 break
             except StateDamaged as error:
-                if "fts5" in error.message:
+                cause = error.__cause__
+                if "no such module: fts5" in str(cause):
                     hint = "use a Python whose SQLite has FTS5, as those of python.org and of Debian"
-                    raise UsageError(f"knowledge cannot be searched: {error}", hint=hint) from None
-                if is_second or self._file.is_open:  # else it was damaged, and is made anew
+                    raise UsageError(f"knowledge cannot be searched: {cause}", hint=hint) from None
+                if is_second or cause is None or not is_damaged(cause, is_cache=True):
                     raise
-        with self._file.open() as db:
+        with opened:  # without a gap: no other thread or process may replace the file before it is read
             yield db, findings
 
     def _follow(self, db: sqlite3.Connection) -> tuple[Finding, ...]:
-        db.execute(f"PRAGMA busy_timeout = {_WAIT_MS}")
         findings: list[Finding] = []
         wanted: dict[str, tuple[Path, int, int]] = {}
         for root in self._roots:

@@ -48,15 +48,23 @@ class SqliteFile:
         schema: statements that create the tables, separated by semicolons.
         is_cache: see `connect`; a file whose tables are not those of the schema is replaced, too.
         on_damage: called for a renamed file: its old name and its new one.
+        wait_s: how long a statement waits for other processes.
     """
 
     def __init__(
-        self, path: Path, schema: str, *, is_cache: bool = False, on_damage: OnDamage = lambda path, aside: None
+        self,
+        path: Path,
+        schema: str,
+        *,
+        is_cache: bool = False,
+        on_damage: OnDamage = lambda path, aside: None,
+        wait_s: float = LOCK_S,
     ) -> None:
         self.path = path
         self._schema = schema
         self._is_cache = is_cache
         self._on_damage = on_damage
+        self._wait_s = wait_s
         self._process = 0
         """Which one opened it."""
         self._lock = threading.Lock()
@@ -93,14 +101,16 @@ class SqliteFile:
                     self._db, self._inode = connect(
                         self.path, self._schema, is_cache=self._is_cache, on_damage=self._on_damage
                     )
+                    self._db.execute(f"PRAGMA busy_timeout = {self._wait_s * 1000:.0f}")
                 yield self._db
             except (sqlite3.DatabaseError, UnicodeDecodeError, OSError) as error:
                 db = self._db
                 if is_damaged(error, is_cache=self._is_cache):
                     self._db = None
                 raise state_error(
-                    error, self.path, self._inode, db, is_cache=self._is_cache, on_damage=self._on_damage
-                ) from error
+                    error, self.path, self._inode, db,
+                    is_cache=self._is_cache, on_damage=self._on_damage, wait_s=self._wait_s,
+                ) from error  # fmt: skip
 
     def close(self) -> None:
         """Close the connection; the next use opens it again."""
@@ -416,10 +426,11 @@ def state_error(
     *,
     is_cache: bool = False,
     on_damage: OnDamage,
+    wait_s: float = LOCK_S,
 ) -> StateDamaged:
     """The error of a database in the words of the host. A corrupt file is put aside, and `db`, the connection to it, closed."""
     if is_busy(error):
-        return not_free(path, LOCK_S)
+        return not_free(path, wait_s)
     hint = "free some disk space, and see that the folder can be written"
     if is_damaged(error, is_cache=is_cache):
         if (aside := put_aside(path, inode, db)) is not None:
