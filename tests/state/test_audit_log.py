@@ -120,6 +120,7 @@ def test_a_log_that_was_changed_or_is_missing_is_not_ok(
         ["changed"],
         (1, changed.to_json()),
     )
+    assert [list(p) for p in changed.to_json()["problems"]] == [["file", "line", "what", "message"]]
     for place in (tmp_path / "nowhere", tmp_path / "nowhere" / "audit.jsonl"):
         log = AuditLog(place)
         assert (list(log), log.verify().ok, [p.what for p in log.verify().problems]) == ([], False, ["missing"])

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import asdict, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -45,7 +45,7 @@ class LogProblem(Problem):
         return f"{self.file}:{self.line}: {self.what}: {self.message}"
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return {"file": self.file, "line": self.line, "what": self.what, "message": self.message}
 
 
 @dataclass(frozen=True, slots=True)
