@@ -48,7 +48,7 @@ def hooks(session: Session, name: str | None, plugin: str | None) -> None:
         rows = [row for row in rows if any(each["plugin"] == plugin for each in row["plugins"])]
     session.out.result(rows)
     if name is not None:
-        _show_hook(session, HOOKS[name].contract, rows)
+        _show_hook(session, HOOKS[name], rows)
         return
     table = [
         (
@@ -94,10 +94,10 @@ def _shown(row: dict[str, Any]) -> str:
     return row["plugin"] if row["state"] == "runs" else f"{row['plugin']} ({row['state']})"
 
 
-def _show_hook(session: Session, contract: str, rows: list[dict[str, Any]]) -> None:
+def _show_hook(session: Session, hook: Hook, rows: list[dict[str, Any]]) -> None:
     """One hook: its contract, and who implements it."""
-    session.out.text(contract + "\n")
-    session.out.facts([(key, rows[0][key]) for key in ("kind", "permissions", "section", "arguments")])
+    session.out.text(hook.contract + "\n")
+    session.out.facts([(key, getattr(hook, key)) for key in ("kind", "permissions", "section", "arguments")])
     session.out.text()
     plugins = [
         (number, p["plugin"], p["state"], p["reason"]) for row in rows for number, p in enumerate(row["plugins"], 1)

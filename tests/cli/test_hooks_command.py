@@ -82,6 +82,8 @@ def test_every_hook_is_listed_once_and_a_misspelt_one_is_refused(tavern: Run) ->
         "tavern_check_call",
         "tavern_on_event",
     ]
+    assert tavern("hooks", "tavern_on_event", "--plugin", "text", "--json").json == []
+    assert "no plugin implements it" in tavern("hooks", "tavern_on_event", "--plugin", "text").err
     for words, code, said in ((("tavern_chek_call",), 5, "tavern_check_call"), (("--plugin", "bmob"), 5, "'bomb'")):
         answer = tavern("hooks", *words)
         assert (answer.code, answer.out, said in answer.err) == (code, "", True)
