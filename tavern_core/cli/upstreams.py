@@ -51,6 +51,8 @@ def show(session: Session, upstream: str) -> None:
     found, changes = host.upstreams.status(upstream), host.upstreams.differences(upstream)
     diff = {tool: [one.to_json() for one in places] for tool, places in changes.items()}
     session.out.result({**found.to_json(), "changes": diff})
+    if session.as_json:  # looking tools up would connect to upstreams whose lists are due
+        return
     specs = (spec for spec in host.tools.snapshot() if spec.id in found.tools)
     named = [(f"{spec.id} is", spec.display_name) for spec in specs if spec.resource_id != spec.local_name]
     left_out = [(f"left out: {name}", why) for name, why in found.left_out.items()]

@@ -113,6 +113,16 @@ def test_each_command_has_json_and_an_exit_code(tavern: Run, project: Path) -> N
             json.loads(done.out)
 
 
+def test_the_json_of_an_upstream_is_shown_without_starting_it(tavern: Run, project: Path) -> None:
+    command = ["sh", "-c", f"echo 1 > {project / 'started'}"]
+    (project / "tavern.yaml").write_text(
+        json.dumps({"upstreams": {"web": {"kind": "mcp", "command": command, "trusted": True}}})
+    )
+    assert tavern("plugins", "grant", "web", "process:host").code == 0
+    assert tavern("upstreams", "show", "web", "--json").json["state"] == "idle"
+    assert not (project / "started").exists()
+
+
 def test_other_processes_show_why_an_upstream_failed(tavern: Run, project: Path) -> None:
     (project / "tavern.yaml").write_text('upstreams:\n  auto: {kind: n8n, url: "http://127.0.0.1:9"}\n')
     assert tavern("plugins", "grant", "auto", "network").code == 0
