@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
-from typing import Any, Final
+from typing import Any
 
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.access.approval_rules import ApprovalRule
