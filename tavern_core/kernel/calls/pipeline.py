@@ -242,8 +242,8 @@ class Pipeline:
         return await self._concluded(call, result, mode)
 
     def observed(self, mode: Mode, written: str, *rest: Any) -> Coroutine[Any, Any, ToolResult]:
-        """`run`, with metrics and spans (`observability/observed.py`)."""
-        raise NotImplementedError
+        """`run`, with metrics and spans: of an `ObservedPipeline` alone, as `observed_from` is empty in any other."""
+        raise AssertionError(f"a call of {written!r:.80} is to be observed, and this pipeline cannot do it")
 
     def _failed(self, call: RunningCall, error: BaseException) -> ToolResult:
         """The result of a call that ended in an error."""
