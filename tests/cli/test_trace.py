@@ -379,7 +379,7 @@ READING = QUIET.replace('(capabilities=["read:fs"])', "").replace("len(text)", "
 READS = "def test_it(call_tool):\n    call_tool('count', {'text': 'ab'})\n"
 UNASKED = "needs 'read:fs', which plugin.yaml does not request"
 RUNS: dict[str, tuple[str, str | None, tuple[str, ...], int, tuple[str, ...]]] = {
-    # what: (permissions, tests, words, exit code, parts of what is told)
+    # what: (permissions, tests, words, exit code, parts of the report)
     "a tool names what nobody asks for, so that its test fails": (
         "{}",
         PASSING,
