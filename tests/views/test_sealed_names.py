@@ -107,6 +107,8 @@ HOMES: dict[str, Callable[[Any], Any]] = {
     "a part that says two things": lambda home: home.engine._look(Forked("run_node", "__getattribute__")),
     "a service that was not granted": lambda home: home.service("vault"),
     "a service by a name that says two things": lambda home: home.service(Forked("store", "vault")),
+    "the settings of another tool": lambda home: home.settings(tool="other"),
+    "the settings of a tool in place of those of the plugin": lambda home: home.plugin_settings("other"),
     "a service by its other name": lambda home: home.service(Forked("vault", "store")).fetch() == "kept" and None,
 }
 

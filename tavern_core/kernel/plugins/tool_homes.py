@@ -36,6 +36,7 @@ class ToolHomes:
             executor: the plugin whose executor it is. Those of the box call services themselves; any other gets views.
         """
         is_ours = self._tables.contributions.is_builtin(executor)
+        resolve = self._tables.settings.resolve  # behind functions that take nothing: an executor chooses no other tool
 
         def service(name: str) -> Any:
             if not is_ours:
@@ -49,12 +50,12 @@ class ToolHomes:
             record.candidate.unpacked(self._cache),
             self._tables.base.config.limits,
             service,
-            partial(self._tables.settings.resolve, record.name, tool=spec.local_name),
+            lambda: resolve(record.name, spec.local_name),
             partial(load_handler, record),
             self._sandbox_of(record),
             self._tables.engines.flow,
             frozenset(record.candidate.facts.depends_on),
-            partial(self._tables.settings.resolve, record.name),
+            lambda: resolve(record.name),
             is_intact=record.is_intact,
         )
 
