@@ -96,10 +96,10 @@ class WorkflowEditor:
             node["inputValues"] = dict(inputs)
         if config:
             node["configValues"] = dict(config)
+        draft.given |= {(name, key) for key in inputs or ()}  # first: it fails for keys that are none
         draft.data["nodes"].append(node)
         draft.nodes[name] = None
         draft.lacking.add(name)
-        draft.given.update((name, key) for key in inputs or ())
         self._end(draft, f"add {name!r}")
         return name
 
@@ -131,13 +131,15 @@ class WorkflowEditor:
         """Set the value of an input. Raises UsageError: no such node or input, or the value does not fit (USAGE)."""
         draft = self._begin(node)
         draft.given.add((node, key))
-        self._set(draft, node, "inputValues", key, value)
+        draft.set(node, "inputValues", key, value)
+        self._end(draft, f"set {key!r:.100} of {node!r}")
 
     def set_config(self, node: str, key: str, value: Any) -> None:
         """Set one key of a node's configuration; inputs that it makes required may be given later. Raises as `set_input`."""
         draft = self._begin(node)
+        draft.set(node, "configValues", key, value)
         draft.lacking.add(node)
-        self._set(draft, node, "configValues", key, value)
+        self._end(draft, f"set {key!r:.100} of {node!r}")
 
     def remove(self, node: str) -> None:
         """Remove a node with all its edges. Raises UsageError if there is none (USAGE)."""
@@ -167,12 +169,6 @@ class WorkflowEditor:
             if (at := places.get(node.get("id"))) is not None:
                 node["position"] = {"x": at[0], "y": at[1]}
         self._end(draft, "arrange")
-
-    def _set(self, draft: _Draft, node: str, section: str, key: str, value: Any) -> None:
-        for each in draft.data["nodes"]:
-            if each.get("id") == node:
-                each[section] = {**(each.get(section) or {}), key: value}
-        self._end(draft, f"set {key!r:.100} of {node!r}")
 
     def _begin(self, *nodes: str) -> _Draft:
         """The draft of the batch, or a new one. Raises UsageError: one of `nodes` does not exist (USAGE)."""
@@ -275,6 +271,12 @@ class _Draft:
         """A copy of the document, which the edits change."""
         data = copy.deepcopy(dict(self._workflow.raw))
         return data | {section: data.get(section) or [] for section in ("nodes", "edges")}
+
+    def set(self, node: str, section: str, key: str, value: Any) -> None:
+        """Set one key of a section of a node."""
+        for each in self.data["nodes"]:
+            if each.get("id") == node:
+                each[section] = {**(each.get(section) or {}), key: value}
 
     def drop_edges(self, drop: Callable[[Mapping[str, Any]], bool]) -> None:
         """Remove edges, and what nodes say of their order."""

@@ -169,6 +169,27 @@ FAILING: dict[str, tuple[Edit, str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda e: e.add("core:Text", node_id="n", inputs=[(["text"], "x")]),
+        lambda e: e.add("core:Text", node_id="n", inputs=[["text", "x"]]),
+        lambda e: e.set_config("t", ["key"], "x"),
+        lambda e: e.set_input("t", ["key"], "x"),
+    ],
+    ids=["inputs with a key that is none", "inputs as pairs", "a key of the configuration", "a key of the inputs"],
+)
+def test_an_edit_of_a_batch_that_fails_leaves_nothing_behind(host: Tavern, edit: Edit) -> None:
+    editor = host.workflows.edit({"nodes": [{"id": "t", "type": "core:Text"}]})
+    with editor.batch():
+        with pytest.raises(TypeError):
+            edit(editor)
+        editor.set_input("t", "text", "x")
+        assert editor.add("core:Text", node_id="n") == "n"
+    assert [node.id for node in editor.workflow.nodes] == ["t", "n"]
+    assert editor.workflow.nodes[1].input_values == {}
+
+
 @pytest.mark.parametrize("name", FAILING)
 def test_a_batch_that_fails_changes_nothing(host: Tavern, name: str) -> None:
     edit, why = FAILING[name]
