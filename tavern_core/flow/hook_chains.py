@@ -64,9 +64,9 @@ class FlowCalls:
         for impl in implementations:
             given = {"patch": copied_parts(patch), "workflow": copied_parts(workflow.raw)}
             changed = await self._changed(impl, given, what, list | tuple, "a list of operations")
-            if changed is not None and not _same([*changed], patch):
+            if changed is not None and not _same(changed, patch):
                 changed_by.append(impl.plugin)
-                patch = [*changed]
+                patch = changed
         return patch, tuple(changed_by)
 
     async def _changed(self, impl: Implementation, given: Mapping[str, Any], what: str, kind: Any, wanted: str) -> Any:
@@ -79,6 +79,7 @@ class FlowCalls:
                 f"{what} was refused: {impl.plugin} answered {type(answer).__name__} from {impl.hook.name}",
                 hint=f"return {wanted}, deny(...) or None", plugin=impl.plugin,
             )  # fmt: skip
+        answer = answer if kind is Mapping else [*answer]  # a subclass of tuple is not copied
         if why := nesting_mismatch(answer):
             text = f"{what} was refused: what {impl.plugin} answered from {impl.hook.name} {why}"
             raise PolicyDenied(text, hint=f"see {impl.where}", plugin=impl.plugin)

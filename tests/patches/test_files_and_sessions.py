@@ -252,6 +252,31 @@ class Before:
         return patch
 
 
+class Operations(tuple[Any, ...]):
+    """A tuple of a kind of its own."""
+
+
+@pytest.mark.parametrize("kind", [list, tuple, Operations])
+def test_what_a_hook_answered_is_not_changed_with_it_later(flows: Flows, kind: Any) -> None:
+    class Keeps:
+        @hookimpl
+        def tavern_before_patch(self, patch: Any) -> Any:
+            self.kept = kind([*patch, op("add", "/description", "first")])
+            return self.kept
+
+    class Observes:
+        @hookimpl
+        def tavern_before_patch(self, patch: Any) -> None:
+            keeps.kept[-1]["value"] = "later"
+
+    keeps = Keeps()
+    stored(flows)
+    with flows.open(Plugin(keeps, name="a"), Plugin(Observes(), name="b")) as tavern:
+        outcome = tavern.workflows.patch("greet", [BYE])
+    assert outcome.changed_by == ("a",)
+    assert outcome.workflow.description == "first"
+
+
 def saying(word: str) -> list[Any]:
     return [op("replace", "/nodes/text/inputValues/text", word)]
 
