@@ -9,7 +9,7 @@ from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.access.profiles import Profile
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.model.call import CallContext, Rights, shortfall
-from tavern_core.model.capability import is_dangerous
+from tavern_core.model.capability import is_dangerous, missing
 from tavern_core.model.config import CapabilitiesConfig
 from tavern_core.model.node import NodeSpec
 
@@ -68,8 +68,11 @@ class NodeRights:
             asked=None if record is None else record.candidate.requested,
         )
         if (lacks := shortfall(spec.plugin, wanted, rights, caller)) is not None:
-            names = ", ".join(lacks.missing)
-            why = "which the caller does not have" if lacks.side == "caller" else lacks.reason
+            names, why = ", ".join(lacks.missing), lacks.reason
+            if lacks.side == "caller":
+                has_names = not missing(rights.caller, lacks.missing)
+                empty = "which is not available to this caller: its scope is empty"
+                why = empty if has_names else "which the caller does not have"
             raise PolicyDenied(
                 f"node type {spec.type} needs {names}, {why}",
                 hint=lacks.fix, plugin=spec.plugin, missing=list(lacks.missing), side=lacks.side,

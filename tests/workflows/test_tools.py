@@ -285,6 +285,21 @@ async def test_a_node_may_what_plugin_host_profile_and_caller_all_allow(
             await tavern.workflows.run("risky", context=context)
 
 
+@pytest.mark.parametrize(
+    ("caller", "why"),
+    [
+        ({"permissions": {"read:fs"}}, "which the caller does not have"),
+        ({**NEEDED, "scopes": {"write:fs": []}}, "which is not available to this caller: its scope is empty"),
+    ],
+    ids=["not permitted", "an empty scope"],
+)
+async def test_a_refused_node_says_what_the_caller_lacks(flows: Flows, caller: dict[str, Any], why: str) -> None:
+    flows.write("risky", {"d": "t:Danger"})
+    async with flows.open() as tavern:
+        with pytest.raises(PolicyDenied, match=f"node type t:Danger needs write:fs, {why}"):
+            await tavern.workflows.run("risky", context=CallContext(principal="user:x", **caller))
+
+
 async def test_a_caller_with_the_name_of_the_host_has_only_its_given_rights(flows: Flows) -> None:
     flows.write("risky", {"d": "t:Danger"}, description="d")
     flows.write("calls", {"c": {"type": "t:Tool", "tool": "workflow:risky"}}, description="d")
