@@ -91,7 +91,7 @@ class RunsAsJobs:
             kept = self._workflows.kept_run(run_id)
             if kept is not None and kept.outputs is not None:
                 value = to_plain(answer_of(from_plain(kept.outputs), named), tagged=False)
-                sources = self._workflows.run_store.sources(run_id)
+                sources = self._workflows.sources(run_id)
                 return ToolResult(
                     True, value, job=run_id, meta={"run": run_id, **({MARK: [*sources]} if sources else {})}
                 )
@@ -117,7 +117,7 @@ class RunsAsJobs:
                 asked = tuple(question.to_json() for question in self._workflows.questions(kept.run_id))
         if asked:
             status = "input_required"
-        elif status == "input_required" and self._workflows.run_store.is_going_on(kept.run_id):
+        elif status == "input_required" and self._workflows.is_going_on(kept.run_id):
             status = "running"  # its process takes up the answer, or its cancellation, in a moment
         principal, _ = _who(kept)
         return Job(

@@ -112,6 +112,10 @@ class Workflows(Mapping[str, "Workflow"]):
         self._wait(self._prepare())
         return self._workflow_files.list()
 
+    def in_files(self) -> dict[str, WorkflowSource]:
+        """`list`, as far as it is known without activating plugins."""
+        return self._workflow_files.list()
+
     def broken(self) -> dict[str, WorkflowInvalid]:
         """Id → why its file cannot be read. No plugin is activated."""
         return self._workflow_files.broken()
@@ -378,6 +382,14 @@ class Workflows(Mapping[str, "Workflow"]):
     def kept_run(self, run_id: str) -> KeptRun | None:
         """One run of the store, or None. Raises StateDamaged (STATE_DAMAGED)."""
         return self.run_store.get(run_id)
+
+    def sources(self, run_id: str) -> tuple[str, ...]:
+        """The sources of untrusted content that the nodes of a stored run have read."""
+        return self.run_store.sources(run_id)
+
+    def is_going_on(self, run_id: str) -> bool:
+        """Whether a process runs a run now."""
+        return self.run_store.is_going_on(run_id)
 
     async def record(self, run_id: str) -> RunRecord:
         """A stored run node by node: states, times, inputs and outputs; for a running one, the data so far.

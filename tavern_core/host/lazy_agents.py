@@ -30,7 +30,7 @@ def agents_of(host: Host, wait: Callable[[Any], Any]) -> Agents:
     flow = host.flow
 
     def known_inactive() -> Known:
-        return Known(flow.models.names(), tuple(flow.workflows.workflow_files.list()), host.skills.list())
+        return Known(flow.models.names(), tuple(flow.workflows.in_files()), host.skills.list())
 
     parts = Parts(
         host.base, host.pipeline, host.compiler, host.tools, host.descriptions, host.profiles, host.profiles.written, host.sections,

@@ -128,6 +128,21 @@ async def test_events_of_a_kept_run_are_reported_by_another_host(flows: Flows) -
     assert (reported, [e.kind for e in late]) == (own, ["run:complete"])
 
 
+async def test_the_runs_say_what_they_have_read_and_whether_they_go_on(flows: Flows) -> None:
+    flows.write("asks", {"q": {"type": "t:Ask", "prompt": "which?"}})
+    async with flows.open() as tavern:
+        assert list(tavern.workflows.in_files()) == ["asks"]
+        handle = await tavern.workflows.start("asks")
+        async for event in handle.events():
+            if event.kind == "ask":
+                break
+        assert tavern.workflows.is_going_on(handle.id)
+        tavern.workflows.cancel(handle.id)
+        await handle
+        assert not tavern.workflows.is_going_on(handle.id)
+        assert tavern.workflows.sources(handle.id) == ()
+
+
 @pytest.mark.parametrize("run_id", ["\ud800", "a\0b", "../run-0", "", "r" * 10_000, None, 5])
 async def test_what_cannot_be_the_id_of_a_run_is_none(flows: Flows, run_id: Any) -> None:
     async with flows.open() as tavern:
