@@ -63,6 +63,11 @@ class WorkflowSource:
     folder: Path | None = field(default=None, repr=False)
 
     @property
+    def plugin_source(self) -> tuple[str, Any, Path | None] | None:
+        """Deprecated: `plugin`, `content` and `folder` of a plugin's workflow."""
+        return (self.plugin, self.content, self.folder) if self.path is None else None
+
+    @property
     def file(self) -> Path | None:
         """Its file, if it is one."""
         in_plugin = self.folder is not None and isinstance(self.content, str | Path)

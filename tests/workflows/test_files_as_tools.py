@@ -264,6 +264,21 @@ def test_workflows_that_a_plugin_brings_later_are_tools(flows: Flows) -> None:
         assert tavern.invoke_sync("workflow:b.echo", {"text": "hi"}).value == "hi"
 
 
+def test_the_source_of_a_workflow_has_its_former_attribute(flows: Flows) -> None:
+    content = echo()
+
+    class Brings:
+        @hookimpl
+        def tavern_register_workflows(self) -> dict[str, Any]:
+            return {"echo": content}
+
+    by_hand(flows, None, "good", echo())  # type: ignore[arg-type]
+    with flows.open(Plugin(Brings(), name="b")) as tavern:
+        found = tavern.workflows.list()
+    plugin, kept, _ = found["b.echo"].plugin_source or ("", None, None)
+    assert (plugin, kept, found["good"].plugin_source) == ("b", content, None)
+
+
 BROKEN = {
     "no JSON": "{",
     "no workflow": '{"name": "x"}',
