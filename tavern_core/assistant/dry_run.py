@@ -88,19 +88,21 @@ class Trial:
         return DryRun(result.state, inputs, result.outputs, tuple(sorted(out)), sure, unsure)
 
     def _left_out(self, workflow: Workflow) -> set[str]:
-        return _with_dependents(workflow, [node.id for node in workflow.nodes if self._has_effects(node)])
+        return _with_dependents(workflow, [node.id for node in workflow.nodes if self._has_effects(node, workflow)])
 
-    def _has_effects(self, node: WorkflowNode, depth: int = 0) -> bool:
+    def _has_effects(self, node: WorkflowNode, workflow: Workflow, depth: int = 0) -> bool:
         if node.type in _STOOD_IN:
             return False
         if node.type not in GROUPS:
             spec = self._flow.nodes.find(node.type)
             return node.type in _WAITING or spec is None or bool(spec.capabilities)
+        files, reference = self._flow.workflows.workflow_files, reference_of(node)
+        own = f"{workflow.id.rpartition('.')[0]}.{reference}"  # what the compiler takes inside a plugin's workflow
         try:
-            inside = self._flow.workflows.workflow_files.get(reference_of(node))
+            inside = files.get(own if own in files else reference)
         except TavernError:
             return True
-        return depth > 20 or any(self._has_effects(each, depth + 1) for each in inside.nodes)
+        return depth > 20 or any(self._has_effects(each, inside, depth + 1) for each in inside.nodes)
 
     def _is_drawn(self, type_: str) -> bool:
         spec = self._flow.nodes.find(type_)

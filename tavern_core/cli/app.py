@@ -195,7 +195,7 @@ def _complete(session: Session, shell: str, what: str) -> int:
     if made is None or what not in ("complete", "source"):
         return errors.FAILED
     if text := made.source() if what == "source" else made.complete():
-        session.out.text(text)
+        write(session.stdout.stream, visible(text).rstrip("\n") + "\n")  # also where the words to complete have --json
     return 0
 
 
