@@ -232,6 +232,35 @@ async def test_a_dry_run_has_no_effects(tmp_path: Path) -> None:
     assert runs == []
 
 
+class Grouped(Models):
+    """The same with two workflows: `outer` contains `inner` of this plugin, which has a node with effects."""
+
+    name = "models"
+
+    @hookimpl
+    def tavern_register_workflows(self) -> dict[str, Any]:
+        group = {"id": "g", "type": "core:NodeGroup", "configValues": {"referencedWorkflowId": "inner"}}
+        return {
+            "outer": {"nodes": [group], "edges": []},
+            "inner": {"nodes": [{"id": "loud", "type": "models:Loud", "inputValues": {"text": "x"}}], "edges": []},
+        }
+
+
+async def test_a_dry_run_leaves_out_a_workflow_of_a_plugin_with_effects_also_where_a_file_has_its_name(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "flows").mkdir()
+    (tmp_path / "flows" / "inner.json").write_text('{"nodes": [], "edges": []}', "utf-8")
+    patch = [
+        {"op": "add", "path": "/nodes/g", "value": {"type": "core:NodeGroup", "configValues": {"referencedWorkflowId": "models.outer"}}},
+    ]  # fmt: skip
+    async with host(tmp_path, Grouped(answer(patch))) as tavern:
+        await tavern.plugins.activate_all()
+        proposal = await tavern.assistant.propose("use outer", dry_run=True, rounds=0)
+    assert proposal.dry_run is not None, proposal.problems
+    assert proposal.dry_run.left_out == tuple(proposal.ids.values())
+
+
 async def test_tokens_and_cost_of_all_requests_are_added(tmp_path: Path) -> None:
     first = LLMAnswer("sorry", usage={"input": 1_000, "output": 10})
     second = LLMAnswer(answer(CAPITALS), usage={"input": 2_000, "output": 90})
