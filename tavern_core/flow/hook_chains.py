@@ -12,7 +12,7 @@ from tavern_core.flow.engine.protocols import RunPart
 from tavern_core.graph.slot_compatibility import nesting_mismatch
 from tavern_core.kernel.execution.sync_async_drivers import Mode
 from tavern_core.kernel.hooks.argument_copies import copied
-from tavern_core.kernel.hooks.hook_chain_calls import HookCalls
+from tavern_core.kernel.hooks.hook_calls import HookCalls
 from tavern_core.kernel.hooks.table import Implementation
 from tavern_core.model.run import NodeInfo, RunInfo
 from tavern_core.model.workflow import Workflow

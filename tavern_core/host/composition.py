@@ -46,7 +46,7 @@ from tavern_core.kernel.execution.sync_async_drivers import step_by_hand
 from tavern_core.kernel.foundation import Foundation
 from tavern_core.kernel.grants.grant_store import GrantStore
 from tavern_core.kernel.hooks.event_emitter import EventEmitter
-from tavern_core.kernel.hooks.hook_chain_calls import HookCalls
+from tavern_core.kernel.hooks.hook_calls import HookCalls
 from tavern_core.kernel.hooks.quarantine import Quarantine
 from tavern_core.kernel.hooks.table import HookTable
 from tavern_core.kernel.jobs.job_records import JobRecords

@@ -30,7 +30,7 @@ from tavern_core.kernel.execution.portal import Portal
 from tavern_core.kernel.execution.sync_async_drivers import InlineMode, LoopMode, Mode, TimeLimit, cancellations
 from tavern_core.kernel.execution.threads import ThreadPool
 from tavern_core.kernel.hooks.argument_copies import copied
-from tavern_core.kernel.hooks.hook_chain_calls import RequestedApproval
+from tavern_core.kernel.hooks.hook_calls import RequestedApproval
 from tavern_core.kernel.log.recorder import Recorder
 from tavern_core.kernel.stores.store_offload import asked
 from tavern_core.model.approval import Approval, ApprovalRequest, Approver

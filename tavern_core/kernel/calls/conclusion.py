@@ -12,7 +12,7 @@ from tavern_core.kernel.calls.running_call import RunningCall, begin
 from tavern_core.kernel.calls.taint_tracking import marked
 from tavern_core.kernel.catalogue.call_plan import Plan
 from tavern_core.kernel.execution.sync_async_drivers import Mode
-from tavern_core.kernel.hooks.hook_chain_calls import HookCalls
+from tavern_core.kernel.hooks.hook_calls import HookCalls
 from tavern_core.kernel.log.call_changes import Change
 from tavern_core.kernel.log.recorder import DENIALS, Recorder
 from tavern_core.kernel.settings.result_redaction import redact_result

@@ -18,7 +18,7 @@ from tavern_core.kernel.calls.running_call import CallLimits, RunningCall, begin
 from tavern_core.kernel.calls.taint_tracking import has_read, judged
 from tavern_core.kernel.catalogue.call_plan import Execute, Plan
 from tavern_core.kernel.execution.sync_async_drivers import Mode
-from tavern_core.kernel.hooks.hook_chain_calls import HookCalls, RequestedApproval
+from tavern_core.kernel.hooks.hook_calls import HookCalls, RequestedApproval
 from tavern_core.kernel.hooks.table import Implementation
 from tavern_core.model.call import CallContext, ToolCall
 from tavern_core.model.result import ToolResult, iso_utc, success

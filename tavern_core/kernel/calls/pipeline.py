@@ -58,7 +58,7 @@ from tavern_core.kernel.calls.taint_tracking import concluded, has_read, judged
 from tavern_core.kernel.calls.tool_context_control import CallControl, on_left_behind
 from tavern_core.kernel.catalogue.call_plan import Plan
 from tavern_core.kernel.execution.sync_async_drivers import Mode, TimeLimit, cancellations, has_begun
-from tavern_core.kernel.hooks.hook_chain_calls import HookCalls, RequestedApproval
+from tavern_core.kernel.hooks.hook_calls import HookCalls, RequestedApproval
 from tavern_core.model.call import CallContext, ToolCall
 from tavern_core.model.event import Event
 from tavern_core.model.job import handle

@@ -18,7 +18,7 @@ from tavern_core.errors import PolicyDenied
 from tavern_core.kernel.calls.bilingual_messages import MESSAGES
 from tavern_core.kernel.calls.running_call import Frame, RunningCall, frame
 from tavern_core.kernel.catalogue.call_plan import Plan
-from tavern_core.kernel.hooks.hook_chain_calls import RequestedApproval
+from tavern_core.kernel.hooks.hook_calls import RequestedApproval
 from tavern_core.model.call import CallContext
 from tavern_core.model.message_translation import Said, say
 from tavern_core.model.result import ToolResult, with_meta

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tavern_core.kernel.foundation import Foundation
-from tavern_core.kernel.hooks.hook_chain_calls import HookCalls
+from tavern_core.kernel.hooks.hook_calls import HookCalls
 from tavern_core.kernel.hooks.table import HookTable
 from tavern_core.model.call import CallContext
 from tavern_core.model.event import USER_LOGGED_IN, Event

@@ -12,7 +12,7 @@ from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.execution.sync_async_drivers import Mode
 from tavern_core.kernel.foundation import Foundation
-from tavern_core.kernel.hooks.hook_chain_calls import HookCalls
+from tavern_core.kernel.hooks.hook_calls import HookCalls
 from tavern_core.kernel.hooks.table import HookTable
 from tavern_core.kernel.plugins.candidate import Candidate
 from tavern_core.kernel.plugins.contribution_registry import Contributions
