@@ -158,9 +158,8 @@ class Reconciler:
             Diagnostic(wrong.code, wrong.located, hint=wrong.hint, severity=wrong.severity)
             for wrong in (*around.decisions.grants.findings, *self._states.findings)
         ]
-        self._base.diagnostics.judged(
-            [*wrong_files, *chain.from_iterable(record.problems() for record in self._records.values())]
-        )
+        records = list(self._records.values())  # another thread may add or drop one meanwhile
+        self._base.diagnostics.judged([*wrong_files, *chain.from_iterable(one.problems() for one in records)])
 
     async def decided(self, record: Record, read_again: Callable[[], None] | None = None) -> None:
         """Apply a decision about a plugin's rights: check it again, and activate it again if it was active.
