@@ -5,21 +5,19 @@ from __future__ import annotations
 import logging
 import os
 import sys
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import click
 
-from tavern_core.cli.errors import print_note
 from tavern_core.cli.output import Output, visible, write
 from tavern_core.cli.stdout import Stdout
 
 if TYPE_CHECKING:
+    from tavern_core.cli.activation_trace import Tracer
     from tavern_core.host import Tavern
     from tavern_core.kernel.config.configuration import LoadedConfig
-    from tavern_core.model.event import Event
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -115,7 +113,7 @@ class Session:
             from tavern_core.cli.prompts import terminal_approver
             from tavern_core.host import Tavern
 
-            tracer = _Tracer() if os.environ.get(TRACE_VARIABLE, "") not in ("", "0") else None
+            tracer = _tracer()
             self.stdout.guard()
             tavern = Tavern.open(
                 self.config,
@@ -175,39 +173,6 @@ class Session:
         self._stack.close()
         if (line := self._notices.line(self.has_failed)) and not self.as_json and self.verbosity >= 0:
             write(sys.stderr, visible(line) + "\n")
-
-
-class _Tracer:
-    """``TAVERN_TRACE_PLUGINS=1``: prints on stderr what is found, imported and activated, with times from its creation on."""
-
-    def __init__(self) -> None:
-        self._began = time.perf_counter()
-        self._tavern: Tavern | None = None
-
-    def watch(self, tavern: Tavern) -> None:
-        """Print what was found, then each change of a plugin's state."""
-        self._tavern = tavern
-        self._say(f"found {len(tavern.plugins)} plugins")
-        for name, status in tavern.plugins.items():
-            if status.source != "builtin":
-                what = status.distribution or status.location
-                self._say(f"found {name} {status.version} ({status.source} {what}): {status.state}")
-        tavern.events.subscribe(self._changed, "PLUGIN_STATE")
-
-    def _changed(self, event: Event) -> None:
-        if self._tavern is None or event.plugin not in self._tavern.plugins:
-            return
-        timings = self._tavern.plugins[event.plugin].timings
-        parts = [f"{what} {timings[what]:.1f} ms" for what in ("import", "activate") if what in timings]
-        reason = f": {event.data['reason']}" if event.data.get("reason") else ""
-        self._say(
-            f"{event.data.get('state')} {event.plugin} ({', '.join(parts)}){reason}"
-            if parts
-            else f"{event.data.get('state')} {event.plugin}{reason}"
-        )
-
-    def _say(self, text: str) -> None:
-        print_note(f"trace {(time.perf_counter() - self._began) * 1000:8.1f} ms  {text}")
 
 
 class PluginNotices:
@@ -353,3 +318,12 @@ def _json_option() -> click.Option:
     return click.Option(
         ["--json", "as_json"], help="The result as JSON on stdout.", is_flag=True, expose_value=False, callback=_keep
     )
+
+
+def _tracer() -> Tracer | None:
+    """What shows the steps of activations as they happen, where the environment asks for it."""
+    if os.environ.get(TRACE_VARIABLE, "") in ("", "0"):
+        return None
+    from tavern_core.cli.activation_trace import Tracer
+
+    return Tracer()
