@@ -1,6 +1,7 @@
 """Asking a person at the terminal: one question at a time, while other output pauses; a schema defines the types of answers.
 
-Without a terminal on both ends, no one can answer, and nothing is approved. Questions of nodes and approvals of calls come from several threads; the asking thread owns the terminal until it has the answer.
+Without a terminal on both ends, no one can answer, and nothing is approved. Questions of nodes and approvals of calls come
+from several threads; the asking thread owns the terminal until it has the answer.
 """
 
 from __future__ import annotations

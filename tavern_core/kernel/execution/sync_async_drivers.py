@@ -161,7 +161,7 @@ if sys.version_info >= (3, 12):
         loop = asyncio._get_running_loop()
         return None if loop is None else asyncio.current_task(loop)
 
-else:  # which asks the operating system for the number of the process each time, for a twentieth of a whole call
+else:  # there, asyncio asks the operating system for the process id at each look-up: a twentieth of a plain call
     _current_tasks: dict[Any, asyncio.Task[Any]] = asyncio.tasks._current_tasks  # type: ignore[attr-defined]
     _latest: Any = types.SimpleNamespace(_thread_id=None)
     """The event loop that was found last. It says on which thread it runs; None while it does not run."""
