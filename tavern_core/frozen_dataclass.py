@@ -68,8 +68,8 @@ def _with_fields(cls: Any) -> Any:
         name: hint if any(map(str(hint).count, _NO_FIELDS)) else object for name, hint in written.items()
     }
     cls.__doc__ = cls.__doc__ or cls.__name__
-    parents = (getattr(base, "__dataclass_params__", None) for base in cls.__bases__)
-    is_frozen = any(each is not None and each.frozen for each in parents)  # a class takes this from its parent
+    parent = getattr(cls.__base__, "__dataclass_params__", None)
+    is_frozen = parent is not None and parent.frozen  # a class takes this from its parent
     made: Any = dataclasses.dataclass(init=False, repr=False, eq=False, slots=True, frozen=is_frozen)(cls)
     made.__annotations__ = written
     for f in dataclasses.fields(made):
