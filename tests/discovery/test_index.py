@@ -230,6 +230,30 @@ def test_tool_files_are_looked_at_again_when_the_plugin_is_used(places: Places) 
     assert len(plugin.current_tools().findings) == 1
 
 
+BROKEN_TOOL_FILES = {
+    "no JSON": lambda file: file.write_text("{"),
+    "an unknown key": lambda file: file.write_text(script_tool("a", colour="red")),
+    "too large": lambda file: file.write_text(script_tool("a", description="x" * 1_000_001)),
+}
+
+
+@pytest.mark.usefixtures("later")
+@pytest.mark.parametrize("what", BROKEN_TOOL_FILES)
+def test_a_tool_file_that_was_repaired_in_place_is_read_again_at_the_next_start(places: Places, what: str) -> None:
+    folder = places.folder_plugin("files", TOOLS, files={"tools/b.tool.json": script_tool("b"), "run.py": ""})
+    tool = folder / "tools/a.tool.json"
+    BROKEN_TOOL_FILES[what](tool)
+
+    def found() -> tuple[tuple[str, ...], list[str]]:
+        [plugin] = places.discover(index=True).plugins
+        return plugin.declared_tools, [str(finding.where.file) for finding in plugin.tool_findings if finding.where]
+
+    assert found() == found() == (("files:b",), ["tools/a.tool.json"])
+    wait_for_the_clock(tool)
+    tool.write_text(script_tool("a"))
+    assert found() == (("files:a", "files:b"), [])
+
+
 # Damage ------------------------------------------------------------------------------------------------------------------
 
 

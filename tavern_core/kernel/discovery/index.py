@@ -115,8 +115,8 @@ class Row:
     source_folder: str = ""
     """Where the links of an editable-strict install lead."""
     watched: dict[str, Stamp | None] = field(default_factory=dict)
-    """What is checked at each start, with its stamp: the folder itself, plugin.yaml, the tool folder, each by its path below
-    the folder."""
+    """What is checked at each start, with its stamp: the folder itself, plugin.yaml, the tool folder, tool files with errors,
+    each by its path below the folder."""
     is_settled: bool = True
     is_failed: bool = False
     ids: list[str] = field(default_factory=list)
@@ -138,7 +138,7 @@ class Row:
         ]  # fmt: skip
 
     def is_current(self) -> bool:
-        """True when the folder, plugin.yaml and the tool folder bear the times they had when they were read."""
+        """True when what is watched bears the times that it had when it was read."""
         return self.is_settled and bear_stamps(self.folder, self.watched.items())
 
 

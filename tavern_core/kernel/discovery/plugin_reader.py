@@ -67,10 +67,12 @@ def read_plugin(candidate: Candidate, folder: str, prefix: str, now: int) -> Row
         _watch(row, now, f"/{manifest.skills.entry}")
     findings = (*reading.findings, *_name_findings(candidate, manifest, reading))
     tools = read_declared_tools(manifest, reading.document, files)
-    return _filled(row, facts_of(manifest), manifest, findings, tools)
+    return _filled(row, facts_of(manifest), manifest, findings, tools, now)
 
 
-def _filled(row: Row, facts: Facts, manifest: Manifest, findings: Sequence[Finding], tools: DeclaredTools) -> Row:
+def _filled(
+    row: Row, facts: Facts, manifest: Manifest, findings: Sequence[Finding], tools: DeclaredTools, now: int
+) -> Row:
     """The row with what was read."""
     row.name = facts.name
     row.facts = facts.to_json()
@@ -80,6 +82,9 @@ def _filled(row: Row, facts: Facts, manifest: Manifest, findings: Sequence[Findi
     if tools != DeclaredTools():
         row.details.put(TOOLS, pack_tools(tools))
     row.tool_findings = [finding_row(finding) for finding in tools.findings]
+    if not row.prefix:  # nothing uses a tool that is wrong, so the start is what sees that its file was repaired
+        files = (finding.where.file for finding in tools.findings if finding.where is not None)
+        _watch(row, now, *(f"/{file}" for file in dict.fromkeys(files)))
     return row
 
 
@@ -103,7 +108,7 @@ def _read_translated(row: Row, candidate: Candidate, now: int) -> Row:
         return failed
     facts = facts_of(found.manifest)
     facts = replace(facts, requested=facts.requested | found.asks, off=found.off)
-    return _filled(row, facts, found.manifest, found.findings, found.tools)
+    return _filled(row, facts, found.manifest, found.findings, found.tools, now)
 
 
 def refuse_entry(candidate: Candidate, place: Place | None) -> Row:
