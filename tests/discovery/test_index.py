@@ -222,36 +222,35 @@ def test_tool_files_are_looked_at_again_when_the_plugin_is_used(places: Places) 
     tool = places.plugins / "files/tools/a.tool.json"
     wait_for_the_clock(tool)
     tool.write_text(script_tool("a", description="new words"))
-    [plugin] = [p for p in places.discover(index=True).plugins if p.name == "files"]
-    assert plugin.tools.specs[0].description == ""  # the folder says nothing of an edit inside a file
+    assert plugin.tools.specs[0].description == ""
     assert plugin.current_tools().specs[0].description == "new words"
     tool.write_text("{")
     assert plugin.current_tools().ids == ()
     assert len(plugin.current_tools().findings) == 1
 
 
-BROKEN_TOOL_FILES = {
-    "no JSON": lambda file: file.write_text("{"),
-    "an unknown key": lambda file: file.write_text(script_tool("a", colour="red")),
-    "too large": lambda file: file.write_text(script_tool("a", description="x" * 1_000_001)),
+EDITS_IN_PLACE: dict[str, tuple[str, str]] = {
+    # what: (before, after)
+    "other words": (script_tool("a"), script_tool("a", description="new words")),
+    "another id": (script_tool("a"), script_tool("c")),
+    "an error": (script_tool("a"), "{"),
+    "an error that was repaired": ("{", script_tool("a")),
+    "an unknown key that was taken out": (script_tool("a", colour="red"), script_tool("a")),
+    "a size that was reduced": (script_tool("a", description="x" * 1_000_001), script_tool("a")),
 }
 
 
 @pytest.mark.usefixtures("later")
-@pytest.mark.parametrize("what", BROKEN_TOOL_FILES)
-def test_a_tool_file_that_was_repaired_in_place_is_read_again_at_the_next_start(places: Places, what: str) -> None:
-    folder = places.folder_plugin("files", TOOLS, files={"tools/b.tool.json": script_tool("b"), "run.py": ""})
-    tool = folder / "tools/a.tool.json"
-    BROKEN_TOOL_FILES[what](tool)
-
-    def found() -> tuple[tuple[str, ...], list[str]]:
-        [plugin] = places.discover(index=True).plugins
-        return plugin.declared_tools, [str(finding.where.file) for finding in plugin.tool_findings if finding.where]
-
-    assert found() == found() == (("files:b",), ["tools/a.tool.json"])
+@pytest.mark.parametrize("what", EDITS_IN_PLACE)
+def test_what_was_edited_in_place_in_a_tool_file_is_known_at_the_next_start(places: Places, what: str) -> None:
+    before, after = EDITS_IN_PLACE[what]
+    files = {"tools/a.tool.json": before, "tools/b.tool.json": script_tool("b"), "run.py": ""}
+    tool = places.folder_plugin("files", TOOLS, files=files) / "tools/a.tool.json"
+    first = snapshot(places.discover(index=True))
+    assert snapshot(places.discover(index=True)) == first
     wait_for_the_clock(tool)
-    tool.write_text(script_tool("a"))
-    assert found() == (("files:a", "files:b"), [])
+    tool.write_text(after)  # the folder has the same time as before
+    assert snapshot(places.discover(index=True)) == snapshot(places.discover()) != first
 
 
 # Damage ------------------------------------------------------------------------------------------------------------------

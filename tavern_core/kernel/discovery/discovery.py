@@ -6,7 +6,8 @@
                                                                       |
                               one per name <-- ranked by source <-----+--> findings: a broken one is a row, not a crash
 
-At start the times of each folder and plugin.yaml are compared; tool files when the plugin is used (`current_tools`).
+At start the times of each folder, plugin.yaml and tool file are compared; those of tool files again when the plugin is used
+(`current_tools`), as a host may stay open for weeks.
 """
 
 from __future__ import annotations

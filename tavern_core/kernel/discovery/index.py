@@ -29,7 +29,7 @@ from tavern_core.kernel.manifest.declared_tools import DeclaredTools
 from tavern_core.model.plugin_status import Source
 from tavern_core.model.tool import ToolSpec
 
-FORMAT: Final = 8
+FORMAT: Final = 9
 _LARGEST: Final = 200_000_000
 _MOST_FILES: Final = 16
 """The number of stored indexes of other environments."""
@@ -115,8 +115,8 @@ class Row:
     source_folder: str = ""
     """Where the links of an editable-strict install lead."""
     watched: dict[str, Stamp | None] = field(default_factory=dict)
-    """What is checked at each start, with its stamp: the folder itself, plugin.yaml, the tool folder, tool files with errors,
-    each by its path below the folder."""
+    """What is checked at each start, with its stamp: the folder itself, plugin.yaml, the tool folder and its files, each by its
+    path below the folder."""
     is_settled: bool = True
     is_failed: bool = False
     ids: list[str] = field(default_factory=list)

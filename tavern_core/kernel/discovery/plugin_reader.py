@@ -82,9 +82,8 @@ def _filled(
     if tools != DeclaredTools():
         row.details.put(TOOLS, pack_tools(tools))
     row.tool_findings = [finding_row(finding) for finding in tools.findings]
-    if not row.prefix:  # nothing uses a tool that is wrong, so the start is what sees that its file was repaired
-        files = (finding.where.file for finding in tools.findings if finding.where is not None)
-        _watch(row, now, *(f"/{file}" for file in dict.fromkeys(files)))
+    if not row.prefix:  # editors that save in place change no folder
+        _watch(row, now, *(f"/{relative}" for relative, _ in tools.stamps))
     return row
 
 
