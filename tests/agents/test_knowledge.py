@@ -20,8 +20,16 @@ from tavern_core.kernel.knowledge import folders, index
 from tavern_core.kernel.knowledge.chunking import LONGEST_PART, read_document
 from tavern_core.kernel.knowledge.knowledge import Knowledge
 from tavern_core.model.config import KnowledgeConfig
+from tests.agents.desk import ONLY_GIVEN
 from tests.agents.shop import LATE, LATE_ZH, shop, write
 from tests.forked_programs import ForkedProgram
+
+
+@pytest.fixture(scope="module")
+def tavern(tmp_path_factory):
+    """An open host with the handbook of the shop; no test changes it."""
+    with shop(tmp_path_factory.mktemp("shop")) as (tavern, _):
+        yield tavern
 
 
 @pytest.fixture
@@ -50,14 +58,13 @@ def open_base(tmp_path):
         ("opening", "kb:handbook/opening.txt", "The shop opens at nine and closes at six."),
     ],
 )
-def test_the_tool_of_a_base_finds_passages_in_both_languages(tmp_path, query, citation, text):
-    with shop(tmp_path) as (tavern, _):
-        for tool in ("kb:handbook", "kb:Query"):
-            result = tavern.invoke_sync(tool, {"query": query, "limit": 1})
-            assert result.ok, result.error
-            (found,) = result.value
-            assert (found["citation"], found["text"]) == (citation, text)
-            assert "untrusted" not in found
+def test_the_tool_of_a_base_finds_passages_in_both_languages(tavern, query, citation, text):
+    for tool in ("kb:handbook", "kb:Query"):
+        result = tavern.invoke_sync(tool, {"query": query, "limit": 1})
+        assert result.ok, result.error
+        (found,) = result.value
+        assert (found["citation"], found["text"]) == (citation, text)
+        assert "untrusted" not in found
 
 
 @pytest.mark.parametrize(
@@ -68,9 +75,8 @@ def test_the_tool_of_a_base_finds_passages_in_both_languages(tmp_path, query, ci
         ("kb:handbook/zh/tuikuan.md#逾期", [LATE_ZH]),
     ],
 )
-def test_a_citation_reads_its_section_or_its_document(tmp_path, citation, texts):
-    with shop(tmp_path) as (tavern, _):
-        assert [found["text"] for found in tavern.invoke_sync("kb:handbook", {"query": citation}).value] == texts
+def test_a_citation_reads_its_section_or_its_document(tavern, citation, texts):
+    assert [found["text"] for found in tavern.invoke_sync("kb:handbook", {"query": citation}).value] == texts
 
 
 @pytest.mark.parametrize(
@@ -81,37 +87,31 @@ def test_a_citation_reads_its_section_or_its_document(tmp_path, citation, texts)
         ("kb:handbook/../../etc/passwd", "there is no passage"),
     ],
 )
-def test_what_cannot_be_read_is_an_error_with_a_repair(tmp_path, query, message):
-    with shop(tmp_path) as (tavern, _):
-        error = tavern.invoke_sync("kb:handbook", {"query": query}).error
+def test_what_cannot_be_read_is_an_error_with_a_repair(tavern, query, message):
+    error = tavern.invoke_sync("kb:handbook", {"query": query}).error
     assert message in error.message
     assert error.fix
 
 
-def test_a_model_that_names_a_base_that_does_not_exist_learns_which_there_are(tmp_path):
-    with shop(tmp_path) as (tavern, _):
-        error = tavern.invoke_sync("kb:Query", {"query": "kb:handbok/refunds.md"}).error
-        names = sorted(each["name"] for each in (state.to_json() for state in tavern.knowledge.list()))
+def test_a_model_that_names_a_base_that_does_not_exist_learns_which_there_are(tavern):
+    error = tavern.invoke_sync("kb:Query", {"query": "kb:handbok/refunds.md"}).error
+    names = sorted(each["name"] for each in (state.to_json() for state in tavern.knowledge.list()))
     assert (error.kind, error.message) == ("TOOL_ERROR", "there is no knowledge base 'handbok'")
     assert error.fix == f"there are: {', '.join(names)}"
 
 
-def test_an_inventory_lists_bases_and_a_misspelt_one_is_reported_with_the_nearest(tmp_path):
-    with shop(tmp_path) as (tavern, _):
-        profile = tavern.profile({"tool_ids_inventory": ["kb:handbook", "kb:Query", "kb:handbok"]})
-        (spec,) = tavern.tool_specs({"tool_ids_inventory": ["kb:handbook"]})
+def test_an_inventory_lists_bases_and_a_misspelt_one_is_reported_with_the_nearest(tavern):
+    profile = tavern.profile({"tool_ids_inventory": ["kb:handbook", "kb:Query", "kb:handbok"]})
+    (spec,) = tavern.tool_specs({"tool_ids_inventory": ["kb:handbook"]})
     assert profile.tools == ("kb:handbook", "kb:Query")
     assert "'kb:handbook'" in profile.findings[0].hint
     assert spec.read_only
     assert "Rules of the shop." in spec.description
 
 
-def test_every_result_that_was_fetched_from_elsewhere_says_so(tmp_path):
-    with shop(tmp_path) as (tavern, _):
-        found = tavern.invoke_sync("kb:handbook", {"query": "competitor tea euros"}).value
-        assert [(f["citation"], f["untrusted"]) for f in found] == [
-            ("kb:handbook/web/prices.md#prices-elsewhere", True)
-        ]
+def test_every_result_that_was_fetched_from_elsewhere_says_so(tavern):
+    found = tavern.invoke_sync("kb:handbook", {"query": "competitor tea euros"}).value
+    assert [(f["citation"], f["untrusted"]) for f in found] == [("kb:handbook/web/prices.md#prices-elsewhere", True)]
 
 
 @pytest.mark.parametrize(
@@ -222,28 +222,31 @@ def test_threads_and_processes_share_one_index(open_base, tmp_path):
     assert knowledge.list()[0].passages == 300
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("bad.md", b"\0\1\2", "holds NUL bytes"),
-        ("bad.md", b"caf\xe9", "is not UTF-8"),
-        ("bad.md", b"\xff\xfea\0", "NUL bytes"),
-        ("bad.md", b"x" * (folders.LARGEST_FILE + 1), "is larger than 1,000,000 bytes"),
-        ("bad.md", b"# a\nx\n" * 6_000, "has more than 5,000 passages"),
-        ("bad\n.md", b"x", "cannot be printed"),
-        ("/".join("abcdefghijklmn") + "/bad.md", b"x", "deeper than 12 folders"),
-        ("ends in a dot./bad.md", b"x", "ends in '.'"),
-    ],
-)
-def test_hostile_files_are_reported_and_the_others_are_found(open_base, name, content, message):
-    knowledge = open_base({name: content, "good.md": "Green tea.\n", "picture.png": b"\0"})
+HOSTILE = {
+    # the name of the file: what is in it, what is said about it (the place, or the message, names it)
+    "nul.md": (b"\0\1\2", "holds NUL bytes"),
+    "latin.md": (b"caf\xe9", "is not UTF-8"),
+    "utf16.md": (b"\xff\xfea\0", "NUL bytes"),
+    "large.md": (b"x" * (folders.LARGEST_FILE + 1), "is larger than 1,000,000 bytes"),
+    "long.md": (b"# a\nx\n" * 6_000, "has more than 5,000 passages"),
+    "bad\n.md": (b"x", "cannot be printed"),
+    "/".join("abcdefghijklmn") + "/bad.md": (b"x", "deeper than 12 folders"),
+    "ends in a dot./bad.md": (b"x", "ends in '.'"),
+}
+
+
+def test_hostile_files_are_reported_and_the_others_are_found(open_base):
+    files = {name: content for name, (content, _) in HOSTILE.items()}
+    knowledge = open_base({**files, "good.md": "Green tea.\n", "picture.png": b"\0"})
     assert [p.citation for p in knowledge.search("green tea")] == ["kb:box/good.md"]
     for _ in range(2):  # also when nothing is read again
-        (finding,) = knowledge.list()[0].findings
-        assert message in finding.message
-        assert finding.severity == "warning"
-        assert (finding.where.line == 0) == (finding.where.column == 0), "lines and columns count from 1"
+        findings = knowledge.list()[0].findings
+        assert len(findings) == len(HOSTILE)
+        for name, (_, message) in HOSTILE.items():
+            parts = [repr(part).strip("'") for part in name.split("/")]
+            (finding,) = (f for f in findings if message in f.message and any(part in str(f) for part in parts))
+            assert finding.severity == "warning"
+            assert (finding.where.line == 0) == (finding.where.column == 0), "lines and columns count from 1"
 
 
 def test_links_and_pipes_are_not_followed(open_base, tmp_path):
@@ -279,6 +282,11 @@ def test_long_sections_are_cut_between_paragraphs_and_read_together(open_base):
     assert "\n\n".join(p.text for p in parts) == "\n\n".join(paragraphs)
     assert [p.text for p in knowledge.read("kb:box/a.md#long-1")] == ["Other."]
     assert [p.heading for p in knowledge.search("paragraph 8", limit=1)] == ["Long"]
+
+
+def test_equal_headings_are_numbered_and_no_anchor_is_used_twice():
+    document = read_document(b"# a\nx\n# a\nx\n# a-1\nx\n# a\nx\n# A\nx\n# a-1\nx\n", "x.md", is_markdown=True)
+    assert [part.anchor for part in document.parts] == ["a", "a-1", "a-1-1", "a-2", "a-3", "a-1-2"]
 
 
 def test_headings_in_fenced_code_are_code(open_base):
@@ -322,12 +330,12 @@ def test_folders_of_the_configuration_are_relative_to_its_file(tmp_path):
 )
 def test_a_wrong_section_is_refused(tmp_path, section, message):
     with pytest.raises(ConfigInvalid) as caught:
-        Tavern.open({"knowledge": section}, home=tmp_path)
+        Tavern.open({**ONLY_GIVEN, "knowledge": section}, home=tmp_path)
     assert message in str(caught.value.findings[0])
 
 
 def test_a_base_without_a_folder_and_a_missing_folder_are_reported(tmp_path):
-    config = {"knowledge": {"a": {"description": "x"}, "b": {"path": str(tmp_path / "nowhere")}}}
+    config = {**ONLY_GIVEN, "knowledge": {"a": {"description": "x"}, "b": {"path": str(tmp_path / "nowhere")}}}
     with Tavern.open(config, home=tmp_path / "home") as tavern:
         first, second = tavern.knowledge.list()
         assert "has no folder" in first.findings[0].message
@@ -336,7 +344,7 @@ def test_a_base_without_a_folder_and_a_missing_folder_are_reported(tmp_path):
 
 
 def test_a_host_without_knowledge_has_no_kb(tmp_path):
-    with Tavern.open({}, home=tmp_path) as tavern:
+    with Tavern.open(ONLY_GIVEN, home=tmp_path) as tavern:
         (finding,) = tavern.profile({"tool_ids_inventory": ["kb:Query"]}).findings
     assert "'kb:Query': the host has no such knowledge base" in finding.message
     assert "`knowledge: {handbook: {path: handbook}}`" in finding.hint

@@ -87,7 +87,7 @@ def _trust(front: str, file: str) -> tuple[bool, list[Finding]]:
 
 
 def _parts(text: str, *, is_markdown: bool) -> Iterator[Part]:
-    used: set[str] = set()
+    used: dict[str, int] = {}
     for path, body in _sections(text) if is_markdown else [((), text)]:
         anchor = _anchor(path[-1] if path else "", used)
         for number, piece in enumerate(_pieces(body), 1):
@@ -119,14 +119,19 @@ def _title(written: str) -> str:
     return title.rstrip("#").rstrip()[:_LONGEST_HEADING]
 
 
-def _anchor(heading: str, used: set[str]) -> str:
-    """As GitHub makes them: ``Late refunds!`` → ``late-refunds``, the second one ``late-refunds-1``."""
+def _anchor(heading: str, used: dict[str, int]) -> str:
+    """As GitHub makes them: ``Late refunds!`` → ``late-refunds``, the second one ``late-refunds-1``.
+
+    Args:
+        used: the anchors so far, each with the last number behind it: thousands of equal headings are numbered in linear time.
+    """
     wanted = _NOT_IN_ANCHOR.sub("", heading.casefold()).strip().replace(" ", "-")[:_LONGEST_ANCHOR]
-    anchor, number = wanted, 0
+    anchor, number = wanted, used.get(wanted, 0)
     while anchor in used:
         number += 1
         anchor = f"{wanted}-{number}"
-    used.add(anchor)
+    used[wanted] = number
+    used.setdefault(anchor, 0)
     return anchor
 
 
