@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from tavern_core.contract.llm import ModelCall, Price
 from tavern_core.model.agent_run import AgentOutcome
 
 Answers = Sequence[str | LLMAnswer] | Callable[[Sequence[Mapping[str, Any]]], str | LLMAnswer]
+ONLY_GIVEN = {"plugins": {"entryPoints": False}}
+"""Configuration of a host that has the plugins it is given, and looks for no others."""
 PROFILE = {"name": "clerk", "tool_ids_inventory": ["desk:add", "desk:note", "desk:long", "desk:broken", "desk:slow"]}
 
 
@@ -103,7 +106,8 @@ class Office:
         return self
 
     def host(self) -> Tavern:
-        return Tavern.open(self.config, plugins=[Plugin(self.desk, "desk")], home=self.home, approve=self.approve)
+        config = ONLY_GIVEN | self.config
+        return Tavern.open(config, plugins=[Plugin(self.desk, "desk")], home=self.home, approve=self.approve)
 
     def run(self, task: str = "the task", profile: Mapping[str, Any] | None = None, **options: Any) -> AgentOutcome:
         """Give a task to the clerk."""
@@ -118,3 +122,32 @@ class Office:
     def said(self, request: int = -1) -> list[str]:
         """The contents of the messages of one request to the model, without the system prompt."""
         return [str(message["content"]) for message in self.model.asked[request][1:]]
+
+
+class OpenOffice(Office):
+    """Runs the agents of several tests on one host, which stays open: what a test changes is its model and its notes.
+
+    The model is given to each run instead of registered, so `host` opens a host in which profiles name it.
+    """
+
+    tavern: Tavern
+
+    @classmethod
+    @contextmanager
+    def open(cls, home: Path) -> Iterator[OpenOffice]:
+        office = cls(home)
+        with office.host() as office.tavern:
+            yield office
+
+    def empty(self) -> OpenOffice:
+        """As for the first test."""
+        self.desk.notes.clear()
+        self.desk.most_at_once = 0
+        self.answers(["done"])
+        return self
+
+    def run(self, task: str = "the task", profile: Mapping[str, Any] | None = None, **options: Any) -> AgentOutcome:
+        return self.tavern.agents.run_sync({**PROFILE, **(profile or {})}, task, **{"model": self.model, **options})
+
+    def within(self, do: Callable[[Agents], Any]) -> Any:
+        return do(self.tavern.agents)

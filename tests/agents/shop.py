@@ -70,6 +70,7 @@ def shop(folder: Path, language: str = "en", **profiles: dict[str, Any]) -> Iter
     write(folder, {"user/letters/SKILL.md": skill})
     write(folder / "profiles", {f"{name}.json": profile for name, profile in {"clerk": CLERK, **profiles}.items()})
     config = {
+        "plugins": {"entryPoints": False},
         "language": language,
         "profiles": [str(folder / "profiles")],
         "skills": {"roots": [], "user": [str(folder / "user")]},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +12,27 @@ import pytest
 from tavern_core import LLMAnswer
 from tavern_core.contract.llm import ModelCall, Price
 from tavern_core.errors import ProfileInvalid, RunNotFound, StateDamaged, UsageError
-from tests.agents.desk import Office, Priced, block, native
+from tests.agents.desk import PROFILE, Office, OpenOffice, Priced, block, native
 
 FINE = "All is done."
-STORM = "".join(block("note", text=n) for n in range(10_000))
+STORM = "".join(block("note", text=n) for n in range(2_000))
+
+
+@pytest.fixture(scope="module")
+def open_office(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenOffice]:
+    with OpenOffice.open(tmp_path_factory.mktemp("office") / "home") as office:
+        yield office
 
 
 @pytest.fixture
-def office(tmp_path: Path) -> Office:
+def office(open_office: OpenOffice) -> Office:
+    """An office whose host is there already."""
+    return open_office.empty()
+
+
+@pytest.fixture
+def own_office(tmp_path: Path) -> Office:
+    """An office with a home and hosts of its own."""
     return Office(tmp_path / "home")
 
 
@@ -67,7 +80,9 @@ def test_an_endless_stream_is_ended_and_the_request_with_it(office: Office, piec
     assert office.desk.notes == []
 
 
-def test_an_answer_of_a_hundred_megabytes_is_refused_by_the_limit_of_answers(office: Office) -> None:
+def test_an_answer_of_a_hundred_megabytes_is_refused_by_the_limit_of_answers(own_office: Office) -> None:
+    office = own_office
+
     class Huge:
         async def complete(self, messages: Any, /, **options: Any) -> LLMAnswer:
             return LLMAnswer("x" * 100_000_000)
@@ -90,7 +105,7 @@ def test_of_a_storm_of_blocks_nothing_or_the_first_runs(office: Office, many: bo
 
 @pytest.mark.slow
 def test_of_a_storm_of_native_calls_nothing_runs(office: Office) -> None:
-    storm = native(*[("note", {"text": str(n)}) for n in range(10_000)])
+    storm = native(*[("note", {"text": str(n)}) for n in range(2_000)])
     outcome = office.answers([storm, FINE]).run()
     assert (outcome.state, office.desk.notes) == ("done", [])
     assert len(office.model.asked[1]) < 20
@@ -98,7 +113,8 @@ def test_of_a_storm_of_native_calls_nothing_runs(office: Office) -> None:
 
 
 @pytest.mark.slow
-def test_arguments_of_many_megabytes_are_refused(office: Office) -> None:
+def test_arguments_of_many_megabytes_are_refused(own_office: Office) -> None:
+    office = own_office
     office.config = {"limits": {"outputBytes": 50_000_000}}
     outcome = office.answers([native(("note", {"text": "x" * 5_000_000})), FINE]).run()
     assert (outcome.state, office.desk.notes) == ("done", [])
@@ -127,7 +143,8 @@ def test_an_answer_that_is_no_text_ends_the_run_with_the_reason(office: Office, 
     outcome = office.answers([answer]).run()
     assert outcome.state == "failed"
     assert outcome.reason
-    assert office.answers([FINE]).within(lambda agents: agents.resume_sync(outcome.run_id)).state == "done"
+    model = office.answers([FINE]).model
+    assert office.within(lambda agents: agents.resume_sync(outcome.run_id, model=model)).state == "done"
 
 
 @pytest.mark.parametrize(
@@ -188,28 +205,29 @@ def test_a_task_of_megabytes_is_refused(office: Office) -> None:
         office.run("x" * 2_000_000)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("column", "left"), [("facts", "{"), ("facts", None), ("outcome", "[7]"), ("outcome", '{"a": 1}')]
-)
-def test_a_run_whose_record_is_corrupt_is_left_out_of_the_list(office: Office, column: str, left: str | None) -> None:
+def test_a_run_whose_record_is_corrupt_is_left_out_of_the_list(own_office: Office) -> None:
     import sqlite3
 
-    whole = office.answers([FINE]).run()
-    broken = office.answers([FINE]).run()
-    db = sqlite3.connect(office.home / "agents.sqlite")
+    corrupt = [("facts", "{"), ("facts", None), ("outcome", "[7]"), ("outcome", '{"a": 1}')]
+    with own_office.host() as tavern:
+        whole, *broken = (tavern.agents.run_sync(PROFILE, "x").run_id for _ in range(1 + len(corrupt)))
+    db = sqlite3.connect(own_office.home / "agents.sqlite")
     with db:
-        db.execute(f"UPDATE runs SET {column} = ? WHERE id = ?", (left, broken.run_id))
+        for (column, left), run in zip(corrupt, broken, strict=True):
+            db.execute(f"UPDATE runs SET {column} = ? WHERE id = ?", (left, run))
     db.close()
-    assert [record.run_id for record in office.within(lambda agents: agents.runs())] == [whole.run_id]
-    with pytest.raises(StateDamaged, match="is corrupt"):
-        office.within(lambda agents: agents.get(broken.run_id))
+    with own_office.host() as tavern:
+        assert [record.run_id for record in tavern.agents.runs()] == [whole]
+        for run in broken:
+            with pytest.raises(StateDamaged, match="is corrupt"):
+                tavern.agents.get(run)
 
 
 @pytest.mark.slow
-def test_a_damaged_record_is_reported_and_what_is_left_can_be_shown(office: Office) -> None:
+def test_a_damaged_record_is_reported_and_what_is_left_can_be_shown(own_office: Office) -> None:
     import sqlite3
 
+    office = own_office
     outcome = office.answers([block("add", a=1), FINE]).run()
     db = sqlite3.connect(office.home / "agents.sqlite")
     with db:
@@ -224,7 +242,6 @@ def test_a_damaged_record_is_reported_and_what_is_left_can_be_shown(office: Offi
     assert (office.home / "agents.sqlite.damaged").exists()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "ask",
     [
@@ -248,7 +265,8 @@ def test_an_argument_of_another_type_is_refused_and_the_run_stays_as_it_is(offic
     with pytest.raises(UsageError) as caught:
         office.within(lambda agents: ask(agents, run))
     assert caught.value.hint
-    assert office.within(lambda agents: agents.resume_sync(run, budget={"steps": 5})).state == "done"
+    resumed = office.within(lambda agents: agents.resume_sync(run, model=office.model, budget={"steps": 5}))
+    assert resumed.state == "done"
 
 
 def test_an_id_that_is_no_text_of_unicode_is_not_found(office: Office) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +12,21 @@ from tavern_core import CallContext, LLMAnswer
 from tavern_core.contract.llm import ModelCall
 from tavern_core.errors import ToolFailed, UsageError
 from tavern_core.model.agent_run import AgentOutcome
-from tests.agents.desk import PROFILE, Office, Priced, block, native
+from tests.agents.desk import PROFILE, Office, OpenOffice, Priced, block, native
 
 FINE = "The sum is 3."
 
 
+@pytest.fixture(scope="module")
+def open_office(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenOffice]:
+    with OpenOffice.open(tmp_path_factory.mktemp("office") / "home") as office:
+        yield office
+
+
 @pytest.fixture
-def office(tmp_path: Path) -> Office:
-    return Office(tmp_path / "home")
+def office(open_office: OpenOffice) -> Office:
+    """An office whose host is there already."""
+    return open_office.empty()
 
 
 def test_a_task_is_done_with_a_call_in_the_text(office: Office) -> None:
@@ -236,10 +243,11 @@ def test_the_model_is_told_that_one_request_is_left(office: Office) -> None:
 def test_a_budget_that_cannot_be_kept_is_refused_before_the_start(
     office: Office, profile: dict[str, Any], budget: Any, why: str
 ) -> None:
+    before = office.within(lambda agents: agents.runs())
     with pytest.raises(UsageError, match=why):
         office.run(profile=profile, budget=budget)
     assert office.model.asked == []
-    assert office.within(lambda agents: agents.runs()) == []
+    assert office.within(lambda agents: agents.runs()) == before
 
 
 def test_a_price_in_another_currency_is_refused(office: Office) -> None:
@@ -321,8 +329,8 @@ def test_the_agent_has_only_its_inventory_and_never_more_than_its_starter(office
     assert office.desk.notes == []
 
 
-def test_events_report_the_run_to_subscribers_and_the_log(office: Office) -> None:
-    with office.answers([block("add", a=1), FINE]).host() as tavern:
+def test_events_report_the_run_to_subscribers_and_the_log(tmp_path: Path) -> None:
+    with Office(tmp_path, [block("add", a=1), FINE]).host() as tavern:
         seen: list[Any] = []
         tavern.events.subscribe(seen.append)
         outcome = tavern.agents.run_sync(PROFILE, "x")

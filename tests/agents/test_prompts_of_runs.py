@@ -59,6 +59,7 @@ def open_with(tmp_path, model: Model) -> Tavern:
     with shop(tmp_path):
         pass
     config = {
+        "plugins": {"entryPoints": False},
         "profiles": [str(tmp_path / "profiles")],
         "skills": {"roots": [], "user": [str(tmp_path / "user")]},
         "knowledge": {"handbook": {"path": str(tmp_path / "handbook")}},

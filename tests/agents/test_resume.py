@@ -18,7 +18,7 @@ from tavern_core.agents import run_store
 from tavern_core.agents.run_store import AgentRuns
 from tavern_core.errors import RunNotFound, TavernError, UsageError
 from tavern_core.model.agent_run import AgentEvent, AgentOutcome, AgentRecord
-from tests.agents.desk import PROFILE, Desk, Office, block, native
+from tests.agents.desk import ONLY_GIVEN, PROFILE, Desk, Office, block, native
 from tests.engine.workbench import flow
 from tests.forked_programs import run_forked
 from tests.workflows.folder import NodePlugin
@@ -110,7 +110,9 @@ def test_a_question_of_a_tool_makes_the_run_wait_for_its_answer(tmp_path: Path) 
     profile = {"name": "host", "tool_ids_inventory": ["people:ask_name"]}
 
     def host() -> Tavern:
-        return Tavern.open({}, plugins=[Plugin(office.desk, "desk"), Plugin([ask_name], "people")], home=office.home)
+        return Tavern.open(
+            ONLY_GIVEN, plugins=[Plugin(office.desk, "desk"), Plugin([ask_name], "people")], home=office.home
+        )
 
     with host() as tavern:
         waiting = tavern.agents.run_sync(profile, "greet")
@@ -178,7 +180,7 @@ def test_a_person_who_is_asked_in_the_run_of_an_agent_within_a_run_stops_both_cl
         return True
 
     plugins = [Plugin(office.desk, "desk"), Plugin([write], "team")]
-    with Tavern.open(office.config, plugins=plugins, home=office.home, approve=approve) as tavern:
+    with Tavern.open(ONLY_GIVEN | office.config, plugins=plugins, home=office.home, approve=approve) as tavern:
         profile = {"name": "lead", "tool_ids_inventory": ["team:write", "desk:note"]}
         outcome = tavern.agents.run_sync(profile, "lead", budget={"seconds": 1})
     assert (outcome.state, office.desk.notes) == ("done", ["x"]), outcome.reason
@@ -250,7 +252,7 @@ def test_a_replay_reports_what_the_host_would_do_differently_now(office: Office)
     with office.host() as tavern:
         assert tavern.agents.replay_sync(outcome.run_id).ok
         assert office.desk.notes == ["a"]
-    with Tavern.open({}, plugins=[Plugin(Desk(office.model), "other")], home=office.home) as tavern:
+    with Tavern.open(ONLY_GIVEN, plugins=[Plugin(Desk(office.model), "other")], home=office.home) as tavern:
         found = tavern.agents.replay_sync(outcome.run_id)
     assert not found.ok
     assert found.differences
@@ -284,7 +286,7 @@ PROGRAM = """
 import json, os, signal, sys
 from pathlib import Path
 from tavern_core import Plugin, ScriptedLLM, Tavern, hookimpl, tool
-from tests.agents.desk import block
+from tests.agents.desk import ONLY_GIVEN, block
 
 home, where, mode = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
 
@@ -335,7 +337,7 @@ class Desk:
 
         return [note, fatal, look]
 
-with Tavern.open({}, plugins=[Plugin(Desk(), "desk")], home=home) as tavern:
+with Tavern.open(ONLY_GIVEN, plugins=[Plugin(Desk(), "desk")], home=home) as tavern:
     if mode == "run":
         profile = {"name": "clerk", "tool_ids_inventory": ["desk:note", "desk:fatal", "desk:look"]}
         outcome = tavern.agents.run_sync(profile, "go")
@@ -398,7 +400,7 @@ def test_what_a_run_has_read_counts_in_the_process_that_resumes_it(office: Offic
     def host() -> Tavern:
         may = {"version": "1", "permissions": {"capabilities": ["read:web", "write:fs"]}}
         web = Plugin([browse, post], "web", manifest=may)
-        return Tavern.open({}, plugins=[Plugin(office.desk, "desk"), web], home=office.home)
+        return Tavern.open(ONLY_GIVEN, plugins=[Plugin(office.desk, "desk"), web], home=office.home)
 
     with host() as tavern:
         stopped = tavern.agents.run_sync(profile, "summarise the page", budget={"steps": 1})
@@ -418,7 +420,7 @@ def test_a_deliberation_workflow_that_asks_a_person_makes_the_run_wait(office: O
 
     def host() -> Tavern:
         plugins = [Plugin(office.desk, "desk"), Plugin(NodePlugin(), "t")]
-        return Tavern.open({"workflows": {"roots": [str(tmp_path)]}}, plugins=plugins, home=office.home)
+        return Tavern.open({**ONLY_GIVEN, "workflows": {"roots": [str(tmp_path)]}}, plugins=plugins, home=office.home)
 
     with host() as tavern:
         waiting = tavern.agents.run_sync({**PROFILE, "deliberation_workflow": "decide"}, "What now?")

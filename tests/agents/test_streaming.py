@@ -10,7 +10,7 @@ import pytest
 
 from tavern_core import Plugin, Tavern
 from tavern_core.model.agent_run import AgentOutcome
-from tests.agents.desk import PROFILE, Desk, block
+from tests.agents.desk import ONLY_GIVEN, PROFILE, Desk, block
 from tests.llms.openai_server import OpenAIServer, Reply
 
 FINE = "The sum is 3."
@@ -23,7 +23,9 @@ def run(
     """One run of an agent whose model is behind the server, or the rest of one."""
     model = {"kind": "openai", "baseUrl": server.url, "model": "m1", "price": PRICE, "retries": 1}
     desk = Desk(None)
-    with Tavern.open({"llms": {"remote": model}}, plugins=[Plugin(_Tools(desk), "desk")], home=tmp_path) as tavern:
+    with Tavern.open(
+        {**ONLY_GIVEN, "llms": {"remote": model}}, plugins=[Plugin(_Tools(desk), "desk")], home=tmp_path
+    ) as tavern:
         if resume:
             return tavern.agents.resume_sync(resume, **options)
         return tavern.agents.run_sync({**PROFILE, "model": "remote", **(profile or {})}, "add", **options)
@@ -95,7 +97,7 @@ def test_a_request_that_breaks_off_is_made_once_more_and_counted(tmp_path: Path,
         outcome = run(tmp_path, server)
     assert (outcome.state, outcome.answer, outcome.steps, len(server.requests)) == ("done", FINE, 1, 2)
     assert outcome.usage["input"] > 7 + 100, "the prompt of the request that broke off"
-    with Tavern.open({}, plugins=[Plugin(_Tools(Desk(None)), "desk")], home=tmp_path) as tavern:
+    with Tavern.open(ONLY_GIVEN, plugins=[Plugin(_Tools(Desk(None)), "desk")], home=tmp_path) as tavern:
         replay = tavern.agents.replay_sync(outcome.run_id)
         assert (replay.ok, replay.outcome.usage) == (True, outcome.usage)
         (fault,) = [event.data for event in tavern.agents.get(outcome.run_id).events if event.kind == "fault"]
@@ -142,7 +144,9 @@ def test_a_recorded_run_is_repeated_without_its_model(tmp_path: Path) -> None:
             "tape": {**recording, "source": "real", "record": True},
         }
         for llms in (models, {"tape": recording}):
-            host = Tavern.open({"llms": llms}, plugins=[Plugin(_Tools(Desk(None)), "desk")], home=tmp_path)
+            host = Tavern.open(
+                {**ONLY_GIVEN, "llms": llms}, plugins=[Plugin(_Tools(Desk(None)), "desk")], home=tmp_path
+            )
             with host as tavern:
                 outcomes.append(tavern.agents.run_sync({**PROFILE, "model": "tape"}, "add"))
     assert [(each.state, each.answer, each.steps, each.calls) for each in outcomes] == [("done", FINE, 4, 3)] * 2

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tavern_core import CallContext, Plugin, Tavern, factory, hookimpl, tool
+from tests.agents.desk import ONLY_GIVEN
 
 PROFILE = {"name": "writer", "tool_ids_inventory": ["eye:look"], "config": {"style": "short"}}
 SEEN = (
@@ -61,7 +62,7 @@ def test_the_tools_of_an_agent_see_its_surroundings(
     file = tmp_path / "writer" / "agent_profile.json"
     file.write_text(json.dumps(PROFILE), "utf-8")
     eye, answers = Eye(), iter(["<|[REQUEST_TOOL]|>\ncommand:「始」eye:look「末」\n<|[END_TOOL]|>", "done"])
-    with Tavern.open({}, plugins=[Plugin(eye, name="eye")], home=tmp_path / "home") as host:
+    with Tavern.open(ONLY_GIVEN, plugins=[Plugin(eye, name="eye")], home=tmp_path / "home") as host:
         outcome = host.agents.run_sync(file, "look", model=lambda _: next(answers), context=caller)
     assert outcome.state == "done", outcome
     (context,) = eye.contexts
