@@ -113,7 +113,7 @@ def test_broken_distributions_are_reported_and_stop_no_command(tmp_path: Path) -
 
 @pytest.mark.parametrize(
     "words",
-    [["doctor"], ["tools", "call", "system:get_current_time"], ["--help"]],
+    [["doctor"], ["--help"]],
     ids=" ".join,
 )
 def test_a_pipe_among_the_entry_points_stops_no_command(tmp_path: Path, words: list[str]) -> None:

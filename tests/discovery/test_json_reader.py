@@ -76,7 +76,7 @@ json_values = st.recursive(
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(json_values, st.sampled_from([None, 1]), st.booleans())
 def test_every_value_is_found_where_it_stands(data: object, indent: int | None, ascii_only: bool) -> None:
     text = json.dumps(data, indent=indent, ensure_ascii=ascii_only)

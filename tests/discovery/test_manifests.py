@@ -435,7 +435,7 @@ def test_a_mutated_manifest_is_answered_with_located_findings(seed: int, strict:
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.dictionaries(
     st.sampled_from(["name", "version", "tools", "permissions", "frontend", "configOptions", "aliases", "dependsOn",
                      "services", "profiles", "requires", "before", "x"]),

@@ -117,7 +117,11 @@ def installed(wheels: dict[str, str], tmp_path_factory: pytest.TempPathFactory) 
     """What is found of all plugins, which pip installed into the site-packages of one fresh prefix."""
     root = tmp_path_factory.mktemp("installed")
     install = ["install", "--no-warn-script-location", "--prefix", str(root / "prefix")]
-    pip(*install, *wheels.values(), *(word for name, of in EDITABLE.items() for word in ("-e", project(root, name, *of))))
+    pip(
+        *install,
+        *wheels.values(),
+        *(word for name, of in EDITABLE.items() for word in ("-e", project(root, name, *of))),
+    )
     pip(*install, *STRICT, *(word for name, of in LINKS.items() for word in ("-e", project(root, name, *of))))
     [site] = (root / "prefix").rglob("site-packages")
     return look(root, site)

@@ -162,7 +162,7 @@ plain_yaml = st.recursive(
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.dictionaries(st.text(max_size=6), plain_yaml, max_size=5), st.sampled_from([True, False, None]))
 def test_what_pyyaml_writes_is_read_as_it_was_or_refused(data: dict[str, object], flow: bool | None) -> None:
     text = yaml.safe_dump(data, default_flow_style=flow, allow_unicode=True)
