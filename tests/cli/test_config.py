@@ -219,7 +219,7 @@ TREES = st.dictionaries(KEYS, st.recursive(SCALARS, lambda v: st.lists(v, max_si
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     tree=TREES,
     path=st.lists(KEYS, min_size=1, max_size=3).map(tuple),

@@ -99,7 +99,7 @@ TOLD_AND_FREE = ("$TMP", "$plugin/plugin.yaml")
 
 def run(folder: Path, home: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Check a plugin, in this process; its code and its tests run in others."""
-    options = "-p no:hypothesispytest -p no:xdist -p no:langsmith_plugin"
+    options = "-p no:hypothesispytest -p no:xdist -p no:langsmith_plugin -p no:anyio"
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {"PYTEST_ADDOPTS": options, **variables}.items():
             patch.setenv(name, value)
@@ -387,13 +387,6 @@ RUNS: dict[str, tuple[str, str | None, tuple[str, ...], int, tuple[str, ...]]] =
         4,
         (UNASKED, "1 of its 1 tests failed"),
     ),
-    "what is asked for is not used, with tests that are not chosen": (
-        "{capabilities: ['read:fs', 'process:spawn']}",
-        PASSING + "\ndef test_bad():\n    assert False\n",
-        ("--", "-k", "not bad"),
-        0,
-        ("'process:spawn', and its tests never used it",),
-    ),
     "there are no tests, strictly": ("{capabilities: ['read:fs']}", None, ("--strict",), 4, ("no tests were found",)),
     "tests that cannot be read": ("{capabilities: ['read:fs']}", "def (:", (), 4, ("pytest could not run them",)),
     "tests that end the process": (
@@ -433,50 +426,32 @@ def test_what_an_import_does_is_reported_once(tmp_path: Path) -> None:
     assert reported == ["importing it starts true", "importing it starts a thread"]
 
 
-def test_a_project_is_traced_without_being_installed(tmp_path: Path) -> None:
+def test_chosen_tests_of_a_project_are_traced_without_being_installed_and_without_a_worker(tmp_path: Path) -> None:
+    """Its plugin asks for a worker, and is in the process of the tests all the same; what they do not use is reported."""
     project = tmp_path / "project"
     plugin(project / "src" / "tavern_plugin_words", READING)
     (project / "src" / "tavern_plugin_words" / "plugin.yaml").write_text(
-        f'name: words\nversion: "1.0"\n{ONE}permissions: {{capabilities: ["read:fs"]}}\n'
+        f'name: words\nversion: "1.0"\nisolation: process\n{ONE}permissions: {{capabilities: ["read:fs", "process:spawn"]}}\n'
     )
     (project / "tests").mkdir()
-    (project / "tests" / "test_it.py").write_text(READS)
+    (project / "tests" / "test_it.py").write_text(READS + "\ndef test_bad():\n    assert False\n")
     (project / "pyproject.toml").write_text(
         '[project]\nname = "tavern-plugin-words"\nversion = "1.0"\n[project.entry-points."tavern.plugins"]\nwords = "tavern_plugin_words"\n'
         '[tool.setuptools.package-data]\ntavern_plugin_words = ["plugin.yaml"]\n'
     )
-    done = run(project, tmp_path / "home", "--trace", "--json")
+    done = run(project, tmp_path / "home", "--trace", "--json", "--", "-k", "not bad")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert [(u["kind"], u["target"]) for u in json.loads(done.stdout)["trace"]["uses"]] == [("read", "/etc/hostname")]
-
-
-def test_a_plugin_for_a_worker_is_traced_in_the_process_of_its_tests(tmp_path: Path) -> None:
-    folder = plugin(tmp_path / "plugins" / "words", READING, f"{ONE}isolation: process\n", READS)
-    done = run(folder, tmp_path / "home", "--trace", "--json")
-    assert [u["target"] for u in json.loads(done.stdout)["trace"]["uses"]] == ["/etc/hostname"]
+    found = json.loads(done.stdout)
+    assert [(u["kind"], u["target"]) for u in found["trace"]["uses"]] == [("read", "/etc/hostname")]
+    assert any("'process:spawn', and its tests never used it" in f["message"] for f in found["findings"]), found
 
 
 @pytest.mark.parametrize("processes", [[], ["-n1"]], ids=["alone", "xdist"])
 def test_pytest_itself_tells_what_was_used(tmp_path: Path, processes: list[str]) -> None:
     folder = plugin(tmp_path / "plugins" / "words", READING, ONE, READS)
-    line = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "--tavern-trace",
-        "-p",
-        "no:cacheprovider",
-        *processes,
-        f"--rootdir={folder}",
-    ]
-    done = subprocess.run(
-        line,
-        capture_output=True,
-        text=True,
-        cwd=folder,
-        env={**os.environ, "PYTEST_ADDOPTS": "-p no:hypothesispytest -p no:langsmith_plugin"},
-    )
+    line = ["-m", "pytest", "-q", "--tavern-trace", "-p", "no:cacheprovider", *processes, f"--rootdir={folder}"]
+    options = "-p no:hypothesispytest -p no:langsmith_plugin -p no:anyio"
+    done = run_forked(line, cwd=folder, env={**os.environ, "PYTEST_ADDOPTS": options})
     assert done.returncode == 0, done.stdout + done.stderr
     assert "__init__.py:7:1: it reads /etc/hostname, and plugin.yaml does not request 'read:fs'" in done.stdout
     assert 'scope: ["/etc/hostname"]' in done.stdout

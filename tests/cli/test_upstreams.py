@@ -161,28 +161,20 @@ def test_an_entry_that_no_adapter_can_use_is_reported_before_anything_is_granted
     assert tavern("plugins", "check", "well").code == 0
 
 
-SPOKEN_OF = {
-    "eco": ("{requiresApproval: true}", "[]", "did you mean 'echo'?"),
-    "unlike-any": ("{timeoutMs: 5}", "[]", "take it out of tavern.yaml"),
-    "echo": ("{requiresApproval: true}", "[]", None),
-    "off": ("{timeoutMs: 5}", "['of*']", None),
-}
-
-
-@pytest.mark.parametrize("name", SPOKEN_OF)
-def test_the_doctor_names_a_setting_of_a_tool_that_the_upstream_does_not_have(
-    tavern: Run, project: Path, name: str
-) -> None:
-    said, deny, fix = SPOKEN_OF[name]
-    entry = {"kind": "mcp", "command": program("mini_mcp.py", "2026"), "trusted": True}
-    written = f"upstreams:\n  mini: {json.dumps(entry)[:-1]}, tools: {{{name}: {said}}}, deny: {deny}}}\n"
-    (project / "tavern.yaml").write_text(written)
+def test_the_doctor_names_settings_of_tools_that_the_upstream_does_not_have(tavern: Run, project: Path) -> None:
+    entry = {"kind": "mcp", "command": program("mini_mcp.py", "2026"), "trusted": True, "deny": ["of*"]}
+    entry["tools"] = {
+        "eco": {"requiresApproval": True}, "unlike-any": {"timeoutMs": 5}, "echo": {"requiresApproval": True}, "off": {"timeoutMs": 5},
+    }  # fmt: skip
+    (project / "tavern.yaml").write_text(json.dumps({"upstreams": {"mini": entry}}))
     assert tavern("plugins", "grant", "mini", "process:host").code == 0
     assert tavern("upstreams", "connect", "mini").code == 0
     looked = [one for one in tavern("doctor", "--json").json["host"] if one["what"] == "upstream mini"]
-    found = [(one["verdict"], one["found"], one["fix"]) for one in looked]
-    text = f"upstreams.mini.tools names {name!r}, which is not a tool of it"
-    assert found == ([] if fix is None else [("warning", text, fix)])
+    text = "upstreams.mini.tools names {!r}, which is not a tool of it"
+    assert [(one["verdict"], one["found"], one["fix"]) for one in looked] == [
+        ("warning", text.format("eco"), "did you mean 'echo'?"),
+        ("warning", text.format("unlike-any"), "take it out of tavern.yaml"),
+    ]
 
 
 def test_a_token_that_is_not_there_is_not_found(tavern: Run, project: Path) -> None:
@@ -201,29 +193,27 @@ SECRETS = {
 }
 
 
-@pytest.mark.parametrize("entry", SECRETS)
-def test_a_secret_in_a_command_or_an_address_is_shown_to_the_reviewer_alone(
-    tavern: Run, project: Path, entry: str
-) -> None:
-    (project / "tavern.yaml").write_text(f"upstreams: {{one: {entry}}}\n")
-    shown, secret = SECRETS[entry], "s3cret-value"
-    listed = tavern("upstreams", "list", "--json")
-    assert listed.json[0]["target"] == shown
-    for command in (
-        ("list",),
-        ("show", "one"),
-        ("show", "one", "--json"),
-        ("check", "one"),
-        ("refresh", "--json"),
-        ("connect", "one"),
-    ):
+def test_a_secret_in_a_command_or_an_address_is_shown_to_the_reviewer_alone(tavern: Run, project: Path) -> None:
+    names = {f"up{number}": entry for number, entry in enumerate(SECRETS)}
+    written = ", ".join(f"{name}: {entry}" for name, entry in names.items())
+    (project / "tavern.yaml").write_text(f"upstreams: {{{written}}}\n")
+    secret = "s3cret-value"
+    listed = {row["name"]: row["target"] for row in tavern("upstreams", "list", "--json").json}
+    assert listed == {name: SECRETS[entry] for name, entry in names.items()}
+    of_all = (("list",), ("check",), ("refresh", "--json"))
+    of_each = [(command, name) for name in names for command in ("show", "check", "connect")]
+    for command in (*of_all, *of_each, *(("show", name, "--json") for name in names)):
         done = tavern("upstreams", *command)
         assert secret not in done.out + done.err, command
-        assert command[0] not in ("list", "show") or shown in done.out
-    if secret in entry:
-        assert secret in tavern("plugins", "review", "one").out
-        assert tavern("plugins", "grant", "one", "network" if "url" in entry else "process:spawn").code == 0
-        for command in (("check", "one"), ("check",), ("connect", "one")):
-            done = tavern("upstreams", *command)
-            assert secret not in done.out + done.err, command
-        assert secret in (project / "tavern.lock").read_text()
+        if command[0] in ("list", "show"):
+            shown = [SECRETS[names[name]] for name in names if name in command or command == ("list",)]
+            assert all(target in done.out for target in shown), command
+    for name, entry in names.items():
+        if secret in entry:
+            assert secret in tavern("plugins", "review", name).out, name
+        permission = "network" if "url" in entry else "process:spawn"
+        assert tavern("plugins", "grant", name, permission).code == 0, name
+    for command in (("check",), *(each for each in of_each if each[0] != "show")):
+        done = tavern("upstreams", *command)
+        assert secret not in done.out + done.err, command
+    assert secret in (project / "tavern.lock").read_text()
