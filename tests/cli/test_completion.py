@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import select
 import shutil
+import socket
 import sys
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -16,6 +20,7 @@ import pytest
 from tavern_core.cli.app import app
 from tests.cli.conftest import Run
 from tests.cli.test_contract import TREE
+from tests.forked_programs import run_forked
 
 SHELLS = {
     "bash": ["--norc", "--noprofile", "-i"],
@@ -39,20 +44,49 @@ TYPED = [
 # Completes as the command does, and otherwise says its words instead of obeying them.
 COMMAND = """\
 #!/bin/sh
-[ -z "$_TAVERN_COMPLETE" ] || exec "{python}" -m tavern_core "$@"
-case $1 in completion) exec "{python}" -m tavern_core "$@" ;; esac
-printf '%s\\n' "$@"
+[ -z "$_TAVERN_COMPLETE" ] && [ "$1" != completion ] && {{ printf '%s\\n' "$@"; exit; }}
+exec "{python}" -ISc '
+import json, os, socket, sys
+with socket.create_connection(("127.0.0.1", {port})) as line:
+    line.sendall(json.dumps([sys.argv[1:], dict(os.environ), os.getcwd()]).encode())
+    line.shutdown(socket.SHUT_WR)
+    sys.stdout.write(line.makefile(encoding="utf-8").read())
+' "$@"
 """
+"""Has the command run by `commands`, in a program that is forked: a shell waits for one at each tab."""
+
+
+@pytest.fixture
+def commands() -> Iterator[int]:
+    """A port where command lines are run for others: words, variables and folder for what is written to stdout."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            while True:
+                line, _ = server.accept()
+                with line, line.makefile("rw", encoding="utf-8") as stream:
+                    if not (asked := stream.read()):
+                        return
+                    words, variables, folder = json.loads(asked)
+                    stream.write(run_forked(["-m", "tavern_core", *words], env=variables, cwd=folder).stdout)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield server.getsockname()[1]
+        socket.create_connection(server.getsockname()).close()
+        thread.join(60)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shell", HERE)
-def test_a_name_is_completed_where_it_is_typed(project: Path, home: Path, shell: str, tmp_path: Path) -> None:
+def test_a_name_is_completed_where_it_is_typed(
+    project: Path, home: Path, commands: int, shell: str, tmp_path: Path
+) -> None:
     """Each line is typed into one shell at a terminal; the words that reach the command show which name stood there in the end."""
     lines = [f"{line} > {tmp_path}/words-{number}" for number, (line, _) in enumerate(TYPED)]
     programs = tmp_path / "bin"
     programs.mkdir()
-    (programs / "tavern").write_text(COMMAND.format(python=sys.executable), "utf-8")
+    (programs / "tavern").write_text(COMMAND.format(python=sys.executable, port=commands), "utf-8")
     (programs / "tavern").chmod(0o755)
     variables = {
         "TAVERN_HOME": str(home),
