@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tavern_core.box.policy import LAYERS
+from tests.forked_programs import run_forked
 
 from .conftest import Run
 
@@ -54,9 +52,7 @@ sys.exit(main(sys.argv[1:]))
 @pytest.mark.slow
 def test_a_layer_that_the_system_lacks_is_missing_with_the_reason(project: Path, home: Path) -> None:
     """A filter takes the layer away from the command and from all that it starts."""
-    command = [sys.executable, "-c", WITHOUT_LANDLOCK, "--home", str(home), "doctor", "--json"]
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    done = subprocess.run(command, capture_output=True, text=True, cwd=project, env=env)
+    done = run_forked(["-c", WITHOUT_LANDLOCK, "--home", str(home), "doctor", "--json"], cwd=project)
     rows = {row["what"]: row for row in json.loads(done.stdout)["host"]}
     assert rows["isolation: landlock"]["verdict"] == "warning"
     assert rows["isolation: landlock"]["found"] == "missing: Function not implemented"

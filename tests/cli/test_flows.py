@@ -192,9 +192,18 @@ def test_each_command_says_it_and_ends_with_its_code(tavern: Run, what: str) -> 
     assert "Traceback" not in answer.err
 
 
-@pytest.mark.parametrize("what", [name for name, (_, code, _, _) in CODES.items() if code in (0, 4)])
-def test_each_command_has_json(tavern: Run, what: str) -> None:
-    argv, code, _, _ = CODES[what]
+WITH_JSON = {
+    # one of each command with each end and each option
+    (argv[:2], code, tuple(word for word in argv if word.startswith("-"))): (argv, code)
+    for argv, code, _, _ in CODES.values()
+    if code in (0, 4)
+}
+
+
+@pytest.mark.parametrize(
+    ("argv", "code"), WITH_JSON.values(), ids=lambda v: " ".join(v) if isinstance(v, tuple) else ""
+)
+def test_each_command_has_json(tavern: Run, argv: tuple[str, ...], code: int) -> None:
     answer = tavern(*argv, "--json")
     assert answer.code == code
     if code == 0 or "check" in argv:

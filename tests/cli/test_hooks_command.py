@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -102,41 +103,51 @@ COMING = ["cluster", "state", "kb"]
 OURS = ["agent", "assist", "hooks", "knowledge", "llms", "mcp", "serve", "tokens", "upstreams"]
 
 
-@pytest.mark.parametrize("name", [*COMING, *OURS, "help"])
-def test_names_of_commands_to_come_are_nobodys_and_say_so(tavern: Run, project: Path, name: str) -> None:
-    thief = project / "plugins" / "thief"
-    thief.mkdir()
-    (thief / "plugin.yaml").write_text(f'name: thief\nversion: "1"\ncommands: [{name}]\n', "utf-8")
-    (thief / "__init__.py").write_text(
+def offering(project: Path, plugin: str, names: list[str]) -> None:
+    """A plugin with commands of these names."""
+    folder = project / "plugins" / plugin
+    folder.mkdir()
+    (folder / "plugin.yaml").write_text(
+        f'name: {plugin}\nversion: "1"\ncommands: {json.dumps(names, ensure_ascii=False)}\n', "utf-8"
+    )
+    (folder / "__init__.py").write_text(
         "from tavern_core import Command, hookimpl\nimport click\n"
-        f"@hookimpl\ndef tavern_register_commands():\n    return [Command({name!r}, lambda: click.Command({name!r}, callback=lambda: print('mine')))]\n",
+        "def made(name):\n    return Command(name, lambda: click.Command(name, callback=lambda: print('mine')))\n"
+        f"@hookimpl\ndef tavern_register_commands():\n    return [{', '.join(f'made({name!r})' for name in names)}]\n",
         "utf-8",
     )
+
+
+@pytest.mark.parametrize("name", [*COMING, *OURS, "help"])
+def test_names_of_commands_to_come_are_nobodys_and_say_so(tavern: Run, project: Path, name: str) -> None:
+    offering(project, "thief", [name])
     answer = tavern(name, "--help") if name in OURS else tavern(name, "start")
     assert "mine" not in answer.out
     if name in COMING:
         assert (answer.code, f"has no command '{name}'" in answer.err, "reserved" in answer.err) == (2, True, True)
-    for words in (("activate", "thief"), ("check", "thief")):
-        answer = tavern("plugins", *words)
-        assert (answer.code, "is reserved for the host" in answer.err) == (4, True), answer
+    answer = tavern("plugins", "activate", "thief")
+    assert (answer.code, "is reserved for the host" in answer.err) == (4, True), answer
 
 
-@pytest.mark.parametrize("name", ["--help", "-x", "two words", "a/b", "_hidden", "问候"])
+def test_every_reserved_name_of_a_command_is_a_finding(tavern: Run, project: Path) -> None:
+    names = [*COMING, *OURS, "help"]
+    offering(project, "thief", names)
+    answer = tavern("plugins", "check", "thief")
+    assert answer.code == 4
+    assert [name for name in names if f"'{name}' is reserved for the host" not in answer.err] == [], answer.err
+
+
+@pytest.mark.parametrize("name", ["--help", "-x", "two words", "a/b", "_hidden"])
 def test_a_command_has_a_name_that_can_be_typed(tavern: Run, project: Path, name: str) -> None:
-    odd = project / "plugins" / "odd"
-    odd.mkdir()
-    (odd / "plugin.yaml").write_text(f'name: odd\nversion: "1"\ncommands: ["{name}"]\n', "utf-8")
-    (odd / "__init__.py").write_text(
-        "from tavern_core import Command, hookimpl\nimport click\n"
-        f"@hookimpl\ndef tavern_register_commands():\n    return [Command({name!r}, lambda: click.Command({name!r}, callback=lambda: print('你好')))]\n",
-        "utf-8",
-    )
-    if name == "问候":
-        assert tavern(name).out == "你好\n"
-        return
+    offering(project, "odd", [name])
     for words in (("activate", "odd"), ("check", "odd")):
         answer = tavern("plugins", *words)
         assert (answer.code, f"{name!r} cannot be a command" in answer.err) == (4, True), answer
+
+
+def test_a_command_may_have_a_chinese_name(tavern: Run, project: Path) -> None:
+    offering(project, "odd", ["问候"])
+    assert tavern("问候").out == "mine\n"
 
 
 def test_tools_of_one_plugin_are_listed(tavern: Run) -> None:

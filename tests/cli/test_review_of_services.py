@@ -30,29 +30,28 @@ METHODS: dict[str, tuple[str, list[str] | None, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("what", METHODS)
-def test_the_review_shows_what_the_right_to_read_covers(project: Path, tavern: Run, what: str) -> None:
-    methods, reaches, shown = METHODS[what]
-    trace = project / "imported"
-    plugins = project / "plugins"
-    for name, manifest in {
-        "boxes": "services: [box]",
-        "user": "permissions: {services: {use: [box, systemClock, gone], write: [box]}}",
-    }.items():
-        (plugins / name).mkdir(parents=True)
+def test_the_review_shows_what_the_right_to_read_covers(project: Path, tavern: Run) -> None:
+    trace, plugins = project / "imported", project / "plugins"
+    boxes = {f"box{number}": methods for number, (methods, _, _) in enumerate(METHODS.values())}
+    asked = f"permissions: {{services: {{use: [{', '.join(boxes)}, systemClock, gone], write: [box0]}}}}"
+    for name, manifest in {"user": asked, **{f"with-{name}": f"services: [{name}]" for name in boxes}}.items():
+        (plugins / name).mkdir()
         (plugins / name / "plugin.yaml").write_text(f"name: {name}\nversion: '1'\n{manifest}\n")
-    (plugins / "boxes" / "__init__.py").write_text(BRINGS.format(trace=trace, methods=methods))
+    for name, methods in boxes.items():
+        code = BRINGS.format(trace=trace, methods=methods).replace('"box"', f'"{name}"')
+        (plugins / f"with-{name}" / "__init__.py").write_text(code)
     reported = {
         row["permission"]: row["reaches"]
         for row in tavern("plugins", "review", "user", "--json").json["plugins"][0]["permissions"]
     }
     assert reported == {
-        "service:use:box": reaches,
+        **{f"service:use:box{number}": reaches for number, (_, reaches, _) in enumerate(METHODS.values())},
         "service:use:systemClock": ["now", "timezone"],
         "service:use:gone": None,
-        "service:write:box": None,
+        "service:write:box0": None,
     }
     rows = [" ".join(line.split()) + "\n" for line in tavern("plugins", "review", "user").out.splitlines()]
-    [row] = [row for row in rows if "service:use:box" in row and row.startswith("+")]
-    assert shown in row
+    for name, (_, _, shown) in zip(boxes, METHODS.values(), strict=True):
+        [row] = [row for row in rows if f"service:use:{name}" in row and row.startswith("+")]
+        assert shown.replace("'box'", f"'{name}'") in row
     assert not trace.exists()

@@ -60,31 +60,26 @@ def test_the_configuration_of_the_host_gets_the_same_hints(tmp_path: Path, what:
 
 
 NUMBERS = ["1.10", "1.0", "0755", "1e3", "2", "-3", "true"]
-PLACES: dict[str, tuple[str, int]] = {
-    # where a text is wanted: (plugin.yaml around the number, its line)
-    "the version": ("version: {}\n", 2),
-    "the version with a remark": ("version: {}   # the first\n", 2),
-    "a description": ("version: '1'\ndescription: {}\n", 3),
-    "the version of a tool": ("version: '1'\ntools: [{{id: x, implementation: {{type: python}}, version: {}}}]\n", 3),
-    "the host": ("version: '1'\nrequires: {{host: {}}}\n", 3),
-    "another plugin": ("version: '1'\ndependsOn: {{b: {}}}\n", 3),
-}
+PLACES = """\
+name: a
+version: {0}{1}
+description: {0}
+tools: [{{id: x, implementation: {{type: python}}, version: {0}}}]
+requires: {{host: {0}}}
+dependsOn: {{b: {0}}}
+"""
+"""plugin.yaml with a number, and a remark behind the first one, wherever a text is wanted: in lines 2 to 6."""
 
 
 @pytest.mark.parametrize("number", NUMBERS)
-@pytest.mark.parametrize("place", PLACES)
-def test_a_number_in_place_of_a_text_is_to_be_quoted_as_it_stands(
-    tavern: Run, tmp_path: Path, place: str, number: str
-) -> None:
-    text, line = PLACES[place]
+def test_a_number_in_place_of_a_text_is_to_be_quoted_as_it_stands(tavern: Run, tmp_path: Path, number: str) -> None:
     (tmp_path / "__init__.py").write_text("")
-    (tmp_path / "plugin.yaml").write_text("name: a\n" + text.format(number))
-    findings = [
-        f for f in tavern("plugins", "check", str(tmp_path), "--json").json["findings"] if "in quotes" in f["hint"]
-    ]
-    (finding,) = findings
-    assert finding["line"] == line
-    assert finding["hint"].endswith(f'"{number}"')
+    for remark in ("", "   # the first"):
+        (tmp_path / "plugin.yaml").write_text(PLACES.format(number, remark))
+        found = tavern("plugins", "check", str(tmp_path), "--json").json["findings"]
+        quoted = [finding for finding in found if "in quotes" in finding["hint"]]
+        assert [finding["line"] for finding in quoted] == [2, 3, 4, 5, 6], found
+        assert all(finding["hint"].endswith(f'"{number}"') for finding in quoted), quoted
 
 
 def test_a_section_that_was_not_indented_is_reported(tavern: Run, tmp_path: Path) -> None:
