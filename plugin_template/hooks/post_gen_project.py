@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from importlib import resources
 from pathlib import Path
 
 PACKAGE = Path("{{ cookiecutter.__package }}")
@@ -12,12 +13,12 @@ PACKAGE = Path("{{ cookiecutter.__package }}")
 def write_schema() -> bool:
     """Copy the schema that the installed tavern-core publishes; False when there is none."""
     try:
-        from tavern_core.kernel.manifest.published_schemas import published_schema
-    except ImportError:
+        published = resources.files("tavern_core").joinpath("schemas", "plugin.schema.json").read_text("utf-8")
+    except (ImportError, OSError):
         return False
     folder = Path(".schemas")
     folder.mkdir(exist_ok=True)
-    text = json.dumps(published_schema("manifest"), indent=1, ensure_ascii=False)
+    text = json.dumps(json.loads(published), indent=1, ensure_ascii=False)
     (folder / "plugin.schema.json").write_text(text + "\n", "utf-8")
     return True
 
