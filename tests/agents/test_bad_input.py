@@ -205,6 +205,7 @@ def test_a_task_of_megabytes_is_refused(office: Office) -> None:
         office.run("x" * 2_000_000)
 
 
+@pytest.mark.slow
 def test_a_run_whose_record_is_corrupt_is_left_out_of_the_list(own_office: Office) -> None:
     import sqlite3
 

@@ -235,6 +235,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.slow
 def test_hostile_files_are_reported_and_the_others_are_found(open_base):
     files = {name: content for name, (content, _) in HOSTILE.items()}
     knowledge = open_base({**files, "good.md": "Green tea.\n", "picture.png": b"\0"})

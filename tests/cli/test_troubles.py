@@ -96,6 +96,7 @@ NOTICED = {
 }
 
 
+@pytest.mark.slow
 def test_doctor_shows_what_a_warning_sends_to_it(tavern: Run, project: Path) -> None:
     assert tavern("plugins", "disable", "bad").code == 0
     for number, (manifest, code) in enumerate(NOTICED.values()):
