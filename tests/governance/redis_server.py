@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
+import itertools
 import select
 import signal
 import socket
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import redis
+
+DATABASES = 1_000
+"""Of a server that tests share: each use has the next one."""
 
 
 class Server:
@@ -29,7 +37,8 @@ class Server:
         self.address = f"redis://127.0.0.1:{self._port}/0"
         own = ["--appendonly", "yes", "--appendfsync", "always"] if is_durable else []
         self._command = [
-            "redis-server", "--port", str(self._port), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder), *own,
+            "redis-server", "--port", str(self._port), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder),
+            "--databases", str(DATABASES), *own,
         ]  # fmt: skip
         self.start()
 
@@ -60,13 +69,15 @@ class Server:
 
 
 class LossyLink:
-    """A way to a server. Of a request that holds `lost`, the answer is lost, and the connection with it."""
+    """A way to a server, by its address. Of a request that holds `lost`, the answer is lost, and the connection with it."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, address: str) -> None:
         self.lost = b""
-        self._port = port
+        server = urlsplit(address)
+        assert server.port is not None
+        self._port = server.port
         self._listener = socket.create_server(("127.0.0.1", 0))
-        self.address = f"redis://127.0.0.1:{self._listener.getsockname()[1]}/0"
+        self.address = f"redis://127.0.0.1:{self._listener.getsockname()[1]}{server.path}"
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
@@ -99,3 +110,29 @@ def running(folder: Path) -> Iterator[str]:
         yield server.address
     finally:
         server.kill()
+
+
+@functools.cache
+def _shared() -> tuple[str, Iterator[int]]:
+    """The address of one server for all tests of this process, without its databases, and their numbers."""
+    folder = tempfile.TemporaryDirectory()
+    server = Server(Path(folder.name))
+
+    @atexit.register
+    def end() -> None:
+        server.kill()
+        folder.cleanup()
+
+    return server.address.removesuffix("/0"), itertools.cycle(range(DATABASES))
+
+
+@contextmanager
+def database() -> Iterator[str]:
+    """The address of a database that no other test uses and that is empty; its server stays the same all the time."""
+    server, numbers = _shared()
+    address = f"{server}/{next(numbers)}"
+    try:
+        yield address
+    finally:
+        with redis.Redis.from_url(address) as client:
+            client.flushdb()

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import itertools
 import json
 import re
 import shutil
 import signal
 import sqlite3
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -137,9 +140,12 @@ def opened(home: Path, **config: Any) -> Iterator[Tavern]:
 
 
 @pytest.fixture(autouse=True)
-def _open(tmp_path: Path) -> Iterator[None]:
-    with opened(tmp_path / "home"):
-        yield
+def home(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder of the open host. A test that takes a folder of its own (`tmp_path`) opens what it needs there."""
+    with tempfile.TemporaryDirectory(dir=tmp_path_factory.getbasetemp()) as name:
+        folder = Path(name)
+        with contextlib.nullcontext() if "tmp_path" in request.fixturenames else opened(folder):
+            yield folder
 
 
 def begun(name: str, arguments: dict[str, Any] | None = None, **options: Any) -> str:
@@ -169,16 +175,16 @@ def test_a_job_runs_tells_how_far_it_is_and_keeps_its_result() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "arguments", "how"), [("t:always", {"n": 2}, "ok"), ("t:fails", {}, "TOOL_ERROR")])
-def test_a_stored_result_says_which_call_it_is_of(tmp_path: Path, name: str, arguments: Any, how: str) -> None:
-    with Tavern.open(plugins=[Plugin(TOOLS, name="t")], home=tmp_path) as first:
-        begun = first.invoke_sync(name, arguments, job=True)
-        job = first.wait(first.jobs.wait(str(begun.job)))
-    with Tavern.open(plugins=[Plugin(TOOLS, name="t")], home=tmp_path) as second:
-        result = second.jobs.result(job.id)
-    assert result.call_id == job.call_id != ""
-    assert (result.meta["tool"], result.meta["durationMs"] > 0) == (name, True)
-    assert result.evidence[0].summary.startswith(f"{name} {how} in ")
+def test_a_stored_result_says_which_call_it_is_of(tmp_path: Path) -> None:
+    calls: list[tuple[str, dict[str, Any], str]] = [("t:always", {"n": 2}, "ok"), ("t:fails", {}, "TOOL_ERROR")]
+    with opened(tmp_path):
+        jobs = [waited(str(host.invoke_sync(name, arguments, job=True).job)) for name, arguments, _ in calls]
+    with opened(tmp_path):
+        for job, (name, _, how) in zip(jobs, calls, strict=True):
+            result = host.jobs.result(job.id)
+            assert result.call_id == job.call_id != "", name
+            assert (result.meta["tool"], result.meta["durationMs"] > 0) == (name, True)
+            assert result.evidence[0].summary.startswith(f"{name} {how} in ")
 
 
 def test_a_failure_is_a_failed_job_with_its_error() -> None:
@@ -189,13 +195,13 @@ def test_a_failure_is_a_failed_job_with_its_error() -> None:
     assert host.jobs.result(job).error == found.error
 
 
-@pytest.mark.parametrize(("name", "arguments"), [("fails", {"x": 1}), ("nothing", {})])
-def test_a_call_that_cannot_be_made_says_so(name: str, arguments: dict[str, Any]) -> None:
-    result = host.invoke_sync(f"t:{name}", arguments, job=True)
-    if result.ok:
-        assert waited(str(result.job)).status == "failed"
-    else:
-        assert result.error is not None and result.error.kind == "TOOL_NOT_FOUND"
+def test_a_call_that_cannot_be_made_says_so() -> None:
+    for name, arguments in (("fails", {"x": 1}), ("nothing", {})):
+        result = host.invoke_sync(f"t:{name}", arguments, job=True)
+        if result.ok:
+            assert waited(str(result.job)).status == "failed", name
+        else:
+            assert result.error is not None and result.error.kind == "TOOL_NOT_FOUND", name
 
 
 def test_a_tool_may_always_be_a_job_or_become_one_when_it_takes_long() -> None:
@@ -258,14 +264,14 @@ def test_jobs_are_a_mapping_and_can_be_filtered() -> None:
         host.jobs["job-nothing"]
 
 
-@pytest.mark.parametrize(
-    "given",
-    [{"status": 5}, {"status": "odd"}, {"tool": 5}, {"most": -1}, {"most": "x"}, {"most": 10**30}, {"context": "ann"}],
-)
-def test_wrong_questions_about_jobs_are_refused_and_harm_no_store(given: Any) -> None:
+def test_wrong_questions_about_jobs_are_refused_and_harm_no_store() -> None:
     job = begun("always", {"n": 1})
-    with pytest.raises(UsageError):
-        host.jobs.list(**given)
+    questions: list[dict[str, Any]] = [
+        {"status": 5}, {"status": "odd"}, {"tool": 5}, {"most": -1}, {"most": "x"}, {"most": 10**30}, {"context": "ann"},
+    ]  # fmt: skip
+    for asked in questions:
+        with pytest.raises(UsageError):
+            pytest.fail(f"{asked}: {host.jobs.list(**asked)}")
     with pytest.raises(UsageError):
         host.jobs.find(job, context="ann")  # type: ignore[arg-type]
     for wrong in ({"state": "odd"}, {"state": 5}, {"most": -1}, {"most": "x"}):
@@ -287,17 +293,17 @@ def test_a_job_can_be_cancelled() -> None:
     assert not host.jobs.cancel(job)
 
 
-@pytest.mark.parametrize(("name", "outcome"), [("forever", "unknown"), ("reads", "none"), ("alone", "none")])
-def test_a_job_that_is_cancelled_says_what_its_call_may_have_changed(name: str, outcome: str) -> None:
+def test_a_job_that_is_cancelled_says_what_its_call_may_have_changed() -> None:
     called = threading.Semaphore(0)
     host.events.subscribe(lambda event: called.release(), "TOOL_CALLED")
-    jobs = [begun(name) for _ in range(2 if name == "alone" else 1)]  # the second one waits for the first
-    assert all(called.acquire(timeout=30) for _ in jobs)
-    assert host.jobs.cancel(jobs[-1])
-    assert waited(jobs[-1]).status == "cancelled"
-    error = host.jobs.result(jobs[-1]).error
-    assert error is not None
-    assert (error.kind, error.outcome) == ("CANCELLED", outcome)
+    for name, outcome in (("forever", "unknown"), ("reads", "none"), ("alone", "none")):
+        jobs = [begun(name) for _ in range(2 if name == "alone" else 1)]  # the second one waits for the first
+        assert all(called.acquire(timeout=30) for _ in jobs)
+        assert host.jobs.cancel(jobs[-1])
+        assert waited(jobs[-1]).status == "cancelled"
+        error = host.jobs.result(jobs[-1]).error
+        assert error is not None
+        assert (error.kind, error.outcome) == ("CANCELLED", outcome), name
 
 
 def test_a_job_that_needs_approval_waits_for_an_approver() -> None:
@@ -318,33 +324,31 @@ def test_a_job_that_needs_approval_waits_for_an_approver() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["t:asks", "workflow:ask", "workflow:ask as a call", "t:pay"])
 @pytest.mark.parametrize(
     ("by", "answers", "approves"),
     [(ANN, True, PolicyDenied), (BOB, JobNotFound, JobNotFound), (BOSS, JobNotFound, True), (None, True, True)],
     ids=["its caller", "another caller", "an approver", "the host"],
 )
 def test_an_approver_approves_and_answers_no_questions_of_others(
-    tmp_path: Path, name: str, by: CallContext | None, answers: Any, approves: Any
+    tmp_path: Path, by: CallContext | None, answers: Any, approves: Any
 ) -> None:
     (tmp_path / "ask.json").write_text(json.dumps(ASK), encoding="utf-8")
-    expected, value = (approves, True) if name == "t:pay" else (answers, "red")
-    arguments = {"amount": 1} if name == "t:pay" else {}
     with opened(tmp_path / "home2", workflows={"roots": [str(tmp_path)]}):
-        is_job = not name.endswith("as a call")
-        job = str(host.invoke_sync(name.split()[0], arguments, job=is_job, context=ANN).job)
-        assert waited(job).status == "input_required"
-        if expected is True:
-            assert host.jobs.answer(job, value, context=by)
-            assert waited(job).status == "completed"
-        else:
-            with pytest.raises(expected):
-                host.jobs.answer(job, value, "no such question" if by is BOSS else "", context=by)
-            assert host.jobs[job].status == "input_required"
-            if by is not None:
-                tool = host.invoke_sync("jobs:answer", {"jobId": job, "value": value}, context=by)
-                assert not tool.ok
-            assert host.jobs[job].status == "input_required"
+        for name, is_job in (("t:asks", True), ("workflow:ask", True), ("workflow:ask", False), ("t:pay", True)):
+            arguments, expected, value = ({"amount": 1}, approves, True) if name == "t:pay" else ({}, answers, "red")
+            job = str(host.invoke_sync(name, arguments, job=is_job, context=ANN).job)
+            assert waited(job).status == "input_required", name
+            if expected is True:
+                assert host.jobs.answer(job, value, context=by), name
+                assert waited(job).status == "completed", name
+            else:
+                with pytest.raises(expected):
+                    host.jobs.answer(job, value, "no such question" if by is BOSS else "", context=by)
+                assert host.jobs[job].status == "input_required", name
+                if by is not None:
+                    tool = host.invoke_sync("jobs:answer", {"jobId": job, "value": value}, context=by)
+                    assert not tool.ok, name
+                assert host.jobs[job].status == "input_required", name
 
 
 @pytest.mark.slow
@@ -366,7 +370,7 @@ def test_a_job_whose_approval_is_jumped_over_by_the_clock_fails(
     real, shift = time.time, 0.0
     monkeypatch.setattr(time, "time", lambda: real() + shift)
     with (
-        redis_server.running(tmp_path) as address,
+        redis_server.database() as address,
         opened(tmp_path / "other", state={"store": address if store == "redis" else store}),
     ):
         job = begun("pay", {"amount": 5}, context=ANN)
@@ -394,7 +398,7 @@ def test_a_job_that_runs_while_the_clock_jumps_has_its_result(
         goes_on.wait(30)
         return "done"
 
-    with redis_server.running(tmp_path) as address:
+    with redis_server.database() as address:
         state = {"store": address if store == "redis" else store}
         with Tavern.open({"state": state}, home=tmp_path / "other", plugins=[Plugin([holds], name="t")]) as other:
             job = str(other.invoke_sync("t:holds", job=True).job)
@@ -406,8 +410,8 @@ def test_a_job_that_runs_while_the_clock_jumps_has_its_result(
 
 
 def test_a_job_that_was_stored_although_its_store_failed_is_cancelled(tmp_path: Path) -> None:
-    with redis_server.running(tmp_path) as address:
-        link = redis_server.LossyLink(int(address.rpartition(":")[2].partition("/")[0]))
+    with redis_server.database() as address:
+        link = redis_server.LossyLink(address)
         with opened(tmp_path / "lossy", state={"store": link.address}):
             first = begun("work", {"steps": 1})
             link.lost = b"lost on its way"
@@ -447,7 +451,7 @@ def test_an_approval_that_is_denied_while_no_host_runs_ends_its_job(
 ) -> None:
     real, shift = time.time, 0.0
     monkeypatch.setattr(time, "time", lambda: real() + shift)
-    with redis_server.running(tmp_path) as address:
+    with redis_server.database() as address:
         config = {"state": {"store": address if store == "redis" else store}}
         with start(PAYS, tmp_path / "kept", json.dumps(config)) as other:
             jobs = json.loads(other.stdout.readline())
@@ -682,10 +686,10 @@ def waited_for(job: str, status: str) -> bool:
     return host.jobs[job].status == status
 
 
-def test_secrets_of_a_job_are_not_kept(tmp_path: Path) -> None:
+def test_secrets_of_a_job_are_not_kept(home: Path) -> None:
     job = begun("pay", {"amount": 5, "password": "hunter2-very-secret"}, context=ANN)
     waited(job)
-    for file in (tmp_path / "home").rglob("*"):
+    for file in home.rglob("*"):
         assert not file.is_file() or b"hunter2-very-secret" not in file.read_bytes()
 
 
@@ -703,15 +707,7 @@ SECRETS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [{"word": MARKED}, {"either": MARKED}, {"named": {"k": MARKED}}, {"rows": [{"text": MARKED}]}],
-    ids=lambda one: next(iter(one)),
-)
-@pytest.mark.parametrize("asks", [False, True])
-def test_what_a_schema_marks_as_secret_is_in_no_record_of_a_job(
-    tmp_path: Path, arguments: dict[str, Any], asks: bool, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_a_schema_marks_as_secret_is_in_no_record_of_a_job(home: Path, caplog: pytest.LogCaptureFixture) -> None:
     @tool(parameters=SECRETS)
     async def repeat(
         ctx: ToolContext, word: str = "", either: str = "", named: Any = None, rows: Any = None, asks: bool = False
@@ -725,13 +721,15 @@ def test_what_a_schema_marks_as_secret_is_in_no_record_of_a_job(
     events: list[Any] = []
     host.events.subscribe(events.append)
     caplog.set_level("DEBUG", "tavern")
-    job = host.wait(host.jobs.start("app:repeat", {**arguments, "asks": asks}, context=ANN))
-    job = waited(job.id)
-    assert job.status == ("input_required" if asks else "completed")
-    assert "***" in str(job.progress)
-    assert MARKED not in f"{job} {events} {caplog.text}"
-    for file in (tmp_path / "home").rglob("*"):
-        assert not file.is_file() or MARKED.encode() not in file.read_bytes()
+    for arguments in ({"word": MARKED}, {"either": MARKED}, {"named": {"k": MARKED}}, {"rows": [{"text": MARKED}]}):
+        for asks in (False, True):
+            job = host.wait(host.jobs.start("app:repeat", {**arguments, "asks": asks}, context=ANN))
+            job = waited(job.id)
+            assert job.status == ("input_required" if asks else "completed"), arguments
+            assert "***" in str(job.progress), (arguments, asks)
+            assert MARKED not in f"{job} {events} {caplog.text}", (arguments, asks)
+            for file in home.rglob("*"):
+                assert not file.is_file() or MARKED.encode() not in file.read_bytes(), (arguments, asks, file)
 
 
 def test_a_finished_job_shows_the_progress_that_was_reported_last() -> None:
@@ -785,11 +783,11 @@ def test_a_callers_jobs_are_tools_for_it() -> None:
 # Workflows -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["jobs.getStatus", "jobs/getStatus", "jobs:getStatus"])
-def test_the_tools_of_jobs_are_found_as_they_may_be_written(name: str) -> None:
+def test_the_tools_of_jobs_are_found_as_they_may_be_written() -> None:
     job = begun("always", {"n": 1})
-    assert host.invoke_sync(name, {"jobId": job}).value["jobId"] == job
-    assert host.tools.get(name).id == "jobs:getStatus"
+    for name in ("jobs.getStatus", "jobs/getStatus", "jobs:getStatus"):
+        assert host.invoke_sync(name, {"jobId": job}).value["jobId"] == job, name
+        assert host.tools.get(name).id == "jobs:getStatus"
 
 
 @pytest.mark.slow
@@ -818,24 +816,25 @@ ASK: dict[str, Any] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "is_job"), [("workflow:ask", False), ("workflow:ask", True), ("t:asks", True)])
-@pytest.mark.parametrize("end", ["answer", "cancel"])
-def test_who_has_answered_or_cancelled_a_job_waits_until_it_is_over(
-    tmp_path: Path, end: str, name: str, is_job: bool
-) -> None:
+def test_who_has_answered_or_cancelled_a_job_waits_until_it_is_over(tmp_path: Path) -> None:
     (tmp_path / "ask.json").write_text(json.dumps(ASK), encoding="utf-8")
     with opened(tmp_path / "home2", workflows={"roots": [str(tmp_path)]}):
-        result = host.invoke_sync(name, {}, job=is_job)
-        job = waited(str(result.job))
-        assert (job.status, [question["prompt"] for question in job.questions]) == ("input_required", ["which?"])
-        if not is_job:
-            assert (result.value["jobId"], result.value["status"]) == (job.id, "input_required")
-        assert host.jobs.answer(job.id, "red") if end == "answer" else host.jobs.cancel(job.id)
-        expected = ("completed", None) if end == "answer" else ("cancelled", "CANCELLED")
-        ended, error = waited(job.id), host.jobs.result(job.id).error
-        assert (ended.status, error and error.kind) == expected
-        if name == "workflow:ask":
-            assert host.wait(host.workflows.record(job.id)).questions == ()
+        for (name, is_job), end in itertools.product(
+            [("workflow:ask", False), ("workflow:ask", True), ("t:asks", True)], ["answer", "cancel"]
+        ):
+            case = (name, is_job, end)
+            result = host.invoke_sync(name, {}, job=is_job)
+            job = waited(str(result.job))
+            prompts = [question["prompt"] for question in job.questions]
+            assert (job.status, prompts) == ("input_required", ["which?"]), case
+            if not is_job:
+                assert (result.value["jobId"], result.value["status"]) == (job.id, "input_required"), case
+            assert host.jobs.answer(job.id, "red") if end == "answer" else host.jobs.cancel(job.id), case
+            expected = ("completed", None) if end == "answer" else ("cancelled", "CANCELLED")
+            ended, error = waited(job.id), host.jobs.result(job.id).error
+            assert (ended.status, error and error.kind) == expected, case
+            if name == "workflow:ask":
+                assert host.wait(host.workflows.record(job.id)).questions == (), case
 
 
 @pytest.mark.parametrize(("steps", "is_same"), [(1, True), (2, False)])
@@ -909,7 +908,7 @@ asyncio.run(main())
 @pytest.mark.slow
 @pytest.mark.parametrize("store", ["sqlite", "redis"])
 def test_a_job_of_another_process_is_seen_and_cancelled(tmp_path: Path, store: str) -> None:
-    with redis_server.running(tmp_path) as address:
+    with redis_server.database() as address:
         state = {"state": {"store": address if store == "redis" else "sqlite"}}
         with start(PROGRAM, tmp_path / "shared", json.dumps(state)) as other:
             assert other.stdout is not None
@@ -1102,7 +1101,7 @@ asyncio.run(main())
 @pytest.mark.parametrize("store", ["sqlite", "redis"])
 def test_a_call_of_another_process_is_cancelled_by_its_caller_or_the_host_alone(store: str, tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
-        where = stack.enter_context(redis_server.running(tmp_path)) if store == "redis" else store
+        where = stack.enter_context(redis_server.database()) if store == "redis" else store
         config = {"state": {"store": where}}
         (tmp_path / "tavern.yaml").write_text(json.dumps(config), encoding="utf-8")
         other = stack.enter_context(start(LONG, tmp_path / "shared", where))
@@ -1596,27 +1595,18 @@ def test_a_job_begun_by_either_way_and_any_spelling_is_of_one_tool() -> None:
     assert [one.id for one in host.jobs.list(tool="t:work")] == [job]
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"tool": 5},
-        {"tool": None},
-        {"tool": "\ud800"},
-        {"purpose": object()},
-        {"purpose": "\ud800"},
-        {"idempotency_key": 7},
-        {"idempotency_key": b"k"},
-        {"idempotency_key": "\ud800"},
-    ],
-    ids=lambda one: " ".join(f"{name} {type(value).__name__}" for name, value in one.items()),
-)
-def test_a_job_of_wrong_texts_is_refused_before_it_is_stored(wrong: dict[str, Any]) -> None:
-    with pytest.raises(CallMisused, match="are text"):
-        host.wait(host.jobs.start(**{"tool": "t:work", **wrong}))
-    if "tool" not in wrong:
-        refused = host.invoke_sync("t:work", job=True, **wrong)
-        assert (refused.error and refused.error.kind) == "USAGE"
-    assert len(host.jobs) == 0
+def test_a_job_of_wrong_texts_is_refused_before_it_is_stored() -> None:
+    wrong_texts: list[dict[str, Any]] = [
+        {"tool": 5}, {"tool": None}, {"tool": "\ud800"}, {"purpose": object()}, {"purpose": "\ud800"},
+        {"idempotency_key": 7}, {"idempotency_key": b"k"}, {"idempotency_key": "\ud800"},
+    ]  # fmt: skip
+    for wrong in wrong_texts:
+        with pytest.raises(CallMisused, match="are text"):
+            pytest.fail(f"{wrong}: {host.wait(host.jobs.start(**{'tool': 't:work', **wrong}))}")
+        if "tool" not in wrong:
+            refused = host.invoke_sync("t:work", job=True, **wrong)
+            assert (refused.error and refused.error.kind) == "USAGE", wrong
+        assert len(host.jobs) == 0, wrong
 
 
 def test_a_key_that_holds_a_secret_is_not_stored_with_its_job() -> None:
@@ -1629,15 +1619,18 @@ def test_a_key_that_holds_a_secret_is_not_stored_with_its_job() -> None:
     assert key not in "".join(stored)
 
 
-@pytest.mark.parametrize("arguments", [{"n": "x" * 2_000}, {"n": object}, [1], "x"], ids=lambda one: str(one)[:8])
-def test_a_job_of_arguments_that_no_call_takes_fails_and_does_not_store_them(tmp_path: Path, arguments: Any) -> None:
+def test_a_job_of_arguments_that_no_call_takes_fails_and_does_not_store_them(tmp_path: Path) -> None:
     with opened(tmp_path / "small", limits={"argumentBytes": 1_000}) as small:
-        job = small.invoke_sync("t:always", arguments, job=True).job
-        ended = small.wait(small.jobs.wait(str(job), 30))
-        assert (ended.status, ended.error and ended.error.kind) == ("failed", "INPUT_SCHEMA_INVALID")
-        (record,) = small._host.records.list("job")
-        assert json.loads(record.data)["facts"]["arguments"] is None
-        assert len(record.data) < 2_000
+        unfit: list[Any] = [{"n": "x" * 2_000}, {"n": object}, [1], "x"]
+        for arguments in unfit:
+            job = small.invoke_sync("t:always", arguments, job=True).job
+            ended = small.wait(small.jobs.wait(str(job), 30))
+            assert (ended.status, ended.error and ended.error.kind) == ("failed", "INPUT_SCHEMA_INVALID"), arguments
+        records = small._host.records.list("job")
+        assert len(records) == len(unfit)
+        for record in records:
+            assert json.loads(record.data)["facts"]["arguments"] is None
+            assert len(record.data) < 2_000
 
 
 # Closing -------------------------------------------------------------------------------------------------------------
@@ -1767,31 +1760,39 @@ def test_jobs_that_the_close_of_a_host_ends_can_be_resumed_as_after_a_kill(tmp_p
         assert second.wait(second.jobs.wait(ids[3], 30)).status == "input_required"
 
 
-@pytest.mark.parametrize(
-    ("name", "key", "why"),
-    [("cut", "k", "is over: there is nothing to resume"), ("cut", None, "it is unknown whether it happened")],
-)
-def test_a_job_that_has_seen_its_connection_lost_is_not_resumed(name: str, key: str | None, why: str) -> None:
-    job = begun(name, idempotency_key=key)
-    assert waited(job).status == "failed"
-    with pytest.raises(UsageError, match=why):
-        host.wait(host.jobs.resume(job))
+def test_a_job_that_has_seen_its_connection_lost_is_not_resumed() -> None:
+    for key, why in (("k", "is over: there is nothing to resume"), (None, "it is unknown whether it happened")):
+        job = begun("cut", idempotency_key=key)
+        assert waited(job).status == "failed"
+        with pytest.raises(UsageError, match=why):
+            host.wait(host.jobs.resume(job))
 
 
-def asked_and_left(
-    folder: Path, ending: str, flow: Any = ASK, is_job: bool = True, **config: Any
-) -> tuple[str, dict[str, Any]]:
-    """The job of a workflow that asks, whose process has ended, and the configuration of its host. Its key is `k`."""
+@functools.cache
+def _asked_and_left(ending: str, flow: str, is_job: bool) -> tuple[str, tempfile.TemporaryDirectory[str]]:
+    """A job, and a folder with its workflow and the state that its process has left."""
+    place = tempfile.TemporaryDirectory()
+    folder = Path(place.name)
     (folder / "flows").mkdir()
-    (folder / "flows" / "ask.json").write_text(json.dumps(flow), encoding="utf-8")
-    config |= {"workflows": {"roots": [str(folder / "flows")]}}
+    (folder / "flows" / "ask.json").write_text(flow, encoding="utf-8")
+    config = {"workflows": {"roots": [str(folder / "flows")]}}
     with start(ASKS, folder / "kept", json.dumps(config), ending, "job" if is_job else "call") as other:
         assert other.stdout is not None
         job = other.stdout.readline().strip()
         if ending == "kill":
             other.kill()
         other.wait()
-    return job, config
+    return job, place
+
+
+def asked_and_left(folder: Path, ending: str, flow: Any = ASK, is_job: bool = True) -> tuple[str, dict[str, Any]]:
+    """The job of a workflow that asks, whose process has ended, and the configuration of its host. Its key is `k`.
+
+    The process runs once for all tests; each has a copy of what it left.
+    """
+    job, place = _asked_and_left(ending, json.dumps(flow), is_job)
+    shutil.copytree(place.name, folder, dirs_exist_ok=True)
+    return job, {"workflows": {"roots": [str(folder / "flows")]}}
 
 
 @pytest.mark.parametrize("is_resumed", [False, True])
@@ -2055,7 +2056,7 @@ class Keyed:
 @pytest.mark.slow
 @pytest.mark.parametrize("store", ["sqlite", "memory", "redis"])
 def test_the_same_call_with_the_same_key_is_one_job(tmp_path: Path, store: str) -> None:
-    with redis_server.running(tmp_path) as address:
+    with redis_server.database() as address:
         made = Keyed()
         store = address if store == "redis" else store
         with made.open(tmp_path / "home", store) as first, made.open(tmp_path / "home", store) as second:
@@ -2273,7 +2274,7 @@ def test_of_two_processes_that_resume_a_job_or_a_run_at_once_one_carries_on(
     flows.mkdir()
     flow = {"name": "acts", "description": "acts", "nodes": [{"id": "a", "type": "n:Acts"}], "edges": []}
     (flows / "acts.json").write_text(json.dumps(flow), encoding="utf-8")
-    with redis_server.running(tmp_path) as address, contextlib.ExitStack() as stack:
+    with redis_server.database() as address, contextlib.ExitStack() as stack:
         config = json.dumps({"state": {"store": address if store == "redis" else store}})
         with start(RESUMES, tmp_path / "home", flows, effects, config, what) as first:
             said = {first.stdout.readline().strip() for _ in range(2)}

@@ -243,7 +243,7 @@ print(json.dumps(out))
 @pytest.mark.slow
 @pytest.mark.parametrize("store", ["sqlite", "redis"])
 def test_two_processes_make_each_call_once(tmp_path: Path, store: str) -> None:
-    with redis_server.running(tmp_path) as address:
+    with redis_server.database() as address:
         config = json.dumps({"audit": {"enabled": False}, "state": {"store": address if store == "redis" else store}})
         effects = tmp_path / "effects.txt"
         code = PROGRAM.replace("NUMBER", "300")
@@ -283,7 +283,7 @@ def test_the_key_of_a_killed_call_expires_although_nobody_uses_it_again(
         ran.append(n)
         return n
 
-    with redis_server.running(tmp_path) as address:
+    with redis_server.database() as address:
         config = {"idempotency": {"ttlMs": 60_000}, "state": {"store": address if store == "redis" else store}}
 
         def keyed(n: int) -> Any:

@@ -185,7 +185,7 @@ def test_all_tools_of_a_plugin_share_its_rate(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("store", ["sqlite", "redis"])
 def test_all_processes_share_a_rate(tmp_path: Path, store: str) -> None:
-    with redis_server.running(tmp_path) as address:
+    with redis_server.database() as address:
         state = {"store": address if store == "redis" else store}
         answers = []
         for _ in range(3):

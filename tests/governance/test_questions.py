@@ -462,11 +462,11 @@ def test_a_job_that_was_answered_without_a_process_does_not_ask_again_when_it_is
 
 
 def test_a_job_that_was_taken_up_although_the_store_failed_waits_as_before(tmp_path: Path) -> None:
-    with redis_server.running(tmp_path) as address:
+    with redis_server.database() as address:
         with Desk().open(tmp_path / "home", address) as tavern:
             job = str(tavern.invoke_sync("desk:table").job)
             before = tavern.wait(tavern.jobs.wait(job, 20))
-        link = redis_server.LossyLink(int(address.rpartition(":")[2].partition("/")[0]))
+        link = redis_server.LossyLink(address)
         with Desk().open(tmp_path / "home", link.address) as tavern:
             link.lost = b"queued"
             with pytest.raises(StateDamaged):

@@ -44,7 +44,7 @@ def opener(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         shared = MemoryRecords()
         yield lambda: kept(shared)
     else:
-        with redis_server.running(folder) as address:
+        with redis_server.database() as address:
             yield lambda: kept(RedisRecords(address))
             for store in opened:
                 store.close()
@@ -281,7 +281,7 @@ def test_a_store_can_be_created_by_several_processes_at_once(tmp_path: Path) -> 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sqlite", "redis"])
 def test_a_process_of_this_machine_that_was_killed_is_absent_at_once(kind: str, tmp_path: Path) -> None:
-    with redis_server.running(tmp_path) as address:
+    with redis_server.database() as address:
         file = tmp_path / "state.sqlite"
         store: RecordStore = RedisRecords(address) if kind == "redis" else SqliteRecords(file)
         with start(ENTERS, address if kind == "redis" else file) as victim:
@@ -295,7 +295,7 @@ def test_a_process_of_this_machine_that_was_killed_is_absent_at_once(kind: str, 
 
 @pytest.mark.parametrize("name", ["1", "", "a b c d", "boot 1 99999999 5", "HERE 99999999999999999999 5", "HERE x 5"])
 def test_a_process_of_another_machine_in_redis_is_present_until_its_key_expires(tmp_path: Path, name: str) -> None:
-    with redis_server.running(tmp_path) as address:
+    with redis_server.database() as address:
         store = RedisRecords(address)
         store.enter("own")
         with redis.Redis.from_url(address, decode_responses=True) as client:
@@ -559,7 +559,7 @@ def test_redis_keeps_what_a_machine_stores_whose_clock_is_another_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, days: int
 ) -> None:
     real = time.time
-    with redis_server.running(tmp_path) as address:
+    with redis_server.database() as address:
         store = RedisRecords(address)
         monkeypatch.setattr(time, "time", lambda: real() + days * 86_400)
         added = record("a", expires=time.time() + 600)
@@ -573,7 +573,7 @@ def test_redis_keeps_what_a_machine_stores_whose_clock_is_another_one(
 
 @pytest.mark.slow
 def test_redis_forgets_the_names_of_records_that_have_expired(tmp_path: Path) -> None:
-    with redis_server.running(tmp_path) as address:
+    with redis_server.database() as address:
         store = RedisRecords(address)
         soon = time.time() + 0.05
         for number in range(300):
@@ -622,7 +622,7 @@ def test_a_file_of_an_earlier_version_gets_the_index_that_lists_need(tmp_path: P
 def test_a_record_in_redis_that_somebody_else_has_changed_is_reported_as_damaged(
     tmp_path: Path, field: dict[str, str | bytes]
 ) -> None:
-    with redis_server.running(tmp_path) as address:
+    with redis_server.database() as address:
         store = RedisRecords(address)
         store.add(record("a"))
         store.add(record("b"))
