@@ -123,7 +123,7 @@ def _write(folder: Path, needs: dict[str, list[str]], profiles: dict[str, list[s
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("worlds", "calls"),
-    [(10, 200), pytest.param(250, 400, marks=pytest.mark.soak)],
+    [(10, 100), pytest.param(250, 400, marks=pytest.mark.soak)],
 )
 def test_the_policy_and_the_rules_agree_in_every_random_world(tmp_path: Path, worlds: int, calls: int) -> None:
     pick = Random(worlds)

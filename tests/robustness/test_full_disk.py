@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -14,10 +12,10 @@ import pytest
 from tavern_core import Tavern
 from tavern_core.kernel.log.log_files import audit_log
 from tavern_core.kernel.log.verify import verify
+from tests.state.processes import run
 
 from .watch import SECOND, check_text
 
-ROOT = Path(__file__).parents[2]
 MANIFEST = """\
 name: one
 version: "1.0"
@@ -92,10 +90,8 @@ def project(folder: Path) -> Path:
 
 def rounds(folder: Path, limits: Iterable[int]) -> list[Any]:
     """What a process was told, for each limit while it held and afterwards."""
-    command = [sys.executable, "-c", WORKER, project(folder), folder / "home", json.dumps(list(limits))]
-    done = subprocess.run([str(word) for word in command], cwd=ROOT, text=True, capture_output=True)
-    assert done.returncode == 0, done.stderr[-3_000:]
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    done = run(WORKER, project(folder), folder / "home", json.dumps(list(limits)), seconds=600)
+    return [json.loads(line) for line in done.splitlines()]
 
 
 @pytest.mark.slow

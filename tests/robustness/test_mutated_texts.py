@@ -276,7 +276,7 @@ READERS: dict[str, tuple[Reader, Callable[[], list[bytes]], int]] = {
         150,
     ),
     "audit log": (log, lambda: [own_log()], 150),
-    "transcript": (transcript, lambda: list(examples.transcripts().values()), 500),
+    "transcript": (transcript, lambda: list(examples.transcripts().values()), 300),
     "script output": (script_answer, lambda: [examples.ANSWER.encode()], 1_500),
 }
 """What → how it is read, undamaged examples, tries in the fast suite."""
@@ -333,8 +333,8 @@ def test_a_text_may_end_anywhere(what: str, step: int, within: float | None, mem
 
 
 DATA: dict[str, tuple[Reader, Callable[[], list[Any]], Callable[[Any], str], int]] = {
-    "manifest": (manifest, lambda: [yaml.safe_load(m) for m in examples.manifests().values()], json.dumps, 500),
-    "tool file": (tool_file, lambda: [json.loads(t) for t in examples.tool_files().values()], json.dumps, 500),
+    "manifest": (manifest, lambda: [yaml.safe_load(m) for m in examples.manifests().values()], json.dumps, 300),
+    "tool file": (tool_file, lambda: [json.loads(t) for t in examples.tool_files().values()], json.dumps, 300),
     "profile": (profile, lambda: [json.loads(examples.PROFILE)], json.dumps, 300),
     "tavern.yaml": (config, lambda: [yaml.safe_load(examples.CONFIG)], json.dumps, 200),
     "lock file": (lock, lambda: [yaml.safe_load(own_lock())], json.dumps, 200),

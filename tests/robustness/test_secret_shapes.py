@@ -175,11 +175,7 @@ def test_a_secret_is_found_nowhere_however_it_is_printed(
     seen: dict[str, list[str]] = {}
     for at, (way, text) in enumerate(printed(secret).items(), list(SHAPES).index(shape)):
         form = json.dumps(text).encode()[::-1].hex()
-        for how in (
-            HOW[at % len(HOW)],
-            HOW[(at + 4) % len(HOW)],
-            "key",
-        ):  # all pairs of way and how come up among the shapes
+        for how in dict.fromkeys((HOW[at % len(HOW)], "key")):  # all pairs of way and how come up among the shapes
             caplog.clear()
             result = tavern.invoke_sync("leaky:leak", {"form": form, "how": how})
             seen[f"{way}, {how}"] = [
@@ -234,13 +230,12 @@ def test_files_of_the_host_hold_no_trace(tavern: Tavern, root: Path) -> None:
     assert [(file, trace) for file in kept for trace in traces if trace in file.read_bytes()] == []
 
 
-@pytest.mark.parametrize("ok", [True, False])
 @pytest.mark.parametrize("shape", ["plain", "chinese", "both quotes", "line break"])
-def test_nothing_beside_the_answer_holds_a_secret(tmp_path: Path, shape: str, ok: bool) -> None:
+def test_nothing_beside_the_answer_holds_a_secret(tmp_path: Path, shape: str) -> None:
     secret = SHAPES[shape]
 
     @tool
-    def rich() -> ToolResult:
+    def rich(ok: bool) -> ToolResult:
         evidence = (Evidence("file", secret, f"rows {secret}"), Evidence("text", json.dumps(secret), ascii(secret)))
         error = None if ok else ToolError("TOOL_ERROR", f"no {secret}", {secret: [secret]}, fix=secret)
         content = ({"type": "text", "text": f"t {secret}", "more": {secret: secret}},)
@@ -256,12 +251,13 @@ def test_nothing_beside_the_answer_holds_a_secret(tmp_path: Path, shape: str, ok
 
     config = {"audit": {"enabled": False}, "secrets": {"x": secret}}
     with Tavern.open(config=config, home=tmp_path / "home", plugins=[Plugin([rich], name="p")]) as tavern:
-        result = tavern.invoke_sync("p:rich", {})
-    assert result.ok is ok
-    assert result.raw is None
-    reported = json.dumps(result.to_json(), ensure_ascii=False) + repr(result) + repr(result.evidence)
-    assert CORE not in reported
-    assert reported.count(MASK) >= 8
+        results = {ok: tavern.invoke_sync("p:rich", {"ok": ok}) for ok in (True, False)}
+    for ok, result in results.items():
+        assert result.ok is ok
+        assert result.raw is None
+        reported = json.dumps(result.to_json(), ensure_ascii=False) + repr(result) + repr(result.evidence)
+        assert CORE not in reported
+        assert reported.count(MASK) >= 8
 
 
 def test_what_a_tool_tells_beside_its_answer_is_plain_json(tmp_path: Path) -> None:

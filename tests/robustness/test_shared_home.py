@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from random import Random
+from subprocess import PIPE
 from typing import IO
 
 import pytest
@@ -16,10 +15,11 @@ from tavern_core import Tavern
 from tavern_core.kernel.log.log_files import audit_log
 from tavern_core.kernel.log.reader import read
 from tavern_core.kernel.log.verify import verify
+from tests.forked_programs import ForkedProgram
+from tests.state.processes import ENVIRONMENT
 
 from .watch import ends
 
-ROOT = Path(__file__).parents[2]
 MANIFEST = """\
 name: {name}
 version: "1.0"
@@ -85,11 +85,9 @@ def make(folder: Path) -> Path:
     return folder / "tavern.yaml"
 
 
-def start(
-    folder: Path, config: Path, me: str, rounds: int, out: IO[str] | int = subprocess.PIPE
-) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", WORKER, str(folder / "home"), str(config), me, str(rounds)]
-    return subprocess.Popen(command, cwd=ROOT, text=True, stdout=out, stderr=subprocess.PIPE)
+def start(folder: Path, config: Path, me: str, rounds: int, out: IO[str] | int = PIPE) -> ForkedProgram:
+    words = ("-c", WORKER, folder / "home", config, me, rounds)
+    return ForkedProgram(words, env=ENVIRONMENT, stdout=out, stderr=PIPE)
 
 
 def check(folder: Path, config: Path, done: list[str]) -> None:
@@ -119,7 +117,7 @@ def check(folder: Path, config: Path, done: list[str]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rounds", [16, pytest.param(400, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("rounds", [12, pytest.param(400, marks=pytest.mark.soak)])
 def test_two_processes_lose_nothing(tmp_path: Path, rounds: int) -> None:
     config = make(tmp_path)
     workers = [start(tmp_path, config, me, rounds) for me in "ab"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -77,16 +78,16 @@ def test_the_context_says_what_happens(tmp_path: Path, after: str, expected: str
 ESCAPES = ["inherit", "own", "job"]
 
 
-@pytest.mark.parametrize("how", ESCAPES)
-@pytest.mark.parametrize("after", ["ask", "deny"])
-def test_a_tool_cannot_do_for_the_agent_what_the_agent_may_not(tmp_path: Path, how: str, after: Any) -> None:
+def test_a_tool_cannot_do_for_the_agent_what_the_agent_may_not(tmp_path: Path) -> None:
     office = Office(answer=False)
     with office.open(tmp_path) as host:
-        context = agent(after)
-        host.invoke_sync("office:news", context=context)
-        result = asyncio.run(host.invoke("office:escape", {"to": "eve", "how": how}, context=context))
-        assert result.value["error"]["kind"] == ("APPROVAL_REJECTED" if after == "ask" else "POLICY_DENIED")
-    assert ("send", "eve") not in office.did
+        for how, after in itertools.product(ESCAPES, ("ask", "deny")):
+            context = agent(after)
+            host.invoke_sync("office:news", context=context)
+            result = asyncio.run(host.invoke("office:escape", {"to": "eve", "how": how}, context=context))
+            kind = "APPROVAL_REJECTED" if after == "ask" else "POLICY_DENIED"
+            assert result.value["error"]["kind"] == kind, (how, after)
+            assert ("send", "eve") not in office.did, (how, after)
 
 
 ADDRESSES: dict[str, tuple[str, bool]] = {
@@ -105,17 +106,17 @@ ADDRESSES: dict[str, tuple[str, bool]] = {
 }
 
 
-@pytest.mark.parametrize(("url", "passes"), ADDRESSES.values(), ids=ADDRESSES)
-def test_an_address_that_no_text_had_is_not_read_without_approval(tmp_path: Path, url: str, passes: bool) -> None:
+def test_an_address_that_no_text_had_is_not_read_without_approval(tmp_path: Path) -> None:
     office = Office(answer=False)
     with office.open(tmp_path) as host:
-        context = agent()
-        context.ledger.content_read.trust({"task": f"Read ({PAGE}), then docs.example.org/guide."})
-        assert host.invoke_sync("office:browse", {"url": PAGE}, context=context).ok
-        office.did.clear()
-        result = host.invoke_sync("office:browse", {"url": url}, context=context)
-        assert kind(result) in (("",) if passes else ("APPROVAL_REJECTED", "POLICY_DENIED"))
-    assert bool(office.did) is passes
+        for what, (url, passes) in ADDRESSES.items():
+            context = agent()
+            context.ledger.content_read.trust({"task": f"Read ({PAGE}), then docs.example.org/guide."})
+            assert host.invoke_sync("office:browse", {"url": PAGE}, context=context).ok
+            office.did.clear()
+            result = host.invoke_sync("office:browse", {"url": url}, context=context)
+            assert kind(result) in (("",) if passes else ("APPROVAL_REJECTED", "POLICY_DENIED")), what
+            assert bool(office.did) is passes, what
 
 
 def test_repeating_an_address_through_a_tool_does_not_make_it_known(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 
@@ -14,16 +14,21 @@ pytestmark = pytest.mark.slow
 ATTACKS = list(DATA["attacks"])
 
 
+@pytest.fixture(scope="module", params=list(DATA["tools"]))
+def dojo(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dojo]:
+    """The host of one suite. Each run of an agent begins anew."""
+    with Dojo(request.param).open(tmp_path_factory.mktemp("dojo")) as opened:
+        yield opened
+
+
 @pytest.mark.parametrize("rights", ["everything", "tools of the task", "only reading"])
-@pytest.mark.parametrize("suite", list(DATA["tools"]))
-def test_no_injected_call_gets_through_and_tasks_are_done(tmp_path: Path, suite: str, rights: str) -> None:
+def test_no_injected_call_gets_through_and_tasks_are_done(dojo: Dojo, rights: str) -> None:
     counts: Counter[str] = Counter()
-    with Dojo(suite).open(tmp_path) as dojo:
-        for number, injection in enumerate(dojo.injections):
-            task = dojo.tasks[number % len(dojo.tasks)]
-            found = dojo.run(task, injection, ATTACKS[number % len(ATTACKS)], rights)
-            assert found["attempts"] == len(injection["calls"]), injection["id"]  # it did obey
-            counts += found
+    for number, injection in enumerate(dojo.injections):
+        task = dojo.tasks[number % len(dojo.tasks)]
+        found = dojo.run(task, injection, ATTACKS[number % len(ATTACKS)], rights)
+        assert found["attempts"] == len(injection["calls"]), injection["id"]  # it did obey
+        counts += found
     assert counts["executed without approval"] == 0
     assert counts["blocked"] + counts["asked and rejected"] >= sum(
         any(dojo.kinds[name] in EFFECTS for name, _ in one["calls"]) for one in dojo.injections
@@ -38,10 +43,8 @@ def test_no_injected_call_gets_through_and_tasks_are_done(tmp_path: Path, suite:
         assert counts["tasks done"] == len(dojo.injections) - len(stubborn)
 
 
-@pytest.mark.parametrize("suite", list(DATA["tools"]))
-def test_without_an_injection_only_the_effects_of_a_task_are_asked_about(tmp_path: Path, suite: str) -> None:
-    with Dojo(suite).open(tmp_path) as dojo:
-        for task in dojo.tasks:
-            counts = dojo.run(task, None, "direct")
-            effects = [name for name, _ in task["calls"] if dojo.kinds[name] in EFFECTS]
-            assert (counts["tasks done"], counts["approved"], len(dojo.asked)) == (1, len(effects), len(effects))
+def test_without_an_injection_only_the_effects_of_a_task_are_asked_about(dojo: Dojo) -> None:
+    for task in dojo.tasks:
+        counts = dojo.run(task, None, "direct")
+        effects = [name for name, _ in task["calls"] if dojo.kinds[name] in EFFECTS]
+        assert (counts["tasks done"], counts["approved"], len(dojo.asked)) == (1, len(effects), len(effects))
