@@ -179,35 +179,41 @@ def test_too_much_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
         assert host.artifacts.put((b"x" * 100 for _ in range(10)), "text/plain").size == 1000
 
 
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tavern]:
+    """One for the tests that only ask it, or whose artifacts nobody else looks at."""
+    with opened(tmp_path_factory.mktemp("asked")) as host:
+        yield host
+
+
 @pytest.mark.parametrize("data", [5, None, ["text"], Path("/nowhere/at/all")])
-def test_what_is_no_data_is_refused(tmp_path: Path, data: Any) -> None:
-    with opened(tmp_path) as host, pytest.raises(UsageError):
+def test_what_is_no_data_is_refused(host: Tavern, data: Any) -> None:
+    with pytest.raises(UsageError):
         host.artifacts.put(data, "text/plain")
 
 
 @pytest.mark.parametrize("kind", ["", "png", "text/plain\nx: y", "a/b/c", 7])
-def test_what_is_no_media_type_is_refused(tmp_path: Path, kind: Any) -> None:
-    with opened(tmp_path) as host, pytest.raises(UsageError, match="not a media type"):
+def test_what_is_no_media_type_is_refused(host: Tavern, kind: Any) -> None:
+    with pytest.raises(UsageError, match="not a media type"):
         host.artifacts.put(b"x", kind)
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "artifact:../x", "\x00", "\ud800", "", 7, None])
-def test_what_is_no_id_finds_nothing(tmp_path: Path, name: Any) -> None:
-    with opened(tmp_path) as host, pytest.raises(ArtifactNotFound):
+def test_what_is_no_id_finds_nothing(host: Tavern, name: Any) -> None:
+    with pytest.raises(ArtifactNotFound):
         host.artifacts.read(name)
 
 
 @pytest.mark.parametrize(
     "given", [{"context": "ann"}, {"most": -1}, {"most": "x"}, {"most": float("nan")}, {"most": 10**30}]
 )
-def test_wrong_questions_about_artifacts_are_refused(tmp_path: Path, given: Any) -> None:
-    with opened(tmp_path) as host:
-        kept = host.artifacts.put(b"x")
+def test_wrong_questions_about_artifacts_are_refused(host: Tavern, given: Any) -> None:
+    kept = host.artifacts.put(b"x")
+    with pytest.raises(UsageError):
+        host.artifacts.list(**given)
+    for ask in (host.artifacts.get, host.artifacts.read, host.artifacts.put, host.artifacts.remove):
         with pytest.raises(UsageError):
-            host.artifacts.list(**given)
-        for ask in (host.artifacts.get, host.artifacts.read, host.artifacts.put, host.artifacts.remove):
-            with pytest.raises(UsageError):
-                ask(kept.id, context="ann")
+            ask(kept.id, context="ann")
 
 
 @pytest.mark.parametrize(
@@ -217,14 +223,13 @@ def test_wrong_questions_about_artifacts_are_refused(tmp_path: Path, given: Any)
         ((-1, 2), None), (("1", 2), None), ((0, 2.0), None), ((None, 1), None), ((True, 1), None),
     ],
 )  # fmt: skip
-def test_a_part_is_named_by_whole_numbers(tmp_path: Path, part: tuple[Any, Any], found: bytes | None) -> None:
-    with Tavern.open({}, home=tmp_path) as host:
-        made = host.artifacts.put(b"abcdef")
-        if found is not None:
-            assert host.artifacts.read(made.id, *part) == found
-        else:
-            with pytest.raises(UsageError, match="whole numbers"):
-                host.artifacts.read(made.id, *part)
+def test_a_part_is_named_by_whole_numbers(host: Tavern, part: tuple[Any, Any], found: bytes | None) -> None:
+    made = host.artifacts.put(b"abcdef")
+    if found is not None:
+        assert host.artifacts.read(made.id, *part) == found
+    else:
+        with pytest.raises(UsageError, match="whole numbers"):
+            host.artifacts.read(made.id, *part)
 
 
 @pytest.mark.parametrize("left", [b"half", b"whale", None])

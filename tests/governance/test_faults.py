@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import random
+import shutil
 import signal
 import sqlite3
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -250,6 +253,20 @@ with Tavern.open({"audit": {"enabled": False}}, home=sys.argv[1], plugins=[Plugi
 """
 """After the kill, all keys are in the write-ahead log of SQLite and none in its file."""
 
+
+@functools.cache
+def _killed_while_logging(is_begun_anew: bool) -> tempfile.TemporaryDirectory[str]:
+    folder = tempfile.TemporaryDirectory()
+    with start(LOGGED, Path(folder.name) / "home", *(["1"] if is_begun_anew else [])) as victim:
+        victim.wait()
+    return folder
+
+
+def killed_while_logging(is_begun_anew: bool) -> Path:
+    """What the process has left, for all tests: they damage a copy."""
+    return Path(_killed_while_logging(is_begun_anew).name) / "home"
+
+
 STEPPED = """
 import sys
 from tavern_core import Plugin, Tavern, tool
@@ -321,8 +338,7 @@ def test_a_log_of_the_store_that_is_corrupt_is_kept_and_said_and_what_comes_befo
         return n
 
     home = tmp_path / "home"
-    with start(LOGGED, home, *(["1"] if change is without_its_page else [])) as victim:
-        victim.wait()
+    shutil.copytree(killed_while_logging(change is without_its_page), home)
     path = home / "state.sqlite-wal"
     log = change(path.read_bytes())
     path.write_bytes(log)

@@ -377,52 +377,48 @@ def test_an_answer_holds_for_its_caller_and_his_arguments(tmp_path: Path) -> Non
     assert ran == [1, 2, 1, 1]
 
 
-@pytest.mark.parametrize(
-    ("earlier", "later", "ran"),
-    [
-        ({"x": {"a": 1, "b": [{"c": 2, "d": 3}]}}, {"x": {"b": [{"d": 3, "c": 2}], "a": 1}}, 1),
-        ({"x": [1, 2]}, {"x": [2, 1]}, 2),
-        ({"x": {"a": 1}}, {"x": {"a": True}}, 2),
-        ({"x": {"a": 1}}, {"x": {"a": "1"}}, 2),
-    ],
-)
-def test_equal_arguments_share_an_answer_in_whatever_order_they_are_written(
-    tmp_path: Path, earlier: Any, later: Any, ran: int
-) -> None:
+def test_equal_arguments_share_an_answer_in_whatever_order_they_are_written(tmp_path: Path) -> None:
     made: list[Any] = []
+    cases: list[tuple[Any, Any, int]] = [
+        ({"a": 1, "b": [{"c": 2, "d": 3}]}, {"b": [{"d": 3, "c": 2}], "a": 1}, 1),
+        ([1, 2], [2, 1], 2),
+        ({"a": 1}, {"a": True}, 2),
+        ({"a": 1}, {"a": "1"}, 2),
+    ]
 
     @tool(read_only=True, limits={"cache_ms": 60_000})
-    def look(x: Any) -> int:
+    def look(x: Any, case: int) -> int:
         made.append(x)
         return len(made)
 
     with host_of(tmp_path, [look]) as host:
-        answers = {host.invoke_sync("t:look", arguments).value for arguments in (earlier, later)}
-    assert len(answers) == len(made) == ran
+        for case, (earlier, later, ran) in enumerate(cases):
+            made.clear()
+            answers = {host.invoke_sync("t:look", {"x": x, "case": case}).value for x in (earlier, later)}
+            assert len(answers) == len(made) == ran, (earlier, later)
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
+def test_an_answer_that_may_depend_on_the_context_is_not_shared(tmp_path: Path) -> None:
+    others: list[dict[str, Any]] = [
         {"config": {"unit": {"name": "mm"}}},
         {"session_key": "two"},
         {"message_channel": "web"},
         {"agent_account_id": "two"},
         {"sandboxed": True},
-    ],
-    ids=str,
-)
-def test_an_answer_that_may_depend_on_the_context_is_not_shared(tmp_path: Path, other: dict[str, Any]) -> None:
+    ]
+
     @tool(read_only=True, limits={"cache_ms": 60_000})
-    def look(ctx: CallContext) -> dict[str, Any]:
-        return {name: getattr(ctx, name) for name in other}
+    def look(names: list[str], ctx: CallContext) -> dict[str, Any]:
+        return {name: getattr(ctx, name) for name in names}
 
     plain = CallContext(principal="user:ann", config={"unit": {"name": "m"}})
-    special = replace(plain, **other)
     with host_of(tmp_path, [look]) as host:
-        answers = [host.invoke_sync("t:look", context=context) for context in (plain, special, plain, special)]
-    assert answers[0].value != answers[1].value == other
-    assert [bool(answer.meta.get("cached")) for answer in answers] == [False, False, True, True]
+        for other in others:
+            special, asked = replace(plain, **other), {"names": list(other)}
+            contexts = (plain, special, plain, special)
+            answers = [host.invoke_sync("t:look", asked, context=context) for context in contexts]
+            assert answers[0].value != answers[1].value == other
+            assert [bool(answer.meta.get("cached")) for answer in answers] == [False, False, True, True], other
 
 
 @pytest.mark.parametrize(
@@ -613,20 +609,22 @@ OF_ITS_CALLER: dict[str, tuple[Any, Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("field", OF_ITS_CALLER)
-def test_a_cached_answer_is_of_one_caller_session_and_configuration(tmp_path: Path, field: str) -> None:
+def test_a_cached_answer_is_of_one_caller_session_and_configuration(tmp_path: Path) -> None:
     ran: list[Any] = []
 
     @tool(read_only=True, limits={"cache_ms": 60_000})
-    def look(call: ToolCall) -> str:
+    def look(field: str, call: ToolCall) -> str:
         ran.append(call)
         return str(getattr(call.context, field))
 
     with Tavern.open({}, home=tmp_path / "home", plugins=[Plugin([look], name="t")]) as host:
-        for value in OF_ITS_CALLER[field] * 2:
-            context = CallContext(**{field: value})
-            assert host.invoke_sync("t:look", context=context).value == str(getattr(context, field))
-    assert len(ran) == 2
+        for field, values in OF_ITS_CALLER.items():
+            ran.clear()
+            for value in values * 2:
+                context = CallContext(**{field: value})
+                answer = host.invoke_sync("t:look", {"field": field}, context=context)
+                assert answer.value == str(getattr(context, field)), field
+            assert len(ran) == 2, field
 
 
 def test_an_error_because_of_the_budget_of_a_caller_is_its_own(tmp_path: Path) -> None:
@@ -854,23 +852,27 @@ RETRIES = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("outcome", "retryable", "idempotent", "destructive", "tries"), RETRIES)
-def test_only_what_can_do_nothing_twice_is_tried_again(
-    tmp_path: Path, outcome: Any, retryable: bool, idempotent: bool, destructive: bool, tries: int
-) -> None:
-    ran: list[int] = []
+def test_only_what_can_do_nothing_twice_is_tried_again(tmp_path: Path) -> None:
+    ran: list[str] = []
 
-    needs = ["danger:destructive"] if destructive else []
+    def failing(name: str, outcome: Any, retryable: bool, idempotent: bool, destructive: bool, tries: int) -> Any:
+        needs = ["danger:destructive"] if destructive else []
 
-    @tool(idempotent=idempotent, destructive=destructive, capabilities=needs)
-    def fails() -> int:
-        ran.append(1)
-        raise UpstreamError("x", outcome=outcome, retryable=retryable, retry_after_ms=1)
+        @tool(name=name, idempotent=idempotent, destructive=destructive, capabilities=needs)
+        def fails() -> int:
+            ran.append(name)
+            raise UpstreamError("x", outcome=outcome, retryable=retryable, retry_after_ms=1)
 
-    plugin = Plugin([fails], name="t", manifest={"permissions": {"capabilities": needs}})
+        return fails
+
+    tools = [failing(f"fails{number}", *case) for number, case in enumerate(RETRIES)]
+    plugin = Plugin(tools, name="t", manifest={"permissions": {"capabilities": ["danger:destructive"]}})
     with Tavern.open({}, home=tmp_path / "home", plugins=[plugin]) as host:
-        host.invoke_sync("t:fails", context=CallContext(permissions=frozenset(needs), budget=Budget(max_retries=2)))
-    assert len(ran) == tries
+        for number, case in enumerate(RETRIES):
+            needs = frozenset(["danger:destructive"] if case[3] else [])
+            context = CallContext(permissions=needs, budget=Budget(max_retries=2))
+            host.invoke_sync(f"t:fails{number}", context=context)
+            assert ran.count(f"fails{number}") == case[-1], case
 
 
 def test_a_try_does_not_see_what_an_earlier_one_did_to_its_arguments(tmp_path: Path) -> None:
@@ -1071,9 +1073,9 @@ def test_limits_survive_json() -> None:
 # The same rule in workflows and texts ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "tries"),
-    [
+def test_nodes_are_tried_again_by_the_rule_of_calls(tmp_path: Path) -> None:
+    ran: list[str] = []
+    cases: list[tuple[dict[str, Any], Exception, int]] = [
         ({}, RuntimeError("x"), 3),
         ({"capabilities": ["read:web"]}, RuntimeError("x"), 3),
         ({"capabilities": ["write:fs"]}, RuntimeError("x"), 1),
@@ -1082,31 +1084,28 @@ def test_limits_survive_json() -> None:
         ({}, UpstreamError("x", outcome="unknown"), 1),
         ({"cache": True}, UpstreamError("x", outcome="unknown"), 3),
         ({"idempotent": True}, UpstreamError("x", outcome="done"), 1),
-    ],
-)
-def test_nodes_are_tried_again_by_the_rule_of_calls(
-    tmp_path: Path, options: dict[str, Any], error: Exception, tries: int
-) -> None:
-    from tavern_core import hookimpl, node
+    ]
 
-    ran: list[int] = []
+    def failing(name: str, options: dict[str, Any], error: Exception) -> Any:
+        @node(name, **options)
+        def fails() -> int:
+            ran.append(name)
+            raise error
+
+        return fails
 
     class Nodes:
         @hookimpl
         def tavern_register_nodes(self) -> list[Any]:
-            @node("Fails", **options)
-            def fails() -> int:
-                ran.append(1)
-                raise error
+            return [failing(f"Fails{number}", *case[:2]) for number, case in enumerate(cases)]
 
-            return [fails]
-
-    wanted = {"capabilities": list(options.get("capabilities", ()))}
-    plugin = Plugin(Nodes(), name="n", manifest={"nodes": [{"name": "Fails"}], "permissions": wanted})
-    flow = {"nodes": [{"id": "a", "type": "n:Fails", "configValues": {"$exec": {"retry": 2}}}], "edges": []}
-    with Tavern.open({}, home=tmp_path / "home", plugins=[plugin]) as host:
-        assert host.workflows.run_sync(flow).state == "error"
-    assert len(ran) == tries
+    named = [{"name": f"Fails{number}"} for number in range(len(cases))]
+    manifest = {"nodes": named, "permissions": {"capabilities": ["read:web", "write:fs"]}}
+    with Tavern.open({}, home=tmp_path / "home", plugins=[Plugin(Nodes(), name="n", manifest=manifest)]) as host:
+        for number, case in enumerate(cases):
+            failing_node = {"id": "a", "type": f"n:Fails{number}", "configValues": {"$exec": {"retry": 2}}}
+            assert host.workflows.run_sync({"nodes": [failing_node], "edges": []}).state == "error", case
+            assert ran.count(f"Fails{number}") == case[-1], case
 
 
 @pytest.mark.parametrize(

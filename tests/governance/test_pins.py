@@ -190,8 +190,7 @@ def test_a_tool_whose_pin_cannot_be_written_does_not_run_and_the_host_is_to_blam
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"version": 1, "pins": 5}', '{"version": 99}', "\xff\xfe"])
-def test_pins_that_cannot_be_read_let_no_changed_tool_pass(tmp_path: Path, content: str) -> None:
+def test_pins_that_cannot_be_read_let_no_changed_tool_pass(tmp_path: Path) -> None:
     def called(*tools: Any) -> Any:
         with Tavern.open(
             {"tools": {"pin": ["t:count"]}}, home=tmp_path, plugins=[Plugin([*tools, other], name="t")]
@@ -207,11 +206,12 @@ def test_pins_that_cannot_be_read_let_no_changed_tool_pass(tmp_path: Path, conte
     with Tavern.open({"tools": {"pin": ["t:count"]}}, home=tmp_path, plugins=[Plugin([count], name="t")]) as tavern:
         assert tavern.invoke_sync("t:count", {"text": "x"}).ok
     whole = (tmp_path / "tool-pins.json").read_bytes()
-    (tmp_path / "tool-pins.json").write_bytes(content.encode("latin-1"))
-    for offered in (further, count):
-        error = called(offered)
-        assert error.kind == "TOOL_QUARANTINED"
-        assert "tool-pins.json" in error.fix
-    assert (tmp_path / "tool-pins.json").read_bytes() == content.encode("latin-1")
+    for content in (b"", b"{", b"[]", b'{"version": 1, "pins": 5}', b'{"version": 99}', b"\xff\xfe"):
+        (tmp_path / "tool-pins.json").write_bytes(content)
+        for offered in (further, count):
+            error = called(offered)
+            assert error.kind == "TOOL_QUARANTINED", content
+            assert "tool-pins.json" in error.fix, content
+        assert (tmp_path / "tool-pins.json").read_bytes() == content
     (tmp_path / "tool-pins.json").write_bytes(whole)
     assert (called(count), called(further).kind) == (None, "TOOL_QUARANTINED")

@@ -493,32 +493,31 @@ def test_a_job_that_asks_and_has_no_process_can_be_cancelled(tmp_path: Path) -> 
 TEXT = {"type": "string"}
 
 
-@pytest.mark.parametrize(
-    ("given", "named", "expected"),
-    [
-        (("Why?", TEXT), {}, ("Why?", TEXT)),
-        ((TEXT, "Why?"), {}, ("Why?", TEXT)),
-        ((TEXT,), {}, ("", TEXT)),
-        (("Why?",), {"schema": TEXT}, ("Why?", TEXT)),
-        ((TEXT,), {"prompt": "Why?"}, ("Why?", TEXT)),
-        ((), {"prompt": "Why?", "schema": TEXT}, ("Why?", TEXT)),
-        (("Why?",), {}, None),
-        (("Why?", "What?"), {"schema": TEXT}, None),
-        ((TEXT, TEXT), {}, None),
-        (("Why?", TEXT, 5), {}, None),
-    ],
-)
-def test_tools_and_nodes_ask_with_prompt_and_schema_in_either_order(
-    tmp_path: Path, given: tuple[Any, ...], named: dict[str, Any], expected: tuple[str, dict[str, Any]] | None
-) -> None:
-    seen: list[tuple[str, Any]] = []
+ASKED: list[tuple[tuple[Any, ...], dict[str, Any], tuple[str, dict[str, Any]] | None]] = [
+    (("Why?", TEXT), {}, ("Why?", TEXT)),
+    ((TEXT, "Why?"), {}, ("Why?", TEXT)),
+    ((TEXT,), {}, ("", TEXT)),
+    (("Why?",), {"schema": TEXT}, ("Why?", TEXT)),
+    ((TEXT,), {"prompt": "Why?"}, ("Why?", TEXT)),
+    ((), {"prompt": "Why?", "schema": TEXT}, ("Why?", TEXT)),
+    (("Why?",), {}, None),
+    (("Why?", "What?"), {"schema": TEXT}, None),
+    ((TEXT, TEXT), {}, None),
+    (("Why?", TEXT, 5), {}, None),
+]
+
+
+def test_tools_and_nodes_ask_with_prompt_and_schema_in_either_order(tmp_path: Path) -> None:
+    case = 0
 
     @node("t:Ask")
     async def ask_node(ctx: NodeContext) -> Out(answer=str):  # type: ignore[valid-type]
+        given, named, _ = ASKED[case]
         return await ctx.ask(*given, **named)
 
     @tool(job=True)
     async def ask_tool(ctx: ToolContext) -> Any:
+        given, named, _ = ASKED[case]
         return await ctx.ask(*given, **named)
 
     class Asking:
@@ -531,17 +530,21 @@ def test_tools_and_nodes_ask_with_prompt_and_schema_in_either_order(
             return [ask_tool]
 
     async def main() -> None:
+        nonlocal case
         async with Tavern.open({}, home=tmp_path, plugins=[Plugin(Asking(), name="t")]) as tavern:
-            run = await tavern.workflows.start({"nodes": [{"id": "a", "type": "t:Ask"}]})
-            run.leave()
-            await run
-            for job in (run.id, (await tavern.invoke("t:ask_tool")).job):
-                found = await tavern.jobs.wait(str(job), 20)
-                seen.extend((each["prompt"], each["schema"]) for each in found.questions)
-                assert found.questions or "a question is a prompt" in str(found.error)
+            for case in range(len(ASKED)):
+                seen: list[tuple[str, Any]] = []
+                run = await tavern.workflows.start({"nodes": [{"id": "a", "type": "t:Ask"}]})
+                run.leave()
+                await run
+                for job in (run.id, (await tavern.invoke("t:ask_tool")).job):
+                    found = await tavern.jobs.wait(str(job), 20)
+                    seen.extend((each["prompt"], each["schema"]) for each in found.questions)
+                    assert found.questions or "a question is a prompt" in str(found.error), ASKED[case]
+                expected = ASKED[case][-1]
+                assert seen == ([] if expected is None else [expected, expected]), ASKED[case]
 
     asyncio.run(main())
-    assert seen == ([] if expected is None else [expected, expected])
 
 
 @pytest.mark.parametrize("output", ["a\ud800b", "x" * 900_000, "\x00\u2028😀"], ids=["half a character", "long", "odd"])

@@ -53,6 +53,12 @@ def opener(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         store.close()
 
 
+@pytest.fixture(scope="module")
+def one_store(opener: Opener) -> RecordStore:
+    """Open for all examples of a test: each opens none of its own."""
+    return opener()
+
+
 def together(*work: Callable[[], object]) -> None:
     """Do all of this at once, and raise what one of them raises."""
     with ThreadPoolExecutor(len(work)) as threads:
@@ -310,8 +316,8 @@ def test_a_process_of_another_machine_in_redis_is_present_until_its_key_expires(
 @pytest.mark.slow
 @given(text=st.text(max_size=200), key=st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=80))
 @settings(max_examples=40)
-def test_any_text_comes_back_as_it_was(opener: Opener, text: str, key: str) -> None:
-    store = opener()
+def test_any_text_comes_back_as_it_was(one_store: RecordStore, text: str, key: str) -> None:
+    store = one_store
     data = text.encode("utf-8", "replace").decode()
     kept = record(key, "text", data=data)
     store.remove("text", key)

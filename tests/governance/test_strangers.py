@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -52,76 +53,95 @@ def host(tmp_path: Path) -> Iterator[Tavern]:
         yield opened
 
 
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tavern]:
+    """One host for all strangers: each test asks about words, and with keys, of its own."""
+    home = tmp_path_factory.mktemp("strangers")
+    with Tavern.open({}, home=home, plugins=[Plugin([looks, pays, slow], name="t")]) as opened:
+        yield opened
+
+
+@pytest.fixture
+def words() -> dict[str, str]:
+    ran.clear()
+    return {"word": f"x{next(NUMBERS)}"}
+
+
 strangers = pytest.mark.parametrize("stranger", STRANGERS, ids=lambda one: repr((one.principal, one.user_id)))
 WORDS = {"word": "x"}
+NUMBERS = itertools.count()
 
 
 @pytest.mark.slow
 @strangers
-def test_a_key_in_flight_is_not_joined_and_its_answer_not_replayed(host: Tavern, stranger: CallContext) -> None:
+def test_a_key_in_flight_is_not_joined_and_its_answer_not_replayed(
+    shared: Tavern, words: dict[str, str], stranger: CallContext
+) -> None:
+    first, second = f"first {words['word']}", f"second {words['word']}"
+
     async def both() -> list[Any]:
-        calls = (host.invoke("t:slow", WORDS, context=who, idempotency_key="k") for who in (ANN, stranger))
+        calls = (shared.invoke("t:slow", words, context=who, idempotency_key=first) for who in (ANN, stranger))
         return await asyncio.gather(*calls)
 
     assert all(result.ok for result in asyncio.run(both()))
     assert ran == ["slow", "slow"]
-    again = host.invoke_sync("t:slow", {"word": "other"}, context=stranger, idempotency_key="k")
+    again = shared.invoke_sync("t:slow", {"word": "other"}, context=stranger, idempotency_key=first)
     assert again.error is not None
     assert again.error.kind == "IDEMPOTENCY_CONFLICT"
-    assert host.invoke_sync("t:slow", {"word": "other"}, context=ANN, idempotency_key="j").ok
-    assert "idempotency" not in host.invoke_sync("t:slow", WORDS, context=stranger, idempotency_key="j").meta
+    assert shared.invoke_sync("t:slow", {"word": "other"}, context=ANN, idempotency_key=second).ok
+    assert "idempotency" not in shared.invoke_sync("t:slow", words, context=stranger, idempotency_key=second).meta
 
 
 @strangers
-def test_a_kept_answer_is_its_callers(host: Tavern, stranger: CallContext) -> None:
+def test_a_kept_answer_is_its_callers(shared: Tavern, words: dict[str, str], stranger: CallContext) -> None:
     for who in (ANN, stranger, ANN, stranger):
-        assert host.invoke_sync("t:looks", WORDS, context=who).ok
+        assert shared.invoke_sync("t:looks", words, context=who).ok
     assert ran == ["looks", "looks"]
 
 
 @strangers
-def test_a_plan_is_its_callers(host: Tavern, stranger: CallContext) -> None:
-    token = host.invoke_sync("t:looks", WORDS, context=ANN, dry_run=True).value["planToken"]
-    refused = host.commit_sync(token, context=stranger).error
+def test_a_plan_is_its_callers(shared: Tavern, words: dict[str, str], stranger: CallContext) -> None:
+    token = shared.invoke_sync("t:looks", words, context=ANN, dry_run=True).value["planToken"]
+    refused = shared.commit_sync(token, context=stranger).error
     assert refused is not None
     assert refused.kind == "POLICY_DENIED"
     assert SECRET not in str(refused)
-    assert host.commit_sync(token, context=ANN).ok
+    assert shared.commit_sync(token, context=ANN).ok
 
 
 @strangers
-def test_an_approval_is_for_its_caller(host: Tavern, stranger: CallContext) -> None:
-    waiting = host.invoke_sync("t:pays", WORDS, context=ANN).error
+def test_an_approval_is_for_its_caller(shared: Tavern, words: dict[str, str], stranger: CallContext) -> None:
+    waiting = shared.invoke_sync("t:pays", words, context=ANN).error
     assert waiting is not None
     with pytest.raises(PolicyDenied):
-        host.approvals.approve(waiting.details["approval"], by=stranger)
-    host.approvals.approve(waiting.details["approval"])
-    assert host.invoke_sync("t:pays", WORDS, context=stranger).status == "input_required"
-    assert host.invoke_sync("t:pays", WORDS, context=ANN).ok
+        shared.approvals.approve(waiting.details["approval"], by=stranger)
+    shared.approvals.approve(waiting.details["approval"])
+    assert shared.invoke_sync("t:pays", words, context=stranger).status == "input_required"
+    assert shared.invoke_sync("t:pays", words, context=ANN).ok
 
 
 @pytest.mark.slow
 @strangers
-def test_jobs_and_artifacts_are_their_callers(host: Tavern, stranger: CallContext) -> None:
-    job = str(host.invoke_sync("t:slow", WORDS, context=ANN, job=True).job)
-    host.wait(host.jobs.wait(job, 30))
-    kept = host.artifacts.put(SECRET, "text/plain", context=ANN)
+def test_jobs_and_artifacts_are_their_callers(shared: Tavern, words: dict[str, str], stranger: CallContext) -> None:
+    job = str(shared.invoke_sync("t:slow", words, context=ANN, job=True).job)
+    shared.wait(shared.jobs.wait(job, 30))
+    kept = shared.artifacts.put(SECRET, "text/plain", context=ANN)
     asks: list[tuple[Callable[..., Any], str, type[TavernError]]] = [
-        (host.jobs.find, job, JobNotFound), (host.jobs.result, job, JobNotFound), (host.jobs.cancel, job, JobNotFound),
-        (host.artifacts.get, kept.id, ArtifactNotFound), (host.artifacts.read, kept.uri, ArtifactNotFound),
-        (host.artifacts.remove, kept.id, ArtifactNotFound),
+        (shared.jobs.find, job, JobNotFound), (shared.jobs.result, job, JobNotFound), (shared.jobs.cancel, job, JobNotFound),
+        (shared.artifacts.get, kept.id, ArtifactNotFound), (shared.artifacts.read, kept.uri, ArtifactNotFound),
+        (shared.artifacts.remove, kept.id, ArtifactNotFound),
     ]  # fmt: skip
     for ask, name, error in asks:
         with pytest.raises(error) as refusal:
             ask(name, context=stranger)
         assert job not in refusal.value.hint
         assert kept.id not in refusal.value.hint
-    assert host.jobs.list(context=stranger) == host.artifacts.list(context=stranger) == ()
+    assert shared.jobs.list(context=stranger) == shared.artifacts.list(context=stranger) == ()
     for name in ("getStatus", "getResult", "cancel"):
-        result = host.invoke_sync(f"jobs:{name}", {"jobId": job}, context=stranger)
+        result = shared.invoke_sync(f"jobs:{name}", {"jobId": job}, context=stranger)
         assert result.error is not None, name
         assert SECRET not in str(result)
-    assert host.invoke_sync("jobs:list", context=stranger).value in ([], {"jobs": []})
+    assert shared.invoke_sync("jobs:list", context=stranger).value in ([], {"jobs": []})
 
 
 @pytest.mark.slow

@@ -447,24 +447,24 @@ def elsewhere(tmp_path: Path) -> Iterator[Tavern]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["s:headers", "w:headers", "w:headers_later", "o:headers", "o:headers_later"])
 @pytest.mark.parametrize("door", ["sync", "loop"])
-def test_the_trace_of_a_call_reaches_scripts_and_workers(elsewhere: Tavern, name: str, door: str) -> None:
-    EXPORTER.clear()
+def test_the_trace_of_a_call_reaches_scripts_and_workers(elsewhere: Tavern, door: str) -> None:
     parent, state = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "vendor=1"
     remote = TraceContextTextMapPropagator().extract({"traceparent": parent, "tracestate": state})
 
-    async def call() -> ToolResult:
+    async def call(name: str) -> ToolResult:
         return await elsewhere.invoke(name)
 
-    token = context.attach(remote)
-    try:
-        result = asyncio.run(call()) if door == "loop" else elsewhere.invoke_sync(name)
-    finally:
-        context.detach(token)
-    (span,) = [span for span in EXPORTER.get_finished_spans() if span.name == f"execute_tool {name}"]
-    expected = f"00-{span.context.trace_id:032x}-{span.context.span_id:016x}-01"
-    assert result.unwrap() == {"traceparent": expected, "tracestate": state}
+    for name in ("s:headers", "w:headers", "w:headers_later", "o:headers", "o:headers_later"):
+        EXPORTER.clear()
+        token = context.attach(remote)
+        try:
+            result = asyncio.run(call(name)) if door == "loop" else elsewhere.invoke_sync(name)
+        finally:
+            context.detach(token)
+        (span,) = [span for span in EXPORTER.get_finished_spans() if span.name == f"execute_tool {name}"]
+        expected = f"00-{span.context.trace_id:032x}-{span.context.span_id:016x}-01"
+        assert result.unwrap() == {"traceparent": expected, "tracestate": state}, name
 
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
