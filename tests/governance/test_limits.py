@@ -1108,54 +1108,56 @@ def test_nodes_are_tried_again_by_the_rule_of_calls(tmp_path: Path) -> None:
             assert ran.count(f"Fails{number}") == case[-1], case
 
 
-@pytest.mark.parametrize(
-    ("options", "outcome", "tries"),
-    [
+def calling(name: str, **settings: Any) -> dict[str, Any]:
+    """A workflow that calls a tool, with these settings of its node."""
+    node = {"id": "a", "type": "core:CallTool", "inputValues": {"tool": name}, "configValues": {"$exec": settings}}
+    return {"nodes": [node], "edges": []}
+
+
+def test_a_node_that_calls_a_tool_is_tried_again_as_its_tool_says(tmp_path: Path) -> None:
+    ran: list[str] = []
+    cases: list[tuple[dict[str, Any], Any, int]] = [
         ({}, "none", 3),
         ({}, "unknown", 1),
         ({"idempotent": True}, "unknown", 3),
         ({"read_only": True}, "unknown", 3),
         ({"idempotent": True}, "done", 1),
-    ],
-)
-def test_a_node_that_calls_a_tool_is_tried_again_as_its_tool_says(
-    tmp_path: Path, options: dict[str, Any], outcome: Any, tries: int
-) -> None:
-    ran: list[int] = []
+    ]
 
-    @tool(**options)
-    def away() -> int:
-        ran.append(1)
-        raise UpstreamError("away", outcome=outcome)
+    def failing(name: str, options: dict[str, Any], outcome: Any) -> Any:
+        @tool(name=name, **options)
+        def away() -> int:
+            ran.append(name)
+            raise UpstreamError("away", outcome=outcome)
 
-    call = {"type": "core:CallTool", "inputValues": {"tool": "t:away"}, "configValues": {"$exec": {"retry": 2}}}
-    with host_of(tmp_path, [away]) as host:
-        error = host.workflows.run_sync({"nodes": [{"id": "a", **call}], "edges": []}).errors[0]
-    assert (error.message, len(ran)) == ("t:away: away", tries)
+        return away
+
+    with host_of(tmp_path, [failing(f"away{number}", *case[:2]) for number, case in enumerate(cases)]) as host:
+        for number, case in enumerate(cases):
+            error = host.workflows.run_sync(calling(f"t:away{number}", retry=2)).errors[0]
+            assert (error.message, ran.count(f"away{number}")) == (f"t:away{number}: away", case[-1]), case
 
 
-@pytest.mark.parametrize(("options", "tries"), [({}, 1), ({"idempotent": True}, 3), ({"read_only": True}, 3)])
-def test_a_call_that_takes_longer_than_its_node_may_is_a_timeout(
-    tmp_path: Path, options: dict[str, Any], tries: int
-) -> None:
-    ran: list[int] = []
+def test_a_call_that_takes_longer_than_its_node_may_is_a_timeout(tmp_path: Path) -> None:
+    ran: list[str] = []
+    cases: list[tuple[dict[str, Any], int]] = [({}, 1), ({"idempotent": True}, 3), ({"read_only": True}, 3)]
 
-    @tool(**options)
-    async def slow() -> None:
-        ran.append(1)
-        await asyncio.sleep(3600)
+    def taking(name: str, options: dict[str, Any]) -> Any:
+        @tool(name=name, **options)
+        async def slow() -> None:
+            ran.append(name)
+            await asyncio.sleep(3600)
 
-    settings = {"configValues": {"$exec": {"retry": 2, "timeoutMs": 20}}}
-    call = {"type": "core:CallTool", "inputValues": {"tool": "t:slow"}, **settings}
-    with host_of(tmp_path, [slow]) as host:
-        error = host.workflows.run_sync({"nodes": [{"id": "a", **call}], "edges": []}).errors[0]
-    assert (error.kind, error.message, len(ran)) == ("TIMEOUT", "not ready after 20 ms ($exec.timeoutMs)", tries)
+        return slow
+
+    with host_of(tmp_path, [taking(f"slow{number}", options) for number, (options, _) in enumerate(cases)]) as host:
+        for number, (options, tries) in enumerate(cases):
+            error = host.workflows.run_sync(calling(f"t:slow{number}", retry=2, timeoutMs=20)).errors[0]
+            assert (error.kind, error.message) == ("TIMEOUT", "not ready after 20 ms ($exec.timeoutMs)"), options
+            assert ran.count(f"slow{number}") == tries, options
 
 
-@pytest.mark.parametrize(("allowed", "tries"), [(None, 4), (0, 1), (2, 3), (9, 4)])
-def test_a_node_is_repeated_at_most_as_often_as_the_caller_allows(
-    tmp_path: Path, allowed: int | None, tries: int
-) -> None:
+def test_a_node_is_repeated_at_most_as_often_as_the_caller_allows(tmp_path: Path) -> None:
     ran: list[int] = []
 
     @node("t:Fails")
@@ -1170,26 +1172,30 @@ def test_a_node_is_repeated_at_most_as_often_as_the_caller_allows(
 
     workflow = {"nodes": [{"id": "a", "type": "t:Fails", "configValues": {"$exec": {"retry": 3}}}], "edges": []}
     with Tavern.open(home=tmp_path, plugins=[Plugin(Nodes(), name="t")]) as host:
-        host.workflows.run_sync(workflow, context=CallContext(budget=Budget(max_retries=allowed)))
-    assert len(ran) == tries
+        for allowed, tries in ((None, 4), (0, 1), (2, 3), (9, 4)):
+            ran.clear()
+            host.workflows.run_sync(workflow, context=CallContext(budget=Budget(max_retries=allowed)))
+            assert len(ran) == tries, allowed
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("outcome", "idempotent", "tries"), [("none", False, 3), ("unknown", False, 1), ("unknown", True, 3)]
-)
-def test_texts_try_again_by_the_rule_of_calls(tmp_path: Path, outcome: Any, idempotent: bool, tries: int) -> None:
-    ran: list[int] = []
+def test_texts_try_again_by_the_rule_of_calls(tmp_path: Path) -> None:
+    ran: list[str] = []
+    cases: list[tuple[Any, bool, int]] = [("none", False, 3), ("unknown", False, 1), ("unknown", True, 3)]
 
-    @tool(idempotent=idempotent)
-    def fails() -> int:
-        ran.append(1)
-        raise UpstreamError("x", outcome=outcome)
+    def failing(name: str, outcome: Any, idempotent: bool) -> Any:
+        @tool(name=name, idempotent=idempotent)
+        def fails() -> int:
+            ran.append(name)
+            raise UpstreamError("x", outcome=outcome)
 
-    text = "<|[REQUEST_TOOL]|>\ncommand_1:»»»t:fails«««\nretry_1:»»»2«««\n<|[END_TOOL]|>"
-    with host_of(tmp_path, [fails]) as host:
-        host.run_text_sync(text, context=CallContext(budget=Budget(max_retries=5)))
-    assert len(ran) == tries
+        return fails
+
+    with host_of(tmp_path, [failing(f"fails{number}", *case[:2]) for number, case in enumerate(cases)]) as host:
+        for number, case in enumerate(cases):
+            text = f"<|[REQUEST_TOOL]|>\ncommand_1:»»»t:fails{number}«««\nretry_1:»»»2«««\n<|[END_TOOL]|>"
+            host.run_text_sync(text, context=CallContext(budget=Budget(max_retries=5)))
+            assert ran.count(f"fails{number}") == case[-1], case
 
 
 # Deadlines of a try, and of saying nothing ---------------------------------------------------------------------------------

@@ -407,7 +407,7 @@ HUGE: dict[str, Callable[[str], str]] = {
 
 @pytest.mark.parametrize(
     ("every", "within"),
-    [(4, None), pytest.param(1, SECOND, marks=pytest.mark.soak)],
+    [(5, None), pytest.param(1, SECOND, marks=pytest.mark.soak)],
 )
 @pytest.mark.parametrize("shape", HUGE)
 def test_a_huge_text_of_any_shape_is_answered(shape: str, every: int, within: float | None, memory: Path) -> None:

@@ -29,24 +29,25 @@ EFFECTS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("read", READS.values(), ids=READS)
-def test_what_a_source_answers_is_marked_and_later_effects_are_asked_about(tmp_path: Path, read: Any) -> None:
-    office, (name, arguments, named) = Office(answer=False), read
+def test_what_a_source_answers_is_marked_and_later_effects_are_asked_about(tmp_path: Path) -> None:
+    office = Office(answer=False)
     with office.open(tmp_path) as host:
-        context = agent()
-        context.ledger.content_read.trust(f"Read {PAGE} and count its words.")
-        result = host.invoke_sync(name, arguments, context=context)
-        assert (kind(result), sources(result)) == ("", named)
-        office.did.clear()
-        assert host.invoke_sync("office:count", {"text": "a b"}, context=context).value == 2
-        for effect, (sink, given) in EFFECTS.items():
-            refused = host.invoke_sync(sink, given, context=context)
-            assert kind(refused) == "APPROVAL_REJECTED", sink
-            assert refused.error is not None
-            assert (refused.error.details["untrusted"], refused.error.details["effect"]) == (named, effect)
-    assert office.did == []
-    assert [request.tool for request in office.asked] == [tool for tool, _ in EFFECTS.values()]
-    assert all(named[0] in request.reason and "agent:clerk" in request.reason for request in office.asked)
+        for what, (name, arguments, named) in READS.items():
+            office.asked.clear()
+            context = agent()
+            context.ledger.content_read.trust(f"Read {PAGE} and count its words.")
+            result = host.invoke_sync(name, arguments, context=context)
+            assert (kind(result), sources(result)) == ("", named), what
+            office.did.clear()
+            assert host.invoke_sync("office:count", {"text": "a b"}, context=context).value == 2, what
+            for effect, (sink, given) in EFFECTS.items():
+                refused = host.invoke_sync(sink, given, context=context)
+                assert kind(refused) == "APPROVAL_REJECTED", (what, sink)
+                assert refused.error is not None
+                assert (refused.error.details["untrusted"], refused.error.details["effect"]) == (named, effect), what
+            assert office.did == [], what
+            assert [request.tool for request in office.asked] == [tool for tool, _ in EFFECTS.values()], what
+            assert all(named[0] in request.reason and "agent:clerk" in request.reason for request in office.asked), what
 
 
 def test_an_approved_call_runs_and_every_further_one_is_asked_about(tmp_path: Path) -> None:
