@@ -507,6 +507,7 @@ ASKED: list[tuple[tuple[Any, ...], dict[str, Any], tuple[str, dict[str, Any]] | 
 ]
 
 
+@pytest.mark.slow
 def test_tools_and_nodes_ask_with_prompt_and_schema_in_either_order(tmp_path: Path) -> None:
     case = 0
 

@@ -171,6 +171,7 @@ def tavern_register_tools():
 MANIFEST = 'name: h\nversion: "1.0"\ntools:\n  - {id: asks, description: Ask., implementation: {type: python}}\n'
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isolation", ["none", "process"])
 def test_on_the_command_line_a_workflow_as_a_job_stops_with_the_question_and_is_resumed(
     tmp_path: Path, isolation: str
