@@ -115,6 +115,7 @@ def test_declared_files_are_those_that_are_kept(host: Tavern) -> None:
     assert (missing.kind, missing.outcome, "report.txt" in missing.message) == ("TOOL_ERROR", "done", True)
 
 
+@pytest.mark.slow
 def test_what_is_no_file_of_the_script_is_refused(project: Path) -> None:
     refused: list[tuple[dict[str, Any], str]] = [
         ({"link": "/etc/hostname"}, "TOOL_ERROR"),
