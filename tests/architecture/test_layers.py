@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import pkgutil
 import subprocess
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from pathlib import Path
+from typing import Any
 
 import pytest
+from package_sources import sources
 
 import tavern_core
 
@@ -36,9 +40,10 @@ HEAVY = (
 )
 
 
-def run(program: str, *flags: str) -> subprocess.CompletedProcess[str]:
+def run(program: str, *flags: str, arguments: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, *flags, "-c", program, *arguments]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.run([sys.executable, *flags, "-c", program], capture_output=True, text=True, env=env, cwd=ROOT)
+    return subprocess.run(command, capture_output=True, text=True, env=env, cwd=ROOT)
 
 
 def modules() -> list[str]:
@@ -52,20 +57,60 @@ def test_the_import_contracts_hold() -> None:
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "program",
-    [
-        "import tavern_core",
-        "import tavern_core; [getattr(tavern_core, name) for name in tavern_core.__all__]",
-        "import tavern_core.testing, tavern_core.__main__",
-    ],
-    ids=["the package", "everything it offers", "doors that nobody opened"],
-)
-def test_importing_pulls_in_nothing_heavy(program: str) -> None:
-    done = run(f"import sys; {program}; print(*sorted(m for m in sys.modules if '.' not in m))")
+STEPS = """
+import json, logging, os, signal, sys, threading, warnings
+
+def state():
+    return [dict(os.environ), repr(warnings.filters), repr(logging.root.handlers), logging.root.level,
+            repr(signal.getsignal(signal.SIGINT)), threading.active_count(), repr(sys.excepthook), os.getcwd()]
+
+steps = []
+def done(step):
+    steps.append([step, sorted(name for name in sys.modules if "." not in name), state()])
+
+done("nothing")
+import tavern_core
+done("the package")
+[getattr(tavern_core, name) for name in tavern_core.__all__]
+done("everything it offers")
+import tavern_core.testing, tavern_core.__main__
+done("what nobody has used yet")
+with open(sys.argv[1], "w") as file:
+    json.dump(steps, file)
+"""
+"""What is imported, and the settings of the process, after each step of one program; it writes them to a file."""
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What `STEPS` found: step → top-level modules, and step → settings; and what it printed."""
+
+    modules: dict[str, set[str]]
+    settings: dict[str, list[Any]]
+    printed: str
+
+
+@pytest.fixture(scope="module")
+def imported(tmp_path_factory: pytest.TempPathFactory) -> Imported:
+    report = tmp_path_factory.mktemp("steps") / "steps.json"
+    done = run(STEPS, arguments=[str(report)])
     assert done.returncode == 0, done.stderr
-    assert not set(HEAVY) & set(done.stdout.split())
+    steps = json.loads(report.read_text("utf-8"))
+    names, settings = ({step[0]: step[n] for step in steps} for n in (1, 2))
+    return Imported({step: set(found) for step, found in names.items()}, settings, done.stdout + done.stderr)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", ["the package", "everything it offers", "what nobody has used yet"])
+def test_importing_pulls_in_nothing_heavy(imported: Imported, step: str) -> None:
+    assert "tavern_core" in imported.modules[step]
+    assert not set(HEAVY) & imported.modules[step]
+
+
+@pytest.mark.slow
+def test_importing_prints_nothing_and_changes_no_setting_of_the_process(imported: Imported) -> None:
+    assert imported.settings["everything it offers"] == imported.settings["nothing"]
+    assert imported.printed == ""
 
 
 FIRST_CALL = """
@@ -142,22 +187,10 @@ sys.exit(not all([child_imports(name)[0] for name in names]))
 """
 
 
-def at_import(body: list[ast.stmt]) -> Iterator[ast.Import | ast.ImportFrom]:
-    """The imports that run when the module is imported."""
-    for each in body:
-        if isinstance(each, ast.Import | ast.ImportFrom):
-            yield each
-        elif isinstance(each, ast.If) and "TYPE_CHECKING" in ast.unparse(each.test):
-            yield from at_import(each.orelse)
-        elif not isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
-            for field in ("body", "orelse", "finalbody", "handlers"):
-                yield from at_import(getattr(each, field, []))
-
-
 def imported_by(path: Path, known: Collection[str]) -> set[str]:
     """Our own modules that this one names in its imports; its packages, which Python imports before it, do not count."""
     found = set()
-    for each in at_import(ast.parse(path.read_text("utf-8")).body):
+    for each in sources()[path].imports:
         if isinstance(each, ast.Import):
             found |= {alias.name for alias in each.names}
         else:
@@ -171,8 +204,7 @@ def imported_by(path: Path, known: Collection[str]) -> set[str]:
 def test_no_module_imports_itself_in_a_circle() -> None:
     """So whichever is imported first, none meets another that is only half imported."""
     paths = {
-        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
-        for path in (ROOT / "tavern_core").rglob("*.py")
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in sources()
     }
     assert len(paths) > 100
     tuple(TopologicalSorter({name: imported_by(path, paths) for name, path in paths.items()}).static_order())
@@ -193,20 +225,3 @@ def test_every_module_can_be_imported_first_and_without_a_warning() -> None:
     command = [sys.executable, "-W", "error", "-c", FIRST, *names]
     done = subprocess.run(command, capture_output=True, text=True, env=env, cwd=ROOT)
     assert done.returncode == 0, done.stderr[-4000:]
-
-
-@pytest.mark.slow
-def test_importing_prints_nothing_and_changes_no_setting_of_the_process() -> None:
-    program = (
-        "import logging, os, signal, sys, threading, warnings\n"
-        "def state():\n"
-        "    return (dict(os.environ), list(warnings.filters), logging.root.handlers[:], logging.root.level,\n"
-        "            signal.getsignal(signal.SIGINT), threading.active_count(), sys.excepthook, os.getcwd())\n"
-        "before = state()\n"
-        "import tavern_core\n"
-        "[getattr(tavern_core, name) for name in tavern_core.__all__]\n"
-        "assert state() == before, (before, state())"
-    )
-    done = run(program)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == done.stderr == ""

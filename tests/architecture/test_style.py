@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import ast
-import functools
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from package_sources import PACKAGE, sources
 
 ROOT = Path(__file__).parents[2]
 FORBIDDEN_NAMES = {"utils", "util", "common", "helpers", "helper", "base", "manager", "misc"}
@@ -134,28 +133,12 @@ def test_no_path_of_one_machine_is_in_the_project() -> None:
     assert found == []
 
 
-def functions(node: ast.AST, name: str = "") -> Iterator[tuple[str, list[ast.arg], int]]:
-    """Every function below a node: its qualified name, its parameters, `self` and `cls` left out, and its lines."""
-    for child in ast.iter_child_nodes(node):
-        inner = f"{name}.{child.name}".lstrip(".") if isinstance(child, ast.ClassDef) else name
-        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
-            given = child.args
-            taken = [*given.posonlyargs, *given.args, given.vararg, *given.kwonlyargs, given.kwarg]
-            parameters = [each for each in taken if each is not None]
-            is_method = isinstance(node, ast.ClassDef) and parameters and parameters[0].arg in ("self", "cls")
-            lines = (child.end_lineno or child.lineno) - child.lineno + 1
-            yield f"{name}.{child.name}".lstrip("."), parameters[1:] if is_method else parameters, lines
-        yield from functions(child, inner)
-
-
-@functools.cache
 def functions_of_the_package() -> list[tuple[str, int, int]]:
     """Every function of tavern_core: its place, and how many parameters and lines it has."""
-    package = ROOT / "tavern_core"
     return [
-        (f"{path.relative_to(package)}:{name}", len(parameters), lines)
-        for path in sorted(package.rglob("*.py"))
-        for name, parameters, lines in functions(ast.parse(path.read_text("utf-8")))
+        (f"{path.relative_to(PACKAGE)}:{each.name}", each.parameters, each.lines)
+        for path, source in sources().items()
+        for each in source.functions
     ]
 
 
