@@ -19,7 +19,6 @@ from tests.packaging.environments import (
     Environment,
     build_wheels,
     copy_environment,
-    pip,
     wheel_of,
 )
 from tests.packaging.pages import install_as_the_page_says
@@ -64,8 +63,8 @@ def core(shared_folder: Path, checkout: Path) -> Path:
 
     def make(folder: Path) -> None:
         environment = copy_environment(checkout / ".venv", folder)
-        pip("--python", environment.python, "uninstall", "-q", "-y", "pip", "setuptools")
-        environment.pip_install("tavern-core[testing]")
+        environment.remove("pip", "setuptools")
+        environment.pip("install", "tavern-core[testing]")
         # The bytecode of what the tests of a plugin import: it is linked into every copy, which would else make its own.
         (packages,) = folder.glob("lib/python*/site-packages")
         imported = ("_pytest", "pydantic", "tavern_core", "yaml")
@@ -88,6 +87,6 @@ def installed(shared_folder: Path, core: Path, wheels: Path) -> Environment:
     plugins = [wheel_of(wheels, f"tavern-plugin-{name}") for name in PLUGINS]
 
     def make(folder: Path) -> None:
-        copy_environment(core, folder).pip_install(*plugins, "anyio", "hypothesis")
+        copy_environment(core, folder).pip("install", *plugins, "anyio", "hypothesis")
 
     return Environment(once(shared_folder, "installed", make))

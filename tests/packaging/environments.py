@@ -9,8 +9,11 @@ import subprocess
 import sys
 import venv
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Final
+
+import pip
 
 ROOT: Final = Path(__file__).parents[2]
 PLUGINS: Final = sorted(p.parent.name for p in (ROOT / "example_plugins").glob("*/pyproject.toml"))
@@ -33,11 +36,21 @@ def clean_environment(**added: str) -> dict[str, str]:
 
 
 COMMANDS: Final = """
-import json, sys
+import contextlib, io, json, sys
 from tavern_core.__main__ import main
 
-sys.exit(any([main(words) for words in json.loads(sys.argv[1])]))
+ended = []
+for words in json.loads(sys.argv[1]):
+    out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8") for _ in range(2))
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        ended.append([words, main(words)])
+    for stream in out, err:
+        stream.flush()
+        ended[-1].append(stream.buffer.getvalue().decode())
+json.dump(ended, sys.stdout)
 """
+PIP: Final = Path(pip.__file__).parent / "__pip-runner__.py"
+"""What `pip --python` runs with the other Python, once it has started itself."""
 
 
 @dataclass(frozen=True)
@@ -59,22 +72,31 @@ class Environment:
         words = [str(word) for word in (program, *command[1:])]
         return subprocess.run(words, capture_output=True, text=True, cwd=cwd or self.folder, env=env)
 
-    def tavern(self, *commands: list[str], home: Path) -> subprocess.CompletedProcess[str]:
+    def tavern(
+        self, *commands: list[str], home: Path, cwd: Path | None = None
+    ) -> list[subprocess.CompletedProcess[str]]:
         """Run commands of `tavern` in one process, for most of what a process costs is its start; each must end with 0."""
-        done = self.run("python", "-c", COMMANDS, json.dumps(commands), home=home)
+        done = self.run("python", "-c", COMMANDS, json.dumps(commands), home=home, cwd=cwd)
         assert done.returncode == 0, done.stdout + done.stderr
-        return done
+        ended = [subprocess.CompletedProcess(*each) for each in json.loads(done.stdout)]
+        for each in ended:
+            assert each.returncode == 0, f"{each.args}\n{each.stdout}\n{each.stderr}"
+        return ended
 
-    def pip_install(self, *what: str | Path) -> None:
-        """Install into this environment, with the pip of the environment that runs the tests."""
-        pip("--python", self.python, "install", *what)
+    def pip(self, *words: str | Path) -> None:
+        """Run pip on this environment, that of the environment that runs the tests; an error is shown whole."""
+        done = self.run("python", PIP, *words, cwd=ROOT)
+        assert done.returncode == 0, f"{words}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
 
-
-def pip(*words: str | Path) -> None:
-    """Run pip; an error is shown whole."""
-    command = [sys.executable, "-m", "pip", *(str(word) for word in words)]
-    done = subprocess.run(command, capture_output=True, text=True, env=clean_environment(), cwd=ROOT)
-    assert done.returncode == 0, f"{command}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    def remove(self, *distributions: str) -> None:
+        """Delete the files of distributions."""
+        (packages,) = self.folder.glob("lib/python*/site-packages")
+        for name in distributions:
+            for found in metadata.Distribution.discover(name=name, path=[str(packages)]):
+                for file in found.files or ():
+                    Path(str(file.locate())).unlink(missing_ok=True)
+                for top in {file.parts[0] for file in found.files or () if len(file.parts) > 1} - {".."}:
+                    shutil.rmtree(packages / top)
 
 
 BUILD = """

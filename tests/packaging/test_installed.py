@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.packaging.environments import PLUGINS, PYTEST, ROOT, Environment, copy_environment, pip
+from tests.packaging.environments import PLUGINS, PYTEST, ROOT, Environment, copy_environment
 
 pytestmark = pytest.mark.slow
 
@@ -65,7 +65,7 @@ def test_uninstalled_plugins_are_gone_and_the_others_stay(installed: Environment
         row["name"] for row in json.loads(environment.run("tavern", "plugins", "list", "--json", home=home).stdout)
     }
     assert set(PLUGINS) <= before
-    pip("--python", environment.python, "uninstall", "-y", "tavern-plugin-my-plugin")
+    environment.pip("uninstall", "-y", "tavern-plugin-my-plugin")
     after = {
         row["name"] for row in json.loads(environment.run("tavern", "plugins", "list", "--json", home=home).stdout)
     }

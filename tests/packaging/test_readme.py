@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -25,36 +26,72 @@ def write(files: Iterator[Block], folder: Path) -> None:
 def play(page: str, environment: Environment, folder: Path) -> int:
     """Do what a page says, from top to bottom; the number of outputs that were compared."""
     (folder / "home").mkdir(parents=True)
-    project, printed, compared = folder / "project", "", 0
-    project.mkdir()
+    player = Player(environment, folder / "project", folder / "home")
+    player.project.mkdir()
     for block in blocks(page):
         if block.file:
-            write(iter([block]), project)
+            player.finish()
+            write(iter([block]), player.project)
         elif block.mark == "commands":
             for line in block.text.splitlines():
-                printed = do(line, environment, project, folder / "home")
+                player.do(line)
         elif block.mark == "output of the last command":
-            assert printed == block.text, page
-            compared += 1
+            player.expect(block.text)
         elif block.mark.startswith("output of: "):
-            assert do(block.mark.removeprefix("output of: "), environment, project, folder / "home") == block.text
-            compared += 1
-    return compared
+            player.do(block.mark.removeprefix("output of: "))
+            player.expect(block.text)
+    player.finish()
+    return player.compared
 
 
-def do(line: str, environment: Environment, project: Path, home: Path) -> str:
-    """One command of a page; what it printed. `pip install .` takes the wheel of the project, built here."""
-    words = shlex.split(line, comments=True)
-    if not words:
-        return ""
-    if words[:2] == ["pip", "install"]:
-        environment.pip_install("--force-reinstall", "--no-deps", *build_wheels(home / "dist", project))
-        return ""
-    if words[0] == "pytest":
-        words = [*PYTEST, "-q"]
-    done = environment.run(*words, cwd=project, home=home)
-    assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
+@dataclass
+class Player:
+    """Does the commands of a page. Those of `tavern` that follow each other run in one process."""
+
+    environment: Environment
+    project: Path
+    home: Path
+    compared: int = 0
+    printed: str = ""
+    waiting: list[list[str]] = field(default_factory=list)
+    """Commands of `tavern` that have not run yet."""
+    expected: dict[int, str] = field(default_factory=dict)
+    """Place in `waiting` → what the page says that it prints."""
+
+    def do(self, line: str) -> None:
+        """One command. `pip install .` takes the wheel of the project, built here."""
+        words = shlex.split(line, comments=True)
+        if words[:1] == ["tavern"]:
+            self.waiting.append(words[1:])
+        elif words:
+            self.finish()
+            self.printed = self._run(words)
+
+    def expect(self, text: str) -> None:
+        """The last command prints this."""
+        self.compared += 1
+        if self.waiting:
+            self.expected[len(self.waiting) - 1] = text
+        else:
+            assert self.printed == text
+
+    def finish(self) -> None:
+        """Run what waits."""
+        done = self.environment.tavern(*self.waiting, cwd=self.project, home=self.home) if self.waiting else []
+        for place, text in self.expected.items():
+            assert done[place].stdout == text, done[place].args
+        self.waiting, self.expected = [], {}
+
+    def _run(self, words: list[str]) -> str:
+        if words[:2] == ["pip", "install"]:
+            wheels = build_wheels(self.home / "dist", self.project)
+            self.environment.pip("install", "--force-reinstall", "--no-deps", *wheels)
+            return ""
+        if words[0] == "pytest":
+            words = [*PYTEST, "-q"]
+        done = self.environment.run(*words, cwd=self.project, home=self.home)
+        assert done.returncode == 0, f"{words}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
 
 
 @pytest.mark.parametrize(("page", "outputs"), [("README.md", 3), ("docs/writing-a-plugin.md", 5)])
