@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -19,6 +21,12 @@ def make(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["make", *words], capture_output=True, text=True, cwd=ROOT, env=clean_environment())
 
 
+@functools.cache
+def plan(target: str) -> subprocess.CompletedProcess[str]:
+    """What would be done for a target, with the flags of pytest left out; the search for a Python is tried below."""
+    return make("--dry-run", target, "PYTEST_FLAGS=", f"PYTHON={sys.executable}")
+
+
 @pytest.mark.slow
 def test_help_names_every_command() -> None:
     done = make("help")
@@ -29,16 +37,13 @@ def test_help_names_every_command() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
 def test_every_command_is_a_plan_that_make_understands(target: str) -> None:
-    done = make("--dry-run", target)
+    done = plan(target)
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.slow
 def test_fast_leaves_out_what_is_marked_slow_and_test_only_what_is_marked_soak() -> None:
-    commands = {
-        target: make("--dry-run", target, "PYTEST_FLAGS=").stdout.splitlines()[-1]
-        for target in ("test", "fast", "soak")
-    }
+    commands = {target: plan(target).stdout.splitlines()[-1] for target in ("test", "fast", "soak")}
     assert commands["test"].endswith("-m pytest ")
     assert commands["fast"].endswith('-m "not slow and not soak" ')
     assert commands["soak"].endswith("-m pytest -m soak ")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
+import shutil
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -93,10 +96,16 @@ ANSWERS: dict[str, dict[str, str]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def rendered(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """A key of `ANSWERS` → the project made with them, once. Do not change it."""
+    return functools.cache(lambda key: render(tmp_path_factory.mktemp(key), **ANSWERS[key]))
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("answers", ANSWERS.values(), ids=ANSWERS)
-def test_every_answer_comes_out_as_it_was_given(tmp_path: Path, answers: dict[str, str]) -> None:
-    project = render(tmp_path, **answers)
+@pytest.mark.parametrize("key", ANSWERS)
+def test_every_answer_comes_out_as_it_was_given(rendered: Callable[[str], Path], key: str) -> None:
+    project, answers = rendered(key), ANSWERS[key]
     name = answers["name"]
     package = project / f"tavern_plugin_{name.replace('-', '_')}"
     written: dict[str, Any] = tomllib.loads((project / "pyproject.toml").read_text("utf-8"))["project"]
@@ -115,8 +124,8 @@ def test_every_answer_comes_out_as_it_was_given(tmp_path: Path, answers: dict[st
 
 
 @pytest.mark.slow
-def test_the_schema_that_the_editor_reads_is_the_published_one(tmp_path: Path) -> None:
-    project = render(tmp_path, name="weather")
+def test_the_schema_that_the_editor_reads_is_the_published_one(rendered: Callable[[str], Path]) -> None:
+    project = rendered("plain")
     modeline = (project / "tavern_plugin_weather" / "plugin.yaml").read_text("utf-8").splitlines()[0]
     relative = modeline.partition("$schema=")[2]
     schema = (project / "tavern_plugin_weather" / relative).resolve()
@@ -127,8 +136,8 @@ def test_the_schema_that_the_editor_reads_is_the_published_one(tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_what_is_made_is_clean_code(tmp_path: Path) -> None:
-    project = render(tmp_path, name="weather")
+def test_what_is_made_is_clean_code(rendered: Callable[[str], Path]) -> None:
+    project = rendered("plain")
     rules = ["check", "--isolated", "--no-cache", "--line-length", "120", "--select", "E,F,W,I,UP,B,SIM,RUF,PT"]
     for words in (rules, ["format", "--isolated", "--no-cache", "--line-length", "120", "--check"]):
         command = [sys.executable, "-m", "ruff", *words, str(project)]
@@ -137,14 +146,13 @@ def test_what_is_made_is_clean_code(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("answers", "how"), [(ANSWERS["long"], "wheel"), (ANSWERS["chinese"], "editable")], ids=["wheel", "editable"]
-)
+@pytest.mark.parametrize(("key", "how"), [("long", "wheel"), ("chinese", "editable")], ids=["wheel", "editable"])
 def test_what_is_made_installs_passes_its_tests_and_is_called(
-    tmp_path: Path, environment: Environment, answers: dict[str, str], how: str
+    rendered: Callable[[str], Path], tmp_path: Path, environment: Environment, key: str, how: str
 ) -> None:
-    project = render(tmp_path, **answers)
-    name = answers["name"]
+    project = tmp_path / rendered(key).name
+    shutil.copytree(rendered(key), project)
+    name = ANSWERS[key]["name"]
     if how == "wheel":
         environment.pip("install", "--no-deps", *build_wheels(tmp_path / "dist", project))
     else:
