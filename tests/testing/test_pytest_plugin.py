@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Callable
 
 import pytest
+from _pytest.config import default_plugins
 
 from tests.forked_programs import run_forked
 
@@ -56,6 +57,11 @@ def tavern_check_call(call):
         return deny("no secrets")
 """
 PYPROJECT = '[project]\nname = "tavern-plugin-text"\nversion = "1.0"\n[project.entry-points."tavern.plugins"]\ntext = "tavern_plugin_text"\n'
+IMPORTED = (
+    "pytest", *(f"_pytest.{name}" for name in default_plugins), "anyio.pytest_plugin", "anyio._backends._asyncio",
+    "tavern_core.testing.plugin", "tavern_core.testing.hosts", "tavern_core.testing.under_test",
+)  # fmt: skip
+"""What every run of pytest with a host imports."""
 Project = Callable[..., pytest.RunResult]
 
 
@@ -98,7 +104,7 @@ def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Proje
 def forked_pytest(pytester: pytest.Pytester, *words: str) -> pytest.RunResult:
     """A run of pytest in a process that has imported it and tavern_core already, which pytest is not to mind."""
     command = ["-m", "pytest", *words, "-W", "ignore::pytest.PytestAssertRewriteWarning"]
-    done = run_forked(command, cwd=pytester.path, imports=("pytest", "tavern_core.testing.plugin"))
+    done = run_forked(command, cwd=pytester.path, imports=IMPORTED)
     return pytest.RunResult(done.returncode, done.stdout.splitlines(), done.stderr.splitlines(), 0.0)
 
 
