@@ -291,14 +291,13 @@ def test_a_skill_that_cannot_be_used_hides_no_other(project: Project) -> None:
 # Confined -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "../secret.txt", "/etc/passwd", "a/../../secret.txt", "link.txt", "linked/secret.txt", "pipe", ".git/config", "nothing.md", ".",
-        "references", "bad\0name", "x" * 400,
-    ],
+NOT_OF_THE_SKILL = (
+    "../secret.txt", "/etc/passwd", "a/../../secret.txt", "link.txt", "linked/secret.txt", "pipe", ".git/config", "nothing.md", ".",
+    "references", "bad\0name", "x" * 400,
 )  # fmt: skip
-def test_only_files_of_the_skill_are_read(project: Project, path: str) -> None:
+
+
+def test_only_files_of_the_skill_are_read(project: Project) -> None:
     folder = project.skill("mine/pdf-forms")
     project.write("mine/secret.txt", "secret")
     project.write("mine/pdf-forms/.git/config", "secret")
@@ -307,10 +306,11 @@ def test_only_files_of_the_skill_are_read(project: Project, path: str) -> None:
     (folder / "linked").symlink_to("..")
     os.mkfifo(folder / "pipe")
     with project.host() as tavern:
-        result = tavern.invoke_sync("skill:pdf-forms", {"file": path})
+        for path in NOT_OF_THE_SKILL:
+            result = tavern.invoke_sync("skill:pdf-forms", {"file": path})
+            assert "TOOL_ERROR" in why(result), path
+            assert "secret" not in str(result.value), path
         listed = value(tavern.invoke_sync("skill:pdf-forms"))["files"]
-    assert "TOOL_ERROR" in why(result)
-    assert "secret" not in str(result.value)
     assert [file["path"] for file in listed] == ["references/a.md"]
 
 
@@ -378,27 +378,28 @@ def test_a_script_of_a_skill_is_always_in_the_box_with_what_was_granted(project:
     assert not before[3].startswith("<socket")
 
 
-@pytest.mark.parametrize(
-    ("script", "said"),
-    [
-        ("SKILL.md", "not in scripts/"),
-        ("../say/scripts/say.py", "leads out"),
-        ("scripts/../SKILL.md", "leads out"),
-        ("scripts/none.py", "does not exist"),
-        ("scripts/link.py", "leads through a link"),
-        ("scripts/run.sh", "shell script"),
-        ("scripts/hidden-shell", "shell script"),
-        ("scripts/plain.txt", "not executable"),
-    ],
+NO_SCRIPTS = (
+    ("SKILL.md", "not in scripts/"),
+    ("../say/scripts/say.py", "leads out"),
+    ("scripts/../SKILL.md", "leads out"),
+    ("scripts/none.py", "does not exist"),
+    ("scripts/link.py", "leads through a link"),
+    ("scripts/run.sh", "shell script"),
+    ("scripts/hidden-shell", "shell script"),
+    ("scripts/plain.txt", "not executable"),
 )
-def test_what_is_no_script_of_the_skill_is_not_run(project: Project, script: str, said: str) -> None:
+"""A path, and why it is not run."""
+
+
+def test_what_is_no_script_of_the_skill_is_not_run(project: Project) -> None:
     folder = project.skill("mine/say", scripts={"say.py": SAY, "plain.txt": "text"})
     project.write("mine/say/scripts/run.sh", "echo hi", 0o755)
     project.write("mine/say/scripts/hidden-shell", "#! /usr/bin/env -S bash -e\necho hi", 0o755)
     project.write("outside.py", SAY)
     (folder / "scripts/link.py").symlink_to("../../../outside.py")
     with project.host() as tavern:
-        assert said in why(tavern.invoke_sync("skill:say.run", {"script": script}))
+        for script, said in NO_SCRIPTS:
+            assert said in why(tavern.invoke_sync("skill:say.run", {"script": script})), script
 
 
 @pytest.mark.slow

@@ -158,27 +158,29 @@ if NEEDS_NODE:  # always in CI
         assert value(gone)["did"] == "删除"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("program", "kind", "said"),
-    [
-        ("print('plain text')", "UPSTREAM_ERROR", "gave no JSON answer"),
-        ("print('[1, 2]')", "UPSTREAM_ERROR", "VCP plugins print"),
-        ("print('{\"result\": 1}')", "UPSTREAM_ERROR", "VCP plugins print"),
-        ("", "UPSTREAM_ERROR", "gave no JSON answer"),
-        ("raise SystemExit(3)", "UPSTREAM_ERROR", "exit code 3"),
-        ('print(\'{"status": "error"}\')', "TOOL_ERROR", "without saying which"),
-        ('print(\'{"status": "error", "error": {"message": "no quota"}}\')', "TOOL_ERROR", "no quota"),
-        ('print(\'{"status": "error", "error": ["a"]}\')', "TOOL_ERROR", '["a"]'),
-        ("import time; time.sleep(60)", "TIMEOUT", "1500 ms"),
-    ],
+NO_ANSWERS = (
+    ("print('plain text')", "UPSTREAM_ERROR", "gave no JSON answer"),
+    ("print('[1, 2]')", "UPSTREAM_ERROR", "VCP plugins print"),
+    ("print('{\"result\": 1}')", "UPSTREAM_ERROR", "VCP plugins print"),
+    ("", "UPSTREAM_ERROR", "gave no JSON answer"),
+    ("raise SystemExit(3)", "UPSTREAM_ERROR", "exit code 3"),
+    ('print(\'{"status": "error"}\')', "TOOL_ERROR", "without saying which"),
+    ('print(\'{"status": "error", "error": {"message": "no quota"}}\')', "TOOL_ERROR", "no quota"),
+    ('print(\'{"status": "error", "error": ["a"]}\')', "TOOL_ERROR", '["a"]'),
+    ("import time; time.sleep(60)", "TIMEOUT", "1500 ms"),
 )
-def test_what_is_no_answer_is_one_clear_error(project: Project, program: str, kind: str, said: str) -> None:
-    project.vcp("Odd", program or "pass", communication={"protocol": "stdio", "timeout": 1_500})
+"""A program, and the kind and words of the error."""
+
+
+@pytest.mark.slow
+def test_what_is_no_answer_is_one_clear_error(project: Project) -> None:
+    for number, (program, _, _) in enumerate(NO_ANSWERS):
+        project.vcp(f"Odd{number}", program or "pass", communication={"protocol": "stdio", "timeout": 1_500})
     with project.host() as tavern:
-        reported = why(tavern.invoke_sync("odd:do"))
-    assert reported.startswith(kind)
-    assert said in reported
+        for number, (program, kind, said) in enumerate(NO_ANSWERS):
+            reported = why(tavern.invoke_sync(f"odd{number}:do"))
+            assert reported.startswith(kind), program
+            assert said in reported, program
 
 
 @pytest.mark.slow
@@ -191,62 +193,68 @@ def test_an_answer_is_what_stands_under_result(project: Project) -> None:
 # What is not a tool ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("keys", "said"),
-    [
-        ({"pluginType": "asynchronous"}, "answers later"),
-        ({"pluginType": "service"}, "VCP's own process"),
-        ({"pluginType": "hybridservice"}, "VCP's own process"),
-        ({"pluginType": "static"}, "placeholders"),
-        ({"pluginType": "messagePreprocessor"}, "changes messages"),
-        ({"pluginType": "other"}, "is not known"),
-        ({"pluginType": None}, "is not known"),
-        ({"communication": {"protocol": "direct"}}, "'direct'"),
-        ({"entryPoint": {}}, "names no program"),
-        ({"entryPoint": {"command": "bash run.sh"}}, "neither a known runner nor a file"),
-        ({"entryPoint": {"command": "sh -c 'python run.py'"}}, "neither a known runner nor a file"),
-        ({"entryPoint": {"command": "/usr/bin/python3 run.py"}}, "relative"),
-        ({"entryPoint": {"command": "python ../run.py"}}, "leaves the plugin's folder"),
-        ({"entryPoint": {"command": "python nothing.py"}}, "there is no 'nothing.py'"),
-        ({"entryPoint": {"command": "python .\\nothing.py"}}, "there is no './nothing.py'"),
-        ({"entryPoint": {"command": "C:\\Python\\python.exe run.py"}}, "may not run scripts"),
-        ({"entryPoint": {"command": "python run.py && ls"}}, "'&&' is for a shell"),
-        ({"entryPoint": {"command": "python run.py | cat"}}, "'|' is for a shell"),
-        ({"entryPoint": {"command": "deno run.py"}}, "deno needs `run`"),
-        ({"entryPoint": {"command": "python -u"}}, "is given no file to run"),
-        ({"entryPoint": {"command": "python 'run.py"}}, "quote"),
-        ({"capabilities": {}}, "names no command"),
-        ({"capabilities": {"invocationCommands": []}}, "names no command"),
-        ({"capabilities": {"invocationCommands": [{"description": "x"}]}}, "names no command"),
-    ],
+NO_TOOLS: tuple[tuple[dict[str, Any], str], ...] = (
+    ({"pluginType": "asynchronous"}, "answers later"),
+    ({"pluginType": "service"}, "VCP's own process"),
+    ({"pluginType": "hybridservice"}, "VCP's own process"),
+    ({"pluginType": "static"}, "placeholders"),
+    ({"pluginType": "messagePreprocessor"}, "changes messages"),
+    ({"pluginType": "other"}, "is not known"),
+    ({"pluginType": None}, "is not known"),
+    ({"communication": {"protocol": "direct"}}, "'direct'"),
+    ({"entryPoint": {}}, "names no program"),
+    ({"entryPoint": {"command": "bash run.sh"}}, "neither a known runner nor a file"),
+    ({"entryPoint": {"command": "sh -c 'python run.py'"}}, "neither a known runner nor a file"),
+    ({"entryPoint": {"command": "/usr/bin/python3 run.py"}}, "relative"),
+    ({"entryPoint": {"command": "python ../run.py"}}, "leaves the plugin's folder"),
+    ({"entryPoint": {"command": "python nothing.py"}}, "there is no 'nothing.py'"),
+    ({"entryPoint": {"command": "python .\\nothing.py"}}, "there is no './nothing.py'"),
+    ({"entryPoint": {"command": "C:\\Python\\python.exe run.py"}}, "may not run scripts"),
+    ({"entryPoint": {"command": "python run.py && ls"}}, "'&&' is for a shell"),
+    ({"entryPoint": {"command": "python run.py | cat"}}, "'|' is for a shell"),
+    ({"entryPoint": {"command": "deno run.py"}}, "deno needs `run`"),
+    ({"entryPoint": {"command": "python -u"}}, "is given no file to run"),
+    ({"entryPoint": {"command": "python 'run.py"}}, "quote"),
+    ({"capabilities": {}}, "names no command"),
+    ({"capabilities": {"invocationCommands": []}}, "names no command"),
+    ({"capabilities": {"invocationCommands": [{"description": "x"}]}}, "names no command"),
 )
-def test_everything_else_is_listed_with_the_reason_why_it_is_no_tool(project: Project, keys: Any, said: str) -> None:
-    project.vcp("Other", **keys)
-    with project.host() as tavern:
-        status = tavern.plugins["other"]
-        reported = why(tavern.invoke_sync("other:do"))
-    assert (status.state, status.display_name) == ("disabled", "Other plugin")
-    assert said in status.reason
-    assert status.reason in reported
-    assert "tools" not in status.provides
+"""Keys of a manifest, and why it is no tool."""
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "bun run run.py",
-        "deno run -A run.py",
-        "python .\\run.py",
-        "python.exe -u run.py",
-        "python sub\\run.py",
-        ["python", ".\\run.py"],
-        ["python.exe", "sub\\run.py"],
-    ],
-)
-def test_usual_ways_to_write_a_program_are_understood(project: Project, command: str | list[str]) -> None:
-    project.vcp("Usual", file="sub/run.py" if "sub" in str(command) else "run.py", entryPoint={"command": command})
+@pytest.mark.slow
+def test_everything_else_is_listed_with_the_reason_why_it_is_no_tool(project: Project) -> None:
+    for number, (keys, _) in enumerate(NO_TOOLS):
+        project.vcp(f"Other{number}", **keys)
     with project.host() as tavern:
-        assert tavern.plugins["usual"].state == "pending_consent", tavern.plugins["usual"].reason
+        for number, (keys, said) in enumerate(NO_TOOLS):
+            status = tavern.plugins[f"other{number}"]
+            reported = why(tavern.invoke_sync(f"other{number}:do"))
+            assert (status.state, status.display_name) == ("disabled", f"Other{number} plugin"), keys
+            assert said in status.reason, keys
+            assert status.reason in reported, keys
+            assert "tools" not in status.provides, keys
+
+
+USUAL: tuple[str | list[str], ...] = (
+    "bun run run.py",
+    "deno run -A run.py",
+    "python .\\run.py",
+    "python.exe -u run.py",
+    "python sub\\run.py",
+    ["python", ".\\run.py"],
+    ["python.exe", "sub\\run.py"],
+)
+
+
+def test_usual_ways_to_write_a_program_are_understood(project: Project) -> None:
+    for number, command in enumerate(USUAL):
+        file = "sub/run.py" if "sub" in str(command) else "run.py"
+        project.vcp(f"Usual{number}", file=file, entryPoint={"command": command})
+    with project.host() as tavern:
+        for number, command in enumerate(USUAL):
+            status = tavern.plugins[f"usual{number}"]
+            assert status.state == "pending_consent", (command, status.reason)
 
 
 @pytest.mark.slow
@@ -499,22 +507,25 @@ def test_settings_that_name_variables_of_the_host_or_of_loaders_are_left_out(pro
     assert "LD_PRELOAD" not in env
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"", b"{", b"[]", b"null", b'"text"', b"\xff\xfe{\x00}\x00", b"{\"name\": \"\xff\"}", b'{"name": "A", "name": "B"}', b'{"a": NaN}',
-        b'{"name": "\\ud800"}', b"[" * 5_000, b'{"name": "' + b"x" * 1_100_000 + b'"}',
-    ],
+UNREADABLE = (
+    b"", b"{", b"[]", b"null", b'"text"', b"\xff\xfe{\x00}\x00", b"{\"name\": \"\xff\"}", b'{"name": "A", "name": "B"}', b'{"a": NaN}',
+    b'{"name": "\\ud800"}', b"[" * 5_000, b'{"name": "' + b"x" * 1_100_000 + b'"}',
 )  # fmt: skip
-def test_a_manifest_that_cannot_be_read_is_one_located_finding(project: Project, content: bytes) -> None:
+
+
+@pytest.mark.slow
+def test_a_manifest_that_cannot_be_read_is_one_located_finding(project: Project) -> None:
     project.vcp("Weather")
-    project.write("vcp/Broken/plugin-manifest.json", content)
+    for number, content in enumerate(UNREADABLE):
+        project.write(f"vcp/Broken{number}/plugin-manifest.json", content)
     with project.host() as tavern:
-        broken = next(s for s in tavern.plugins.values() if s.state == "failed")
+        failed = {Path(s.location).name: s for s in tavern.plugins.values() if s.state == "failed"}
         value(tavern.invoke_sync("weather:do"))
-    assert broken.findings[0].where is not None
-    assert broken.findings[0].where.file == "plugin-manifest.json"
+    assert set(failed) == {f"Broken{number}" for number in range(len(UNREADABLE))}
+    for number, content in enumerate(UNREADABLE):
+        (finding,) = failed[f"Broken{number}"].findings
+        assert finding.where is not None, content[:100]
+        assert finding.where.file == "plugin-manifest.json", content[:100]
 
 
 ODD_VALUES = [None, 1, "text", [], {}, [[]], {"a": {"b": []}}, True, [None, 1]]
