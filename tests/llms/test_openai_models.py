@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tavern_core import Tavern
 from tavern_core.contract.llm import LLMAnswer, ModelCall
 from tavern_core.errors import CallError, ConfigInvalid
 
@@ -36,10 +38,50 @@ def ask(
         return host.wait(asked), pieces
 
 
+class Far:
+    """A server and a host that tests share: each gives the replies to its own requests.
+
+    The models of the host: `far`, `once`, which asks once, and `hasty` and `small`, which also wait half a second and read a megabyte.
+    """
+
+    def __init__(self, server: OpenAIServer, folder: Path) -> None:
+        self.server = server
+        self.replies: list[Reply | str] = []
+        once = {"retries": 0, "maxBytes": 1_000_000}
+        llms = {
+            "far": entry(server),
+            "once": entry(server, retries=0),
+            "hasty": entry(server, timeoutMs=500, **once),
+            "small": entry(server, timeoutMs=60_000, **once),
+        }
+        config = {"plugins": {"roots": [], "entryPoints": False}, "llms": llms}
+        self.host = Tavern.open(config, home=folder / "home")
+
+    def reply(self, request: Request) -> Reply | str:
+        return self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
+
+    def ask(
+        self, replies: Sequence[Reply | str], stream: bool, model: str = "far", options: Any = None
+    ) -> tuple[LLMAnswer, list[str]]:
+        """The answer, and its pieces, where the server replies so; the last reply is for all further requests."""
+        pieces: list[str] = []
+        self.replies = list(replies)
+        self.server.requests.clear()
+        asked = self.host.llms.complete(USER, model, options or {}, on_text=pieces.append if stream else None)
+        return self.host.wait(asked), pieces
+
+
+@pytest.fixture(scope="module")
+def far(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Far]:
+    with OpenAIServer(lambda request: shared.reply(request)) as server:
+        shared = Far(server, tmp_path_factory.mktemp("far"))
+        with shared.host:
+            yield shared
+
+
 @pytest.mark.parametrize("stream", [False, True])
-def test_text_calls_and_usage_arrive_whole_and_in_pieces(opened: Open, stream: bool) -> None:
-    with OpenAIServer([CALLS]) as server:
-        answer, pieces = ask(opened, server, stream)
+def test_text_calls_and_usage_arrive_whole_and_in_pieces(far: Far, stream: bool) -> None:
+    answer, pieces = far.ask([CALLS], stream)
     calls = (ModelCall("call_0", "text_count", '{"text": "ä"}'), ModelCall("call_1", "text_find", "{not json"))
     assert answer == LLMAnswer("Let me look.", "tool_calls", {"input": 7, "output": 5}, "m1", calls)
     assert pieces == (["Let me", " look."] if stream else [])
@@ -84,10 +126,9 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required"
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_structured_answer_arrives_as_data(opened: Open, stream: bool) -> None:
-    with OpenAIServer([Reply('{"a": 1}')]) as server:
-        assert ask(opened, server, stream, options={"schema": SCHEMA})[0].data == {"a": 1}
-        asked = server.requests[0].body["response_format"]
+def test_a_structured_answer_arrives_as_data(far: Far, stream: bool) -> None:
+    assert far.ask([Reply('{"a": 1}')], stream, options={"schema": SCHEMA})[0].data == {"a": 1}
+    asked = far.server.requests[0].body["response_format"]
     assert asked == {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA}}
 
 
@@ -103,20 +144,19 @@ def test_a_structured_answer_arrives_as_data(opened: Open, stream: bool) -> None
     ],
 )
 def test_a_structured_answer_that_does_not_fit_is_one_clear_error(
-    opened: Open, stream: bool, text: str, finish: str, said: str
+    far: Far, stream: bool, text: str, finish: str, said: str
 ) -> None:
-    with OpenAIServer([Reply(text, finish=finish, piece=5_000)]) as server, pytest.raises(CallError) as caught:
-        ask(opened, server, stream, options={"schema": SCHEMA})
+    with pytest.raises(CallError) as caught:
+        far.ask([Reply(text, finish=finish, piece=5_000)], stream, options={"schema": SCHEMA})
     assert (caught.value.code, caught.value.retryable) == ("UPSTREAM_ERROR", True)
     assert said in caught.value.message
 
 
 @pytest.mark.parametrize("schema", ["text", {"type": "objekt"}])
-def test_a_schema_that_is_none_is_refused_before_the_request(opened: Open, schema: Any) -> None:
-    with OpenAIServer() as server:
-        with pytest.raises(CallError) as caught:
-            ask(opened, server, False, options={"schema": schema})
-        assert (caught.value.code, server.requests) == ("INPUT_SCHEMA_INVALID", [])
+def test_a_schema_that_is_none_is_refused_before_the_request(far: Far, schema: Any) -> None:
+    with pytest.raises(CallError) as caught:
+        far.ask(["ok"], False, options={"schema": schema})
+    assert (caught.value.code, far.server.requests) == ("INPUT_SCHEMA_INVALID", [])
 
 
 FAILURES: dict[str, tuple[Reply, tuple[str, str, str]]] = {
@@ -151,35 +191,34 @@ STREAMED: dict[str, tuple[Reply, tuple[str, str, str]]] = {
     ("what", "stream"),
     [*((name, stream) for name in FAILURES for stream in (False, True)), *((n, True) for n in STREAMED)],
 )
-def test_every_failure_is_an_error_that_says_what_happened(opened: Open, what: str, stream: bool) -> None:
+def test_every_failure_is_an_error_that_says_what_happened(far: Far, what: str, stream: bool) -> None:
     reply, (code, outcome, said) = (FAILURES | STREAMED)[what]
-    more = {"timeoutMs": 500 if code == "TIMEOUT" else 60_000, "maxBytes": 1_000_000, "retries": 0}
-    with OpenAIServer([reply]) as server, pytest.raises(CallError) as caught:
-        ask(opened, server, stream, more=more)
+    with pytest.raises(CallError) as caught:
+        far.ask([reply], stream, "hasty" if code == "TIMEOUT" else "small")
     assert (caught.value.code, caught.value.outcome) == (code, outcome)
     assert said in caught.value.message
-    assert server.url in caught.value.message
+    assert far.server.url in caught.value.message
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_an_answer_that_breaks_off_may_be_asked_for_again(opened: Open, stream: bool) -> None:
-    with OpenAIServer([Reply("hello there", fault="cut")]) as server, pytest.raises(CallError) as caught:
-        ask(opened, server, stream, more={"retries": 0})
+def test_an_answer_that_breaks_off_may_be_asked_for_again(far: Far, stream: bool) -> None:
+    with pytest.raises(CallError) as caught:
+        far.ask([Reply("hello there", fault="cut")], stream, "once")
     assert (caught.value.retryable, caught.value.hint) == (True, "ask again")
 
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("body", [b"", b"\xc3", b"[" * 200_000, b'{"choices": [\xff]}'])
-def test_bytes_that_are_no_json_are_an_error(opened: Open, body: bytes, stream: bool) -> None:
-    with OpenAIServer([Reply(body=body)]) as server, pytest.raises(CallError, match=r"is not JSON|not UTF-8") as caught:
-        ask(opened, server, stream)
+def test_bytes_that_are_no_json_are_an_error(far: Far, body: bytes, stream: bool) -> None:
+    with pytest.raises(CallError, match=r"is not JSON|not UTF-8") as caught:
+        far.ask([Reply(body=body)], stream)
     assert (caught.value.code, caught.value.outcome) == ("UPSTREAM_ERROR", "unknown")
 
 
-def test_a_compressed_answer_is_refused(opened: Open) -> None:
+def test_a_compressed_answer_is_refused(far: Far) -> None:
     reply = Reply(body=gzip.compress(b"{}"), headers={"content-encoding": "gzip"})
-    with OpenAIServer([reply]) as server, pytest.raises(CallError, match="compresses its answers"):
-        ask(opened, server, False)
+    with pytest.raises(CallError, match="compresses its answers"):
+        far.ask([reply], False)
 
 
 ODD: dict[str, tuple[Any, str]] = {
@@ -196,10 +235,10 @@ ODD: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("what", ODD)
-def test_json_that_is_no_completion_is_an_error_that_says_so(opened: Open, what: str) -> None:
+def test_json_that_is_no_completion_is_an_error_that_says_so(far: Far, what: str) -> None:
     body, said = ODD[what]
-    with OpenAIServer([Reply(body=json.dumps(body).encode())]) as server, pytest.raises(CallError) as caught:
-        ask(opened, server, False)
+    with pytest.raises(CallError) as caught:
+        far.ask([Reply(body=json.dumps(body).encode())], False)
     assert (caught.value.code, caught.value.outcome) == ("UPSTREAM_ERROR", "unknown")
     assert said in caught.value.message
 
@@ -227,27 +266,24 @@ LOOSE: dict[str, tuple[Any, LLMAnswer]] = {
 
 
 @pytest.mark.parametrize("what", LOOSE)
-def test_small_deviations_of_other_servers_are_understood(opened: Open, what: str) -> None:
+def test_small_deviations_of_other_servers_are_understood(far: Far, what: str) -> None:
     body, expected = LOOSE[what]
-    with OpenAIServer([Reply(body=json.dumps(body).encode())]) as server:
-        assert ask(opened, server, False)[0] == expected
+    assert far.ask([Reply(body=json.dumps(body).encode())], False)[0] == expected
 
 
-def test_usage_in_a_chunk_without_choices_is_counted(opened: Open) -> None:
+def test_usage_in_a_chunk_without_choices_is_counted(far: Far) -> None:
     chunks = [
         {"choices": [{"delta": {"content": "hello"}, "finish_reason": "stop"}]},
         {"usage": {"prompt_tokens": 3, "completion_tokens": 1}},
     ]
-    with OpenAIServer([streamed(chunks)]) as server:
-        answer, _ = ask(opened, server, True)
+    answer, _ = far.ask([streamed(chunks)], True)
     assert answer == LLMAnswer("hello", usage={"input": 3, "output": 1})
 
 
-def test_calls_with_ids_of_their_own_stay_apart_where_all_have_one_index(opened: Open) -> None:
+def test_calls_with_ids_of_their_own_stay_apart_where_all_have_one_index(far: Far) -> None:
     calls = [{"index": 0, "id": id_, "function": {"name": name, "arguments": "{}"}} for id_, name in ("ax", "by")]
     chunks = [{"choices": [{"delta": {"tool_calls": [call]}}]} for call in calls]
-    with OpenAIServer([streamed([*chunks, {"choices": [{"delta": {}, "finish_reason": "tool_calls"}]}])]) as server:
-        answer, _ = ask(opened, server, True)
+    answer, _ = far.ask([streamed([*chunks, {"choices": [{"delta": {}, "finish_reason": "tool_calls"}]}])], True)
     assert answer.tool_calls == (ModelCall("a", "x", "{}"), ModelCall("b", "y", "{}"))
 
 
@@ -256,10 +292,9 @@ def streamed(chunks: list[Any]) -> Reply:
     return Reply(body=body, headers={"content-type": "text/event-stream"})
 
 
-def test_a_server_that_cannot_stream_answers_as_a_whole(opened: Open) -> None:
+def test_a_server_that_cannot_stream_answers_as_a_whole(far: Far) -> None:
     body = {"choices": [{"message": {"content": "hello"}, "finish_reason": "stop"}]}
-    with OpenAIServer([Reply(body=json.dumps(body).encode())]) as server:
-        answer, pieces = ask(opened, server, True)
+    answer, pieces = far.ask([Reply(body=json.dumps(body).encode())], True)
     assert (answer.text, pieces) == ("hello", ["hello"])
 
 
@@ -298,16 +333,15 @@ def test_a_server_that_does_not_run_is_named(opened: Open) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("status", [429, 500, 503])
-def test_a_passing_failure_is_tried_again(opened: Open, status: int, stream: bool) -> None:
+def test_a_passing_failure_is_tried_again(far: Far, status: int, stream: bool) -> None:
     busy = Reply(status=status, headers={"Retry-After": "0.01"})
-    with OpenAIServer([busy, busy, Reply("at last")]) as server:
-        assert ask(opened, server, stream)[0].text == "at last"
-        assert len(server.requests) == 3
+    assert far.ask([busy, busy, Reply("at last")], stream)[0].text == "at last"
+    assert len(far.server.requests) == 3
 
 
-def test_a_limit_that_ends_soon_is_waited_for(opened: Open) -> None:
-    with OpenAIServer([Reply(status=429, headers={"Retry-After": "0.05"}), Reply("at last")]) as server:
-        assert ask(opened, server, False)[0].text == "at last"
+def test_a_limit_that_ends_soon_is_waited_for(far: Far) -> None:
+    replies = [Reply(status=429, headers={"Retry-After": "0.05"}), Reply("at last")]
+    assert far.ask(replies, False)[0].text == "at last"
 
 
 def in_fifty_minutes() -> str:
@@ -437,11 +471,10 @@ def test_many_requests_at_once_get_their_own_answers(opened: Open) -> None:
 
 
 @pytest.mark.parametrize("option", ["model", "messages", "stream", "response_format"])
-def test_an_option_cannot_replace_what_the_host_sets(opened: Open, option: str) -> None:
-    with OpenAIServer() as server:
-        with pytest.raises(CallError, match=f"the option '{option}' is set by the host"):
-            ask(opened, server, False, options={option: "x"})
-        assert server.requests == []
+def test_an_option_cannot_replace_what_the_host_sets(far: Far, option: str) -> None:
+    with pytest.raises(CallError, match=f"the option '{option}' is set by the host"):
+        far.ask(["ok"], False, options={option: "x"})
+    assert far.server.requests == []
 
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {

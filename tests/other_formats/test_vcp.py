@@ -222,7 +222,6 @@ NO_TOOLS: tuple[tuple[dict[str, Any], str], ...] = (
 """Keys of a manifest, and why it is no tool."""
 
 
-@pytest.mark.slow
 def test_everything_else_is_listed_with_the_reason_why_it_is_no_tool(project: Project) -> None:
     for number, (keys, _) in enumerate(NO_TOOLS):
         project.vcp(f"Other{number}", **keys)
