@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tavern_core import LLMAnswer
+from tavern_core import LLMAnswer, ScriptedLLM
 
 from .answers import CAPITALS, Models, answer, host
 
@@ -49,27 +49,27 @@ BAD: dict[str, tuple[str | LLMAnswer, str, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("form", GOOD)
-async def test_a_patch_is_found_in_every_form_that_models_write(tmp_path: Path, form: str) -> None:
-    async with host(tmp_path, Models(GOOD[form])) as tavern:
-        proposal = await tavern.assistant.propose("capitals, please", rounds=0)
-    assert proposal.ok, proposal.problems
-    assert [node.type for node in proposal.workflow.nodes] == ["core:GroupInput", "core:Case", "core:GroupOutput"]
+async def test_a_patch_is_found_in_every_form_that_models_write(tmp_path: Path) -> None:
+    async with host(tmp_path, Models()) as tavern:
+        for form, text in GOOD.items():
+            proposal = await tavern.assistant.propose("capitals, please", model=ScriptedLLM([text]), rounds=0)
+            assert proposal.ok, (form, proposal.problems)
+            types = [node.type for node in proposal.workflow.nodes]
+            assert types == ["core:GroupInput", "core:Case", "core:GroupOutput"], form
 
 
-@pytest.mark.parametrize("form", BAD)
 async def test_an_answer_without_a_patch_is_reported_with_its_place_and_the_model_may_correct_it(
-    tmp_path: Path, form: str
+    tmp_path: Path,
 ) -> None:
-    text, code, said = BAD[form]
-    plugin = Models(text, answer(CAPITALS))
-    async with host(tmp_path, plugin) as tavern:
-        proposal = await tavern.assistant.propose("capitals, please")
-    assert [problem.code for problem in proposal.rounds[0].problems] == [code]
-    assert said in proposal.rounds[0].problems[0].message
-    assert f"[{code}]" in plugin.asked(1)
-    assert proposal.ok
-    assert len(proposal.rounds) == 2
+    async with host(tmp_path, Models()) as tavern:
+        for form, (text, code, said) in BAD.items():
+            model = ScriptedLLM([text, answer(CAPITALS)])
+            proposal = await tavern.assistant.propose("capitals, please", model=model)
+            assert [problem.code for problem in proposal.rounds[0].problems] == [code], form
+            assert said in proposal.rounds[0].problems[0].message, form
+            assert f"[{code}]" in str(model.asked[1][-1]["content"]), form
+            assert proposal.ok, form
+            assert len(proposal.rounds) == 2, form
 
 
 HOSTILE = {
@@ -84,14 +84,14 @@ HOSTILE = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", HOSTILE)
-async def test_a_hostile_answer_costs_little_and_is_not_kept_whole(tmp_path: Path, kind: str) -> None:
-    plugin = Models(HOSTILE[kind], answer(CAPITALS))
-    async with host(tmp_path, plugin) as tavern:
-        proposal = await tavern.assistant.propose("capitals, please")
-    assert proposal.ok
-    assert len(proposal.rounds[0].answer) <= 200_000
-    assert len(str(plugin.model.asked[1][2]["content"])) <= 20_000
+async def test_a_hostile_answer_costs_little_and_is_not_kept_whole(tmp_path: Path) -> None:
+    async with host(tmp_path, Models()) as tavern:
+        for kind, text in HOSTILE.items():
+            model = ScriptedLLM([text, answer(CAPITALS)])
+            proposal = await tavern.assistant.propose("capitals, please", model=model)
+            assert proposal.ok, kind
+            assert len(proposal.rounds[0].answer) <= 200_000, kind
+            assert len(str(model.asked[1][2]["content"])) <= 20_000, kind
 
 
 async def test_a_model_may_decline_with_a_reason(tmp_path: Path) -> None:

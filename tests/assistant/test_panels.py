@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import Field
 
-from tavern_core import hookimpl, tool
+from tavern_core import ScriptedLLM, hookimpl, tool
 from tavern_core.errors import UsageError, WorkflowNotFound
 
 from .answers import Models, Scripted, answer, host
@@ -103,16 +103,16 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("mistake", WRONG)
-async def test_a_layout_that_does_not_fit_is_refused(tmp_path: Path, mistake: str) -> None:
-    operation, place, said = WRONG[mistake]
-    async with host(tmp_path, Painter(answer([operation]))) as tavern:
+async def test_a_layout_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    async with host(tmp_path, Painter()) as tavern:
         plain = await tavern.assistant.panel("painter:render")
-        panel = await tavern.assistant.panel("painter:render", "make it nicer", rounds=0)
-    assert not panel.ok
-    assert panel.layout == plain.layout
-    assert panel.problems[0].pointer == place
-    assert said in panel.problems[0].message
+        for mistake, (operation, place, said) in WRONG.items():
+            model = ScriptedLLM([answer([operation])])
+            panel = await tavern.assistant.panel("painter:render", "make it nicer", model=model, rounds=0)
+            assert not panel.ok, mistake
+            assert panel.layout == plain.layout, mistake
+            assert panel.problems[0].pointer == place, mistake
+            assert said in panel.problems[0].message, mistake
 
 
 async def test_a_given_layout_is_checked_and_a_missing_subject_reported(tmp_path: Path) -> None:

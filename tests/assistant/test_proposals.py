@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tavern_core import CallContext, LLMAnswer, hookimpl
+from tavern_core import CallContext, LLMAnswer, ScriptedLLM, hookimpl
 from tavern_core.contract.decisions import deny
 from tavern_core.contract.llm import Price
 from tavern_core.errors import CallError, PolicyDenied, UpstreamError, UsageError, WorkflowInvalid
@@ -89,18 +89,17 @@ ERRORS: dict[str, tuple[list[Any], str, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("mistake", ERRORS)
-async def test_a_mistake_is_reported_with_its_operation_and_what_would_be_right(tmp_path: Path, mistake: str) -> None:
-    patch, code, right = ERRORS[mistake]
-    plugin = Models(answer(patch), answer(CAPITALS))
-    async with host(tmp_path, plugin) as tavern:
-        proposal = await tavern.assistant.propose("capitals, please", rounds=1)
-    found = [problem for problem in proposal.rounds[0].problems if problem.code == code]
-    assert found, proposal.rounds[0].problems
-    report = plugin.asked(1)
-    assert f"[{code}]" in report
-    assert right in report
-    assert proposal.ok
+async def test_a_mistake_is_reported_with_its_operation_and_what_would_be_right(tmp_path: Path) -> None:
+    async with host(tmp_path, Models()) as tavern:
+        for mistake, (patch, code, right) in ERRORS.items():
+            model = ScriptedLLM([answer(patch), answer(CAPITALS)])
+            proposal = await tavern.assistant.propose("capitals, please", model=model, rounds=1)
+            found = [problem for problem in proposal.rounds[0].problems if problem.code == code]
+            assert found, (mistake, proposal.rounds[0].problems)
+            report = str(model.asked[1][-1]["content"])
+            assert f"[{code}]" in report, mistake
+            assert right in report, mistake
+            assert proposal.ok, mistake
 
 
 async def test_the_unknown_node_type_is_explained_by_documents_of_those_that_may_be_meant(tmp_path: Path) -> None:
@@ -151,17 +150,14 @@ NEEDS: dict[str, tuple[list[Any], Mapping[str, Any], str, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("need", NEEDS)
-async def test_what_a_request_needs_and_a_valid_change_lacks_is_reported_and_stays_a_warning(
-    tmp_path: Path, need: str
-) -> None:
-    patch, needs, code, place = NEEDS[need]
-    plugin = Models(answer(patch, needs=needs))
-    async with host(tmp_path, plugin) as tavern:
-        proposal = await tavern.assistant.propose("capitals, please")
-    assert f"[{code}] {place}:" in plugin.asked(1)
-    assert proposal.ok  # the model insists
-    assert (code, place) in [(problem.code, problem.pointer) for problem in proposal.warnings]
+async def test_what_a_request_needs_and_a_valid_change_lacks_is_reported_and_stays_a_warning(tmp_path: Path) -> None:
+    async with host(tmp_path, Models()) as tavern:
+        for need, (patch, needs, code, place) in NEEDS.items():
+            model = ScriptedLLM([answer(patch, needs=needs)])
+            proposal = await tavern.assistant.propose("capitals, please", model=model)
+            assert f"[{code}] {place}:" in str(model.asked[1][-1]["content"]), need
+            assert proposal.ok, need  # the model insists
+            assert (code, place) in [(problem.code, problem.pointer) for problem in proposal.warnings], need
 
 
 async def test_the_answer_with_the_fewest_warnings_is_kept(tmp_path: Path) -> None:
