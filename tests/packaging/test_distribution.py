@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.packaging.environments import PLUGINS, ROOT, clean_environment, wheel_of
+from tests.packaging.environments import PLUGINS, ROOT, build_wheels, clean_environment, wheel_of
 
 pytestmark = pytest.mark.slow
 TEMPLATE = "tavern_core/plugin_template/{{cookiecutter.__distribution}}"
@@ -92,8 +92,5 @@ def test_the_source_distribution_builds_the_same_wheel(tmp_path: Path, wheels: P
         "example_plugins/my-plugin",
     ):
         assert (source / name).exists(), name
-    again = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path / "again")]
-    done = subprocess.run(again, capture_output=True, text=True, cwd=source, env=clean_environment())
-    assert done.returncode == 0, done.stderr
-    (wheel,) = (tmp_path / "again").glob("*.whl")
+    (wheel,) = build_wheels(tmp_path / "again", source)
     assert sorted(names(wheel)) == sorted(names(wheel_of(wheels, "tavern-core")))

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,10 +15,15 @@ from tests.packaging.environments import PLUGINS, PYTEST, ROOT, Environment, cop
 pytestmark = pytest.mark.slow
 
 
-def test_every_plugin_is_listed(installed: Environment, tmp_path: Path) -> None:
-    done = installed.run("tavern", "plugins", "list", "--json", home=tmp_path)
+@pytest.fixture(scope="module")
+def listed(installed: Environment, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Name of a plugin → what the host says about it."""
+    done = installed.run("tavern", "plugins", "list", "--json", home=tmp_path_factory.mktemp("home"))
     assert done.returncode == 0, done.stderr
-    listed = {row["name"]: row for row in json.loads(done.stdout)}
+    return {row["name"]: row for row in json.loads(done.stdout)}
+
+
+def test_every_plugin_is_listed(listed: dict[str, Any]) -> None:
     assert set(PLUGINS) <= set(listed)
     assert {listed[name]["state"] for name in PLUGINS} <= {"granted", "active", "pending_consent"}
     assert {listed[name]["distribution"] for name in PLUGINS} == {f"tavern-plugin-{name}" for name in PLUGINS}
@@ -58,17 +64,13 @@ def test_the_demo_runs_and_leaves_a_log_that_is_whole_and_without_a_secret(
     assert "sk-0123456789" not in log
 
 
-def test_uninstalled_plugins_are_gone_and_the_others_stay(installed: Environment, tmp_path: Path) -> None:
+def test_uninstalled_plugins_are_gone_and_the_others_stay(
+    installed: Environment, listed: dict[str, Any], tmp_path: Path
+) -> None:
     environment = copy_environment(installed.folder, tmp_path / "env")
     home = tmp_path / "home"
-    before = {
-        row["name"] for row in json.loads(environment.run("tavern", "plugins", "list", "--json", home=home).stdout)
-    }
-    assert set(PLUGINS) <= before
     environment.pip("uninstall", "-y", "tavern-plugin-my-plugin")
-    after = {
-        row["name"] for row in json.loads(environment.run("tavern", "plugins", "list", "--json", home=home).stdout)
-    }
-    assert before - after == {"my-plugin"}
-    done = environment.run("tavern", "tools", "call", "my-plugin:greet", home=home)
-    assert done.returncode == 5, done.stderr
+    (done,) = environment.tavern(["plugins", "list", "--json"], home=home)
+    assert set(listed) - {row["name"] for row in json.loads(done.stdout)} == {"my-plugin"}
+    called = environment.run("tavern", "tools", "call", "my-plugin:greet", home=home)
+    assert called.returncode == 5, called.stderr
