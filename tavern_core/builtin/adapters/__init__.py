@@ -59,6 +59,6 @@ def _loaded(module: str) -> Adapter:
     return importlib.import_module(f"{__name__}.{module}").adapter  # type: ignore[no-any-return]
 
 
-@hookimpl
+@hookimpl(fast=True)
 def tavern_register_adapters(ctx: PluginContext) -> Mapping[str, Adapter]:
     return {kind: Deferred(module) for kind, module in MODULES.items()}

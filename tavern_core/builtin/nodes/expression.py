@@ -28,7 +28,7 @@ _MOST_DIGITS: Final = 400
 """Digits to which a number is rounded, either side of the point; a float has no more."""
 
 
-@hookimpl
+@hookimpl(fast=True)
 def tavern_register_nodes() -> list[Any]:
     return [expression]
 

@@ -78,11 +78,18 @@ class Implementation:
 
 
 class _Facade:
-    """What pluggy knows of a plugin."""
+    """What pluggy knows of a plugin: a function for each implementation."""
+
+    def __init__(self, implementations: Iterable[Implementation]) -> None:
+        for number, implementation in enumerate(implementations):
+            setattr(self, f"h{number}_{implementation.hook.name}", _facade(implementation))
+
+    def __dir__(self) -> Iterable[str]:
+        return vars(self)  # what every object has is not a hook
 
 
 class _Manager(pluggy.PluginManager):
-    """Knows our hooks, and looks only at the methods of a facade itself."""
+    """Knows our hooks."""
 
     def __init__(self) -> None:
         super().__init__(PROJECT)
@@ -90,9 +97,6 @@ class _Manager(pluggy.PluginManager):
             caller = pluggy.HookCaller(name, self._hookexec)
             caller.spec = spec
             setattr(self.hook, name, caller)
-
-    def parse_hookimpl_opts(self, plugin: object, name: str) -> pluggy.HookimplOpts | None:
-        return super().parse_hookimpl_opts(plugin, name) if name in vars(plugin) else None
 
 
 @functools.cache
@@ -128,12 +132,11 @@ class HookTable:
         before: Iterable[str] = (),
         after: Iterable[str] = (),
     ) -> None:
-        """Register the facade of one plugin."""
-        facade = _Facade()
-        for number, impl in enumerate(implementations):
-            setattr(facade, f"h{number}_{impl.hook.name}", _facade(impl))
+        """Register the facade of one plugin, if it implements any hook."""
+        facade = _Facade(implementations)
         with self._lock:
-            self._manager.register(facade, name=plugin)
+            if vars(facade):
+                self._manager.register(facade, name=plugin)
             self._order[plugin] = frozenset(before), frozenset(after)
             self._cache = {}
             self.generation += 1
@@ -346,17 +349,12 @@ def _where(function: Any) -> str:
 
 
 def _facade(implementation: Implementation) -> Callable[..., Any]:
-    """What pluggy sees: a function with the hook's own signature that carries the implementation."""
-    hook = implementation.hook
+    """What pluggy sees: a function without arguments that carries the implementation, which only the host calls."""
 
-    def run(values: Mapping[str, Any]) -> Any:
-        return implementation.function(*implementation.bind(values))
+    def facade() -> None: ...
 
-    # pluggy reads the argument names from the code object, so they must really be there; the names are our own table's
-    pairs = ", ".join(f"{name!r}: {name}" for name in hook.arguments)
-    facade: Callable[..., Any] = eval(f"lambda {', '.join(hook.arguments)}: run({{{pairs}}})", {"run": run})
     facade.implementation = implementation  # type: ignore[attr-defined]
     marked: Callable[..., Any] = _marker(
-        facade, specname=hook.name, tryfirst=implementation.tryfirst, trylast=implementation.trylast
+        facade, specname=implementation.hook.name, tryfirst=implementation.tryfirst, trylast=implementation.trylast
     )
     return marked

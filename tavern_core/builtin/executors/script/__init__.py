@@ -12,7 +12,7 @@ report.py       what an ended script amounts to
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from tavern_core.contract.context import PluginContext
@@ -39,12 +39,12 @@ class Scripts:
                 self._made = ScriptExecutor()
         return self._made.bind(tool, home)
 
-    def close(self) -> None:
-        """End the process that starts scripts; called when the plugin is stopped."""
-        if self._made is not None:
-            self._made.close()
+    @property
+    def close(self) -> Callable[[], None] | None:
+        """Ends the process that starts scripts; called when the plugin is stopped. None: there was no script."""
+        return None if self._made is None else self._made.close
 
 
-@hookimpl
+@hookimpl(fast=True)
 def tavern_register_executors(ctx: PluginContext) -> Mapping[str, Executor]:
     return {"script": Scripts()}
