@@ -182,8 +182,9 @@ class Candidate:
         return tuple(f for f in self.findings if f.severity == "error")
 
 
+@functools.cache
 def builtin_candidate(name: str, module: str, is_nodes_alone: bool, version: str) -> Candidate:
-    """One of the plugins in the box."""
+    """One of the plugins in the box; the same for all hosts of a process."""
     return Candidate(
         name,
         "builtin",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import replace
 
 from tavern_core.contract.permissions import TRYFIRST
 from tavern_core.errors import HookRefused
 from tavern_core.kernel.diagnostics import Diagnostics
-from tavern_core.kernel.hooks.table import Implementation, read_implementations, unmarked_lookalikes
+from tavern_core.kernel.hooks.table import Implementation, Timing, read_implementations, unmarked_lookalikes
 from tavern_core.kernel.plugins.record import Record
 
 LIFE = ("tavern_start", "tavern_stop")
@@ -22,18 +23,30 @@ def permitted(record: Record, diagnostics: Diagnostics) -> Iterator[Implementati
     """
     if record.thing is None:
         return
-    for place in unmarked_lookalikes(record.thing):
+    is_builtin = record.candidate.source == "builtin"
+    unmarked, implementations = (_read_once if is_builtin else _read)(record.thing, record.name)
+    for place in unmarked:
         text = f"{place} has the name of a hook but no @hookimpl"
         diagnostics.add("HOOK_UNMARKED", text, plugin=record.name, hint="write @hookimpl above it")
-    for impl in read_implementations(record.thing, record.name):
+    for impl in implementations:
         _refuse_undeclared(record, impl)
         if not impl.hook.is_called:
             text = f"{impl.hook.name} is reserved: this version of the host does not call it"
             diagnostics.add("HOOK_RESERVED", text, plugin=record.name, hint=f"see {impl.where}")
         elif _is_granted(record, impl, diagnostics):
             first = impl.tryfirst and _may_be_first(record, impl, diagnostics)
-            is_builtin = record.candidate.source == "builtin"
-            yield replace(impl, plugin=record.name, is_builtin=is_builtin, ctx=record.ctx, tryfirst=first)
+            yield replace(
+                impl, plugin=record.name, is_builtin=is_builtin, ctx=record.ctx, tryfirst=first, timing=Timing()
+            )
+
+
+def _read(thing: object, name: str) -> tuple[list[str], list[Implementation]]:
+    """What is named like a hook and is none, and the hookimpls."""
+    return unmarked_lookalikes(thing), read_implementations(thing, name)
+
+
+_read_once = functools.cache(_read)
+"""For the host's own modules, which do not change: all hosts of a process share what was read."""
 
 
 def _refuse_undeclared(record: Record, impl: Implementation) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final, cast
 
@@ -14,13 +15,19 @@ from tavern_core.kernel.views.sealed_functions import hidden
 from tavern_core.kernel.views.values import exact
 
 
-def sealed_object(facilities: object, names: Iterable[str], label: str) -> Any:
+def sealed_object(facilities: object, names: tuple[str, ...], label: str) -> Any:
     """An object with the methods `names` of `facilities`; neither it nor its errors lead to `facilities`."""
-    body: dict[str, Any] = {
-        name: staticmethod(hidden(_call, getattr(facilities, name), name, getattr(facilities, name).__doc__ or ""))
-        for name in names
-    }
-    return type(label, (), body | {"__slots__": (), "__module__": "tavern"})()
+    sealed = _type_of(label, names)()
+    for name in names:
+        method = getattr(facilities, name)
+        setattr(sealed, name, hidden(_call, method, name, method.__doc__ or ""))
+    return sealed
+
+
+@functools.cache
+def _type_of(label: str, names: tuple[str, ...]) -> type:
+    """The type of a sealed object: one for each label, as plugins may change the types of what they get."""
+    return type(label, (), {"__slots__": names, "__module__": "tavern"})
 
 
 def sealed_home(home: ToolHome) -> ToolHome:

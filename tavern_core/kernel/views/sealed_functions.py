@@ -12,7 +12,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from types import MethodType
-from typing import Any
+from typing import Any, Final
+
+_LIKE: Final = functools.lru_cache(maxsize=0)(len)
+_SEALED: Final[Any] = type(_LIKE)
+"""Called directly: `lru_cache` would also copy what the function says of itself, which must go again, at five times the cost."""
+_COUNTS: Final = type(_LIKE.cache_info())
 
 
 def hidden(
@@ -24,8 +29,6 @@ def hidden(
         name, doc: name and docstring of the callable.
         said: further attributes; plain data, because they are public.
     """
-    sealed = functools.lru_cache(maxsize=0)(MethodType(function, holder))
-    facts = vars(sealed)
-    facts.clear()  # __wrapped__ among them, which is the function
-    facts |= {"__name__": name, "__qualname__": name, "__doc__": doc, "__module__": "tavern", **said}
+    sealed: Callable[..., Any] = _SEALED(MethodType(function, holder), 0, False, _COUNTS)
+    vars(sealed).update(__name__=name, __qualname__=name, __doc__=doc, __module__="tavern", **said)
     return sealed
