@@ -755,7 +755,13 @@ def _program_folder() -> Path | None:
     if not isinstance(file, str) or getattr(main, "__spec__", None) is not None:
         return None
     folder = Path(file).absolute().parent
-    return None if folder == Path(sysconfig.get_path("scripts")) else folder
+    return None if folder == _scripts() else folder
+
+
+@functools.cache
+def _scripts() -> Path:
+    """Where the environment has its programs."""
+    return Path(sysconfig.get_path("scripts"))
 
 
 _open_hosts: weakref.WeakSet[Tavern] = weakref.WeakSet()

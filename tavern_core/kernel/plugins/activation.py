@@ -296,9 +296,7 @@ def _read(items: Iterator[Any]) -> list[Any]:
 
 def _owner(record: Record, kinds: Collection[str]) -> Owner:
     candidate = record.candidate
-    return replace(
-        Owner.of(candidate), from_mapping=lambda data: spec_from_mapping(data, candidate.manifest()), kinds=kinds
-    )
+    return Owner.of(candidate, from_mapping=lambda data: spec_from_mapping(data, candidate.manifest()), kinds=kinds)
 
 
 async def _handled(

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 OVERRIDE: Final = "service:override:"
 USE: Final = "service:use:"
 _LONGEST_SAID: Final = 500
+_NO_TOOLS: Final = DeclaredTools()
 
 
 class Tiers(Protocol):
@@ -83,7 +84,7 @@ class Candidate:
     """What is wrong with it; one error among them and it is failed."""
     tool_ids: tuple[str, ...] = ()
     """Ids that are declared; known without import."""
-    tools: Callable[[], DeclaredTools] = DeclaredTools
+    tools: Callable[[], DeclaredTools] = field(default=lambda: _NO_TOOLS)
     """What its files say about its tools now."""
     tool_findings: tuple[Finding, ...] = ()
     """What was wrong with them when it was found; costs those tools, not the plugin."""

@@ -31,7 +31,6 @@ from tavern_core.model.naming_rules import (
     COMMAND_HINT,
     RESERVED_COMMANDS,
     is_command_name,
-    is_reserved,
     is_reserved_namespace,
 )
 
@@ -86,9 +85,9 @@ class Contributions:
                         raise _taken(plugin, section, name, taken[0])
             if source == "builtin":
                 self._builtin |= {plugin}
-            self._known = {
-                section: known | {name: (plugin, thing) for name, thing in offered.get(section, {}).items()}
-                for section, known in self._known.items()
+            self._known = self._known | {
+                section: self._known[section] | {name: (plugin, thing) for name, thing in things.items()}
+                for section, things in offered.items()
             }
             for override in overriding:
                 name = override.service.name
@@ -137,7 +136,7 @@ class Contributions:
     def kinds_of_plugins(self) -> frozenset[str]:
         """The kinds of tools for which plugins, and not the host itself, contribute executors."""
         executors = self._entries("executors")
-        return frozenset(kind for kind, (owner, _) in executors.items() if not is_reserved(owner))
+        return frozenset(kind for kind, (owner, _) in executors.items() if owner not in self._builtin)
 
     def overrides(self, name: str, plugin: str) -> bool:
         """True if `plugin` contributes an override of this service, used or not."""
@@ -240,7 +239,8 @@ def _mapping_of(kind: type, what: str) -> Callable[[Any], Iterable[tuple[str, An
 def _has_form_of(thing: Any, protocol: type) -> bool:
     """`isinstance` as from Python 3.12: properties are looked up and not run, since an adapter may load its module in one."""
     members = [name for name in vars(protocol) if not name.startswith("_")]
-    return all(inspect.getattr_static(thing, name, protocol) is not protocol for name in members)
+    kind = type(thing)  # where most members are, and a look takes a tenth of the time
+    return all(hasattr(kind, name) or inspect.getattr_static(thing, name, kind) is not kind for name in members)
 
 
 def _list_of(kind: type, what: str) -> Callable[[Any], Iterable[tuple[str, Any]]]:

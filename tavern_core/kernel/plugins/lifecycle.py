@@ -315,6 +315,8 @@ class Lifecycle:
     def _replaced_by(self, record: Record) -> list[Record]:
         """The plugins that declare services which this one overrides."""
         wanted = {name for name in record.candidate.overrides if record.may_override(name)}
+        if not wanted:
+            return []
         return [
             other for other in list(self.records.values())
             if other is not record and not other.active and not wanted.isdisjoint(other.candidate.facts.declared.get("services", ()))

@@ -112,6 +112,8 @@ class Record:
         self.timings: dict[str, float] = {}
         self.trusted_files: str | None = None
         """For a skill that had to be trusted: the names and times of its files when they were compared with what was trusted."""
+        self._declared: DeclaredTools | None = None
+        """What the last look at its files has shown."""
         self._lock = threading.Lock()
 
     @property
@@ -229,8 +231,9 @@ class Record:
     def looked_at(self) -> DeclaredTools:
         """What its files say about its tools now; remembered as what is known."""
         declared = self.candidate.tools()
-        self.tool_findings = declared.findings
-        self.drafts = {spec.name: spec for spec in (*declared.of_code, *declared.drafts)}
+        if declared is not self._declared:
+            self._declared, self.tool_findings = declared, declared.findings
+            self.drafts = {spec.name: spec for spec in (*declared.of_code, *declared.drafts)}
         return declared
 
     @property

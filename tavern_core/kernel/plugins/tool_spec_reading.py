@@ -67,9 +67,10 @@ class Owner:
     """Kinds of tools for which plugins contribute executors."""
 
     @classmethod
-    def of(cls, candidate: Candidate) -> Owner:
-        """The owner of what a plugin makes for one caller."""
-        return cls(candidate.name, candidate.version, candidate.facts.aliases, candidate.source == "builtin")
+    def of(cls, candidate: Candidate, **more: Any) -> Owner:
+        """The plugin, as far as it is declared; what it makes for one caller needs no `more`."""
+        is_builtin = candidate.source == "builtin"
+        return cls(candidate.name, candidate.version, candidate.facts.aliases, is_builtin, **more)
 
 
 @dataclass(frozen=True, slots=True)
