@@ -24,10 +24,10 @@ from tavern_core.gc_pause import collector_paused
 from tavern_core.kernel.discovery.distributions import (
     Distribution,
     PathEntry,
+    current_entry,
     first_of_each,
     from_foreign_finders,
     is_current,
-    read_entry,
 )
 from tavern_core.kernel.discovery.found_plugin import MANIFEST_FILE, FoundPlugin
 from tavern_core.kernel.discovery.index import CODE, Candidate, Index, Row
@@ -245,7 +245,7 @@ class _Looking:
         for path in self._paths:
             known = self._index.paths.get(path)
             if known is None or not is_current(known):
-                entry = read_entry(path, self._now)
+                entry = current_entry(path, self._now)
                 is_unchanged = is_unchanged and known is not None and entry.says_the_same(known)
                 self._index.paths[path] = known = entry
                 self._index.is_changed = True

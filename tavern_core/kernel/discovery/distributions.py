@@ -67,12 +67,24 @@ def normalise(name: str) -> str:
     return _SEPARATORS.sub("-", name).lower()
 
 
-def read_entry(path: str, now: int) -> PathEntry:
-    """Look into one entry of sys.path: a folder, an archive, or nothing.
+_read: Final[dict[str, PathEntry]] = {}
+"""What this process has read, for hosts with state folders, and so indexes, of their own."""
+
+
+def current_entry(path: str, now: int) -> PathEntry:
+    """What is in one entry of sys.path; read if it has changed since this process read it.
 
     Args:
         now: nanoseconds since the epoch, from before the call.
     """
+    entry = _read.get(path)
+    if entry is None or not is_current(entry):
+        entry = _read[path] = _read_entry(path, now)
+    return entry
+
+
+def _read_entry(path: str, now: int) -> PathEntry:
+    """Look into one entry of sys.path: a folder, an archive, or nothing. `now` as for `current_entry`."""
     stamp = stamp_of(path)
     if stamp is None:
         return PathEntry(path, None)
