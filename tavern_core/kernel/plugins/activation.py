@@ -105,8 +105,7 @@ async def _aside(
 
 async def _load(record: Record, tables: Tables, imports: ImportGuard) -> None:
     """Import the code; in a thread, because it may take seconds."""
-    candidate, began = record.candidate, time.perf_counter()
-    inline = candidate.source in ("builtin", "object")
+    candidate, began, inline = record.candidate, time.perf_counter(), record.candidate.is_given
     seconds = tables.base.config.limits.import_timeout_ms / 1000
     if not inline:
         try:
@@ -236,7 +235,7 @@ async def _describe_nodes(record: Record, offered: dict[str, dict[str, Any]], ta
     from tavern_core.kernel.nodes.node_signature_reading import NodeOwner, describe_nodes
 
     unique = {id(item): item for item in given}  # a node may be found below `nodes.entry` and be returned as well
-    artifact = await _aside(record, tables, candidate.artifact)
+    artifact = "" if candidate.is_given else await _aside(record, tables, candidate.artifact)
     owner = NodeOwner(record.name, candidate.version, candidate.source == "builtin", artifact)
     nodes: dict[str, Any] = {}
     for spec in describe_nodes(list(unique.values()), owner):

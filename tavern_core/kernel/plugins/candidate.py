@@ -145,6 +145,11 @@ class Candidate:
             self.tiers.end_pause(self.name)
 
     @property
+    def is_given(self) -> bool:
+        """Not found in files: it comes with the host or from its program."""
+        return self.source in ("builtin", "object")
+
+    @property
     def version(self) -> str:
         return self.facts.version or "0"
 
@@ -270,7 +275,7 @@ def _as_plugin(thing: Any) -> Any:
     if isinstance(thing, list | tuple) or _is_tool(thing):
         tools = list(thing) if isinstance(thing, list | tuple) else [thing]
 
-        @hookimpl
+        @hookimpl(fast=True)
         def tavern_register_tools() -> list[Any]:
             return tools
 
