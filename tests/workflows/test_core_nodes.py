@@ -11,6 +11,7 @@ import pytest
 
 from tavern_core import Tavern
 from tavern_core.errors import WorkflowInvalid
+from tavern_core.kernel.nodes.node_rules import definition_mismatch
 from tests.workflows.folder import Flows
 
 pytestmark = pytest.mark.anyio
@@ -31,6 +32,12 @@ def came(host: Tavern, type_: str, **inputs: Any) -> Any:
         {"nodes": [{"id": "n", "type": type_, "inputValues": inputs}], "edges": []}, keep=False
     )
     return result.errors[0].message if result.errors else dict(result.outputs["n"])
+
+
+def test_the_definition_of_each_is_valid(host: Tavern) -> None:
+    own = [spec for spec in host.nodes.list() if spec.type.startswith("core:")]
+    assert len(own) > 20
+    assert {spec.type: why for spec in own if (why := definition_mismatch(spec))} == {}
 
 
 EXPRESSIONS: list[tuple[str, dict[str, Any], Any]] = [
