@@ -16,6 +16,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 from tavern_core import CallContext, Plugin, PluginContext, Prompt, Resource, Tavern, ToolContext, hookimpl, tool
 from tests.mcp_server.serving import served
+from tests.plain_http import NO_TLS
 
 ERAS = ["2026-07-28", "legacy"]
 META = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}
@@ -130,7 +131,7 @@ async def client(url: str, token: str, era: str, **options: Any) -> AsyncIterato
     headers = {"Authorization": f"Bearer {token}"}
     try:
         async with (
-            httpx2.AsyncClient(headers=headers, timeout=30) as http,
+            httpx2.AsyncClient(headers=headers, timeout=30, verify=NO_TLS) as http,
             Client(streamable_http_client(url, http_client=http), mode=era, **options) as made,
         ):
             yield made
@@ -155,7 +156,7 @@ def post(
     name = (params or {}).get("name") or (params or {}).get("uri") or (params or {}).get("taskId")
     sent |= {"mcp-name": name} if name else {}
     sent |= {"authorization": f"Bearer {token}"} if token is not None else {}
-    return httpx2.post(url, content=json.dumps(body), headers={**sent, **(headers or {})}, timeout=30)
+    return httpx2.post(url, content=json.dumps(body), headers={**sent, **(headers or {})}, timeout=30, verify=NO_TLS)
 
 
 @contextmanager
@@ -167,7 +168,7 @@ def subscribed(url: str, token: str, notifications: dict[str, Any]) -> Iterator[
         "accept": "application/json, text/event-stream", "authorization": f"Bearer {token}",
         "mcp-protocol-version": "2026-07-28", "mcp-method": "subscriptions/listen",
     }  # fmt: skip
-    with httpx2.stream("POST", url, headers=headers, json=body, timeout=30) as response:
+    with httpx2.stream("POST", url, headers=headers, json=body, timeout=30, verify=NO_TLS) as response:
         yield (json.loads(line.removeprefix("data:")) for line in response.iter_lines() if line.startswith("data:"))
 
 

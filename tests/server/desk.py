@@ -17,6 +17,7 @@ import httpx2
 from tavern_core import Plugin, PluginContext, Tavern, ToolContext, ToolFailed, hookimpl, tool
 from tavern_core.server import app
 from tavern_core.server.listening import Limits, server
+from tests.plain_http import NO_TLS
 
 COUNT = {"type": "object", "properties": {"count": {"type": "integer", "minimum": 1}}, "required": ["count"]}
 FLOW = {
@@ -194,7 +195,7 @@ def served(
             thread.start()
             try:
                 idle = httpx2.Limits(max_keepalive_connections=None if keep_alive else 0)
-                with httpx2.Client(timeout=30, limits=idle) as http:
+                with httpx2.Client(timeout=30, limits=idle, verify=NO_TLS) as http:
                     yield Served(port, tavern, desk, application, http)
             finally:
                 running.should_exit = True
