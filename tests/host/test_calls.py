@@ -85,18 +85,23 @@ ANSWERS: dict[str, tuple[Any, Any]] = {
 }
 
 
-@pytest.mark.parametrize("what", ANSWERS)
-def test_an_answer_becomes_plain_json(opened: Opened, what: str) -> None:
-    given, wanted = ANSWERS[what]
+def answering(given: Any, number: int) -> Any:
+    """A tool with this answer, t:answer_0, t:answer_1, …"""
 
-    @tool
+    @tool(name=f"answer_{number}")
     def answer() -> Any:
         return given
 
-    result = both(opened(tools(answer)), "t:answer")
-    assert result.ok, result.error
-    assert result.value == wanted
-    assert type(result.value) is type(wanted)
+    return answer
+
+
+def test_an_answer_becomes_plain_json(opened: Opened) -> None:
+    host = opened(tools(*(answering(given, number) for number, (given, _) in enumerate(ANSWERS.values()))))
+    for number, (what, (_, wanted)) in enumerate(ANSWERS.items()):
+        result = both(host, f"t:answer_{number}")
+        assert result.ok, (what, result.error)
+        assert result.value == wanted, what
+        assert type(result.value) is type(wanted), what
 
 
 NOT_JSON: dict[str, tuple[Any, str]] = {
@@ -111,18 +116,12 @@ NOT_JSON: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize("what", NOT_JSON)
-def test_an_answer_that_is_no_json_is_an_error_of_the_tool(opened: Opened, what: str) -> None:
-    given, kind = NOT_JSON[what]
-
-    @tool
-    def answer() -> Any:
-        return given
-
-    result = both(opened(tools(answer)), "t:answer")
-    assert result.error is not None
-    assert result.error.kind == kind
-    assert result.error.outcome == "done"
+def test_an_answer_that_is_no_json_is_an_error_of_the_tool(opened: Opened) -> None:
+    host = opened(tools(*(answering(given, number) for number, (given, _) in enumerate(NOT_JSON.values()))))
+    for number, (what, (_, kind)) in enumerate(NOT_JSON.items()):
+        result = both(host, f"t:answer_{number}")
+        assert result.error is not None, what
+        assert (result.error.kind, result.error.outcome) == (kind, "done"), what
 
 
 def test_an_answer_that_contains_itself_is_an_error(opened: Opened) -> None:
@@ -157,25 +156,25 @@ class Said(TypedDict):
 BLOCKS = [{"type": "text", "text": "hi"}]
 
 
-@pytest.mark.parametrize(
-    ("annotation", "written", "answered", "kind"),
-    [
-        (dict, None, {"content": BLOCKS}, ""),
-        (dict[str, Any], None, {"content": BLOCKS, "details": 3}, ""),
-        (Said, None, {"content": BLOCKS, "details": {"n": "1"}}, ""),
-        (dict, None, "hi", "OUTPUT_SCHEMA_INVALID"),
-        (dict, {"type": "object"}, {"content": BLOCKS, "details": {"n": 1}}, ""),
-        (dict, {"type": "object"}, {"content": BLOCKS}, "OUTPUT_SCHEMA_INVALID"),
-        (dict, {"type": "object"}, {"content": BLOCKS, "details": 3}, "OUTPUT_SCHEMA_INVALID"),
-    ],
-)
-def test_an_annotation_speaks_of_what_is_returned_and_a_written_schema_of_the_value(
-    opened: Opened, annotation: Any, written: Any, answered: Any, kind: str
-) -> None:
-    def answer() -> Any:
-        return answered
+ANNOTATED: list[tuple[Any, Any, Any, str]] = [
+    # the annotation, the written schema, the answer, the kind of the error
+    (dict, None, {"content": BLOCKS}, ""),
+    (dict[str, Any], None, {"content": BLOCKS, "details": 3}, ""),
+    (Said, None, {"content": BLOCKS, "details": {"n": "1"}}, ""),
+    (dict, None, "hi", "OUTPUT_SCHEMA_INVALID"),
+    (dict, {"type": "object"}, {"content": BLOCKS, "details": {"n": 1}}, ""),
+    (dict, {"type": "object"}, {"content": BLOCKS}, "OUTPUT_SCHEMA_INVALID"),
+    (dict, {"type": "object"}, {"content": BLOCKS, "details": 3}, "OUTPUT_SCHEMA_INVALID"),
+]
 
-    answer.__annotations__["return"] = annotation
+
+def test_an_annotation_speaks_of_what_is_returned_and_a_written_schema_of_the_value(opened: Opened) -> None:
+    def annotated(number: int, annotation: Any, written: Any, answered: Any) -> Any:
+        def answer() -> Any:
+            return answered
+
+        answer.__annotations__["return"] = annotation
+        return tool(name=f"answer_{number}", output=written)(answer)
 
     @hookimpl
     def tavern_transform_result(call: Any, result: ToolResult, ctx: Any) -> ToolResult:
@@ -186,9 +185,11 @@ def test_an_annotation_speaks_of_what_is_returned_and_a_written_schema_of_the_va
         name="watcher",
         manifest={"permissions": {"hooks": ["hook:server:tool:transform-result"]}},
     )
-    result = both(opened(tools(tool(output=written)(answer)), watcher), "t:answer")
-    assert (result.error.kind if result.error else "") == kind, result
-    assert result.meta["seen"], "a result hook may change what nothing judges"
+    host = opened(tools(*(annotated(number, *row[:3]) for number, row in enumerate(ANNOTATED))), watcher)
+    for number, row in enumerate(ANNOTATED):
+        result = both(host, f"t:answer_{number}")
+        assert (result.error.kind if result.error else "") == row[3], (row, result)
+        assert result.meta["seen"], "a result hook may change what nothing judges"
 
 
 def test_what_a_tool_keeps_is_not_what_the_caller_gets(opened: Opened) -> None:
@@ -224,25 +225,29 @@ RAISED: dict[str, tuple[BaseException, str]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["sync", "fast", "async"])
-@pytest.mark.parametrize("what", RAISED)
-def test_whatever_a_tool_raises_comes_back_as_a_result(opened: Opened, what: str, how: str) -> None:
-    error, kind = RAISED[what]
-    if how == "async":
+def test_whatever_a_tool_raises_comes_back_as_a_result(opened: Opened, how: str) -> None:
+    def raising(error: BaseException, name: str) -> Any:
+        if how == "async":
 
-        @tool(name="boom")
-        async def boom() -> None:
+            @tool(name=name)
+            async def boom() -> None:
+                raise error
+
+            return boom
+
+        @tool(name=name, fast=how == "fast")
+        def sync_boom() -> None:
             raise error
-    else:
 
-        @tool(name="boom", fast=how == "fast")
-        def boom() -> None:
-            raise error
+        return sync_boom
 
-    result = both(opened(tools(boom)), "t:boom")
-    assert result.error is not None
-    assert result.error.kind == kind
-    assert result.value is None
-    assert result.evidence[0].ref.startswith("t:boom#")
+    host = opened(tools(*(raising(error, f"boom_{number}") for number, (error, _) in enumerate(RAISED.values()))))
+    for number, (what, (_, kind)) in enumerate(RAISED.items()):
+        result = both(host, f"t:boom_{number}")
+        assert result.error is not None, what
+        assert result.error.kind == kind, what
+        assert result.value is None, what
+        assert result.evidence[0].ref.startswith(f"t:boom_{number}#"), what
 
 
 def _noted(*notes: str, whole: Any = None) -> ValueError:
@@ -254,30 +259,31 @@ def _noted(*notes: str, whole: Any = None) -> ValueError:
     return error
 
 
-@pytest.mark.parametrize(
-    ("error", "fix"),
-    [
-        (_noted("pass a word", "or two"), "pass a word; or two"),
-        (_noted("\x1b[31mred\x00"), "\\x1b[31mred\\x00"),
-        (_noted("x" * 100_000), "x" * 1_999 + "…"),
-        (_noted(*(str(n) for n in range(100))), "0; 1; 2; 3; 4"),
-        (_noted(whole=["a", 3, None, "b"]), "a; b"),
-        (_noted(whole="no list"), None),
-        (_noted(whole=7), None),
-        (_noted(), None),
-    ],
-)  # fmt: skip
-def test_what_an_error_was_given_for_a_note_is_its_fix(opened: Opened, error: ValueError, fix: str | None) -> None:
-    @tool
-    def boom() -> None:
-        raise error
+NOTED: list[tuple[ValueError, str | None]] = [
+    (_noted("pass a word", "or two"), "pass a word; or two"),
+    (_noted("\x1b[31mred\x00"), "\\x1b[31mred\\x00"),
+    (_noted("x" * 100_000), "x" * 1_999 + "…"),
+    (_noted(*(str(n) for n in range(100))), "0; 1; 2; 3; 4"),
+    (_noted(whole=["a", 3, None, "b"]), "a; b"),
+    (_noted(whole="no list"), None),
+    (_noted(whole=7), None),
+    (_noted(), None),
+]
 
-    result = both(opened(tools(boom)), "t:boom")
-    assert result.error is not None
-    if fix is None:
-        assert result.error.fix.startswith("report it to the plugin's author")
-    else:
-        assert result.error.fix == fix
+
+def test_what_an_error_was_given_for_a_note_is_its_fix(opened: Opened) -> None:
+    @tool
+    def boom(number: int) -> None:
+        raise NOTED[number][0]
+
+    host = opened(tools(boom))
+    for number, (_, fix) in enumerate(NOTED):
+        result = both(host, "t:boom", {"number": number})
+        assert result.error is not None, number
+        if fix is None:
+            assert result.error.fix.startswith("report it to the plugin's author"), number
+        else:
+            assert result.error.fix == fix
 
 
 def test_a_keyboard_interrupt_passes_through(opened: Opened) -> None:
@@ -360,43 +366,32 @@ def test_an_unknown_tool_names_the_nearest(opened: Opened) -> None:
     assert result.error.details["nearest"] == ["text:count"]
 
 
-@pytest.mark.parametrize("written", ["text:count", "text.count", "text/count", " text:count ", "Text:COUNT", "count"])
-def test_an_id_may_be_written_in_several_ways(opened: Opened, written: str) -> None:
+def test_an_id_may_be_written_in_several_ways(opened: Opened) -> None:
     @tool
     def count() -> int:
         return 1
 
-    assert both(opened(tools(count, name="text")), written).value == 1
+    host = opened(tools(count, name="text"))
+    for written in ("text:count", "text.count", "text/count", " text:count ", "Text:COUNT", "count"):
+        assert both(host, written).value == 1, written
 
 
-@pytest.mark.parametrize(
-    "written",
-    [
-        "",
-        ":",
-        "x" * 100_000,
-        "\x00",
-        "text:",
-        "\ud800",
-        "text:count\n:x",
-        None,
-        5,
-        ["text:count"],
-        {},
-        {"text:count"},
-        bytearray(b"t"),
-        Unwritable(),
-    ],
-    ids=lambda written: type(written).__name__,
-)
-def test_any_tool_id_gets_an_answer(opened: Opened, written: Any) -> None:
+NO_IDS: list[Any] = [
+    "", ":", "x" * 100_000, "\x00", "text:", "\ud800", "text:count\n:x",
+    None, 5, ["text:count"], {}, {"text:count"}, bytearray(b"t"), Unwritable(),
+]  # fmt: skip
+
+
+def test_any_tool_id_gets_an_answer(opened: Opened) -> None:
     @tool
     def count() -> int:
         return 1
 
-    error = both(opened(tools(count, name="text")), written).error
-    assert error is not None
-    assert error.kind == "TOOL_NOT_FOUND"
+    host = opened(tools(count, name="text"))
+    for number, written in enumerate(NO_IDS):
+        error = both(host, written).error
+        assert error is not None, number
+        assert error.kind == "TOOL_NOT_FOUND", number
 
 
 # Arguments -------------------------------------------------------------------------------------------------------------
@@ -437,14 +432,13 @@ REFUSED: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize("what", REFUSED)
-def test_bad_arguments_are_refused_with_the_place(opened: Opened, what: str) -> None:
-    arguments, place = REFUSED[what]
-    result = both(opened(tools(take)), "t:take", arguments)
-    assert result.error is not None
-    assert result.error.kind == "INPUT_SCHEMA_INVALID"
-    assert place in str(result.error.message) + str(result.error.details)
-    assert result.error.outcome == "none"
+def test_bad_arguments_are_refused_with_the_place(opened: Opened) -> None:
+    host = opened(tools(take))
+    for what, (arguments, place) in REFUSED.items():
+        result = both(host, "t:take", arguments)
+        assert result.error is not None, what
+        assert (result.error.kind, result.error.outcome) == ("INPUT_SCHEMA_INVALID", "none"), what
+        assert place in str(result.error.message) + str(result.error.details), what
 
 
 def test_an_unknown_argument_gets_the_nearest_name(opened: Opened) -> None:
@@ -495,12 +489,13 @@ HOSTILE: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("what", HOSTILE)
-@pytest.mark.parametrize("name", ["t:take", "t:nobody"])
-def test_arguments_with_methods_of_their_own_break_no_call(opened: Opened, name: str, what: str) -> None:
-    error = both(opened(tools(take)), name, HOSTILE[what]).error
-    assert error is not None
-    assert error.kind == ("INPUT_SCHEMA_INVALID" if name == "t:take" else "TOOL_NOT_FOUND")
+def test_arguments_with_methods_of_their_own_break_no_call(opened: Opened) -> None:
+    host = opened(tools(take))
+    for what, arguments in HOSTILE.items():
+        for name, kind in (("t:take", "INPUT_SCHEMA_INVALID"), ("t:nobody", "TOOL_NOT_FOUND")):
+            error = both(host, name, arguments).error
+            assert error is not None, (name, what)
+            assert error.kind == kind, (name, what)
 
 
 def test_a_cycle_in_the_arguments_is_refused(opened: Opened) -> None:
@@ -519,32 +514,40 @@ def shared_parts() -> list[Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("schema", [{}, {"pattern": "^a"}], ids=["any value", "a pattern"])
-def test_parts_that_are_shared_a_million_times_are_too_many_values(opened: Opened, schema: Any) -> None:
-    @tool(parameters={"type": "object", "properties": {"deep": schema}})
+def test_parts_that_are_shared_a_million_times_are_too_many_values(opened: Opened) -> None:
+    @tool(parameters={"type": "object", "properties": {"deep": {}}})
     def look(deep: Any) -> int:
         return 1
 
-    result = both(opened(tools(look)), "t:look", {"deep": shared_parts()})
-    assert result.error is not None and result.error.kind == "INPUT_SCHEMA_INVALID"
-    assert "values" in result.error.message
+    @tool(parameters={"type": "object", "properties": {"deep": {"pattern": "^a"}}})
+    def match(deep: Any) -> int:
+        return 1
 
-
-@pytest.mark.parametrize("part", [{"type": "string"}, {"type": "string", "pattern": "^x"}], ids=["simple", "a pattern"])
-@pytest.mark.parametrize("most", [10, 300, 1000, 100_000])
-def test_arguments_hold_as_much_text_as_the_host_allows_and_no_more(opened: Opened, part: Any, most: int) -> None:
-    @tool(parameters={"type": "object", "properties": {"a": part, "b": part}})
-    def total(a: str, b: str = "") -> int:
-        return len(a + b)
-
-    host = opened(tools(total), config={"limits": {"argumentBytes": most}})
-    fits = "x" * (most // 2 - 1)
-    assert both(host, "t:total", {"a": fits, "b": fits}).value == 2 * len(fits)
-    assert both(host, "t:total", {"a": "x" * (most - 1)}).ok
-    for arguments in ({"a": fits, "b": fits + "xx"}, {"a": "x" * most}):
-        result = both(host, "t:total", arguments)
+    host = opened(tools(look, match))
+    for result in (both(host, "t:look", {"deep": shared_parts()}), host.invoke_sync("t:match", {"deep": shared_parts()})):
         assert result.error is not None and result.error.kind == "INPUT_SCHEMA_INVALID"
-        assert "characters" in result.error.message
+        assert "values" in result.error.message
+
+
+@pytest.mark.parametrize("most", [10, 300, 1000, 100_000])
+def test_arguments_hold_as_much_text_as_the_host_allows_and_no_more(opened: Opened, most: int) -> None:
+    def adding(name: str, part: Any) -> Any:
+        @tool(name=name, parameters={"type": "object", "properties": {"a": part, "b": part}})
+        def total(a: str, b: str = "") -> int:
+            return len(a + b)
+
+        return total
+
+    simple, pattern = adding("simple", {"type": "string"}), adding("pattern", {"type": "string", "pattern": "^x"})
+    host = opened(tools(simple, pattern), config={"limits": {"argumentBytes": most}})
+    fits = "x" * (most // 2 - 1)
+    for name in ("t:simple", "t:pattern"):
+        assert both(host, name, {"a": fits, "b": fits}).value == 2 * len(fits), name
+        assert both(host, name, {"a": "x" * (most - 1)}).ok, name
+        for arguments in ({"a": fits, "b": fits + "xx"}, {"a": "x" * most}):
+            result = both(host, name, arguments)
+            assert result.error is not None and result.error.kind == "INPUT_SCHEMA_INVALID", name
+            assert "characters" in result.error.message, name
 
 
 def test_arguments_arrive_in_the_order_in_which_they_were_given(opened: Opened) -> None:
@@ -559,42 +562,43 @@ def test_arguments_arrive_in_the_order_in_which_they_were_given(opened: Opened) 
     assert both(host, "t:order", dict.fromkeys(names[:3], 1)).value == names[:3]
 
 
-@pytest.mark.parametrize(
-    ("part", "given", "arrives"),
-    [
-        ({"type": "integer"}, 2.0, 2),
-        ({"type": "integer"}, -0.0, 0),
-        ({"type": ["integer", "null"]}, 2.0, 2),
-        ({"type": "integer", "minimum": 1}, 2.0, 2),
-        ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, 2.0, 2),
-        ({"allOf": [{"type": "integer"}]}, 2.0, 2),
-        ({"$ref": "#/$defs/count"}, 2.0, 2),
-        ({"type": "array", "items": {"type": "integer"}}, [1, 2.0], [1, 2]),
-        ({"type": "array", "prefixItems": [{"type": "number"}, {"type": "integer"}]}, [2.0, 2.0], [2.0, 2]),
-        ({"type": "object", "additionalProperties": {"type": "integer"}}, {"a": 2.0}, {"a": 2}),
-        ({"type": "object", "properties": {"a": {"type": "integer"}}}, {"a": 2.0}, {"a": 2}),
-        ({"type": "number"}, 2.0, 2.0),
-        ({"type": ["integer", "number"]}, 2.0, 2.0),
-        ({"anyOf": [{"type": "integer"}, {"type": "number"}]}, 2.0, 2.0),
-        ({}, 2.0, 2.0),
-    ],
-)
-def test_an_integer_that_was_written_as_a_float_reaches_the_tool_as_an_integer(
-    opened: Opened, part: dict[str, Any], given: Any, arrives: Any
-) -> None:
-    @tool(
-        parameters={
-            "type": "object",
-            "properties": {"value": part, "n": {"type": "integer"}},
-            "$defs": {"count": {"type": "integer"}},
-        }
-    )
-    def show(value: Any, n: int = 0) -> str:
-        return repr(value)
+FLOATS: list[tuple[dict[str, Any], Any, Any]] = [
+    # the schema of an argument, what is given, what arrives
+    ({"type": "integer"}, 2.0, 2),
+    ({"type": "integer"}, -0.0, 0),
+    ({"type": ["integer", "null"]}, 2.0, 2),
+    ({"type": "integer", "minimum": 1}, 2.0, 2),
+    ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, 2.0, 2),
+    ({"allOf": [{"type": "integer"}]}, 2.0, 2),
+    ({"$ref": "#/$defs/count"}, 2.0, 2),
+    ({"type": "array", "items": {"type": "integer"}}, [1, 2.0], [1, 2]),
+    ({"type": "array", "prefixItems": [{"type": "number"}, {"type": "integer"}]}, [2.0, 2.0], [2.0, 2]),
+    ({"type": "object", "additionalProperties": {"type": "integer"}}, {"a": 2.0}, {"a": 2}),
+    ({"type": "object", "properties": {"a": {"type": "integer"}}}, {"a": 2.0}, {"a": 2}),
+    ({"type": "number"}, 2.0, 2.0),
+    ({"type": ["integer", "number"]}, 2.0, 2.0),
+    ({"anyOf": [{"type": "integer"}, {"type": "number"}]}, 2.0, 2.0),
+    ({}, 2.0, 2.0),
+]
 
-    arguments = {"value": given}
-    assert both(opened(tools(show)), "t:show", arguments).value == repr(arrives)
-    assert repr(arguments["value"]) == repr(given)
+
+def test_an_integer_that_was_written_as_a_float_reaches_the_tool_as_an_integer(opened: Opened) -> None:
+    def showing(number: int, part: dict[str, Any]) -> Any:
+        properties = {"value": part, "n": {"type": "integer"}}
+        defs = {"count": {"type": "integer"}}
+
+        @tool(name=f"show_{number}", parameters={"type": "object", "properties": properties, "$defs": defs})
+        def show(value: Any, n: int = 0) -> str:
+            return repr(value)
+
+        return show
+
+    host = opened(tools(*(showing(number, part) for number, (part, _, _) in enumerate(FLOATS))))
+    for number, (part, given, arrives) in enumerate(FLOATS):
+        arguments = {"value": given}
+        before = repr(given)
+        assert both(host, f"t:show_{number}", arguments).value == repr(arrives), part
+        assert repr(arguments["value"]) == before, part
 
 
 def test_defaults_are_filled_in_and_the_callers_mapping_is_left_alone(opened: Opened) -> None:

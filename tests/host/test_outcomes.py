@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import threading
 import traceback
@@ -117,19 +118,19 @@ async def refuse(request: Any) -> Approval:
 
 
 @pytest.mark.parametrize("way", ["invoke", "invoke_sync"])
-@pytest.mark.parametrize("what", NEVER_BEGAN)
-def test_a_call_that_never_began_has_changed_nothing(opened: Opened, what: str, way: str) -> None:
-    args, options, kind = NEVER_BEGAN[what]
+def test_a_call_that_never_began_has_changed_nothing(opened: Opened, way: str) -> None:
     host = opened(tools(add, asks, wipes, positive), Plugin(Gate(), name="gate"), approve=refuse)
     ended: list[Any] = []
     host.events.subscribe(ended.append, "TOOL_RESULT")
 
-    async def called() -> ToolResult:
+    async def called(*args: Any, **options: Any) -> ToolResult:
         return await host.invoke(*args, **options)
 
-    result = run(called()) if way == "invoke" else host.invoke_sync(*args, **options)
-    assert (result.error.kind, result.error.outcome) == (kind, "none")
-    assert [event.data["error"]["outcome"] for event in ended] == ["none"]
+    for what, (args, options, kind) in NEVER_BEGAN.items():
+        ended.clear()
+        result = run(called(*args, **options)) if way == "invoke" else host.invoke_sync(*args, **options)
+        assert (result.error.kind, result.error.outcome) == (kind, "none"), what
+        assert [event.data["error"]["outcome"] for event in ended] == ["none"], what
 
 
 def test_a_caller_cancelled_before_the_tool_began_leaves_a_record_that_says_so(opened: Opened) -> None:
@@ -249,20 +250,21 @@ def interrupted(a: int) -> int:
 
 
 @pytest.mark.parametrize("way", ["invoke", "invoke_sync"])
-@pytest.mark.parametrize(("stage", "ends"), [(0, "unknown"), (1, "none"), (2, "none"), (3, None), (4, None)])
-def test_a_call_that_is_interrupted_ends_on_the_record(opened: Opened, stage: int, ends: str | None, way: str) -> None:
+def test_a_call_that_is_interrupted_ends_on_the_record(opened: Opened, way: str) -> None:
     host = opened(tools(interrupted), Plugin(Interrupts(), name="hooks"))
     host.invoke_sync("t:interrupted", {"a": 5})
     ended: list[Any] = []
     host.events.subscribe(ended.append, "TOOL_RESULT")
 
-    async def called() -> None:
+    async def called(stage: int) -> None:
         await host.invoke("t:interrupted", {"a": stage})
 
-    with pytest.raises(KeyboardInterrupt):
-        run(called()) if way == "invoke" else host.invoke_sync("t:interrupted", {"a": stage})
-    assert [(event.data.get("error") or {}).get("outcome") for event in ended] == [ends]
-    assert host.invoke_sync("t:interrupted", {"a": 5}).value == 5
+    for stage, ends in enumerate(("unknown", "none", "none", None, None)):
+        ended.clear()
+        with pytest.raises(KeyboardInterrupt):
+            run(called(stage)) if way == "invoke" else host.invoke_sync("t:interrupted", {"a": stage})
+        assert [(event.data.get("error") or {}).get("outcome") for event in ended] == [ends], stage
+        assert host.invoke_sync("t:interrupted", {"a": 5}).value == 5, stage
 
 
 @tool(timeout_ms=50)
@@ -296,14 +298,13 @@ LIMITS: dict[str, tuple[str, dict[str, Any], str, int]] = {
 }
 
 
-@pytest.mark.parametrize("whose", LIMITS)
-def test_a_call_that_took_too_long_names_the_limit(opened: Opened, whose: str) -> None:
-    name, options, limit, ms = LIMITS[whose]
+def test_a_call_that_took_too_long_names_the_limit(opened: Opened) -> None:
     host = opened(tools(own_limit, no_limit), config={"limits": {"timeoutMs": 80}})
-    error = host.invoke_sync(name, **options).error
-    assert (error.kind, error.details["limit"], error.details["timeoutMs"]) == ("TIMEOUT", limit, ms)
-    assert f"{limit}: {ms} ms" in error.message
-    assert limit in error.fix
+    for whose, (name, options, limit, ms) in LIMITS.items():
+        error = host.invoke_sync(name, **options).error
+        assert (error.kind, error.details["limit"], error.details["timeoutMs"]) == ("TIMEOUT", limit, ms), whose
+        assert f"{limit}: {ms} ms" in error.message, whose
+        assert limit in error.fix, whose
 
 
 def test_a_call_inside_a_call_that_has_no_time_left_names_that(opened: Opened) -> None:
@@ -340,40 +341,49 @@ def test_the_answer_of_a_job_is_still_to_come_and_not_judged(opened: Opened) -> 
     assert host.invoke_sync("t:answers").error.kind == "OUTPUT_SCHEMA_INVALID"
 
 
-@pytest.mark.parametrize(
-    ("output", "kind"),
-    [(True, None), ({}, None), (False, "OUTPUT_SCHEMA_INVALID"), ({"not": {}}, "OUTPUT_SCHEMA_INVALID")],
-)
-@pytest.mark.parametrize("way", ["decorated", "registered", "a tool file"])
-def test_an_output_schema_of_one_word_means_what_json_schema_says(
-    workshop: Workshop, way: str, output: Any, kind: str | None
-) -> None:
-    def answer() -> Any:
-        return {"any": "thing"}
-
-    file = json.dumps(
-        {"id": "answer", "output": output, "parameters": {"type": "object"}, "handler": "__init__:answer"}
-    )
-    workshop.folder("p", "from typing import Any\ndef answer() -> Any: return {'any': 'thing'}", f"tools: [{file}]")
-    host = workshop.open(tools(tool(output=output)(answer)))
-    host.tools.register({"name": "answer", "outputSchema": output, "impl": answer})
-    name = {"decorated": "t:answer", "registered": "app:answer", "a tool file": "p:answer"}[way]
-    result = host.invoke_sync(name)
-    assert (result.error and result.error.kind) == kind, result
-    assert host.tools.get(name).to_json()["outputSchema"] in ({}, {"not": {}})
-    for dialect in ("json", "openai", "anthropic", "gemini", "mcp"):
-        assert host.tool_schema(name, dialect=dialect)
+WORDS: list[tuple[Any, str | None]] = [
+    (True, None), ({}, None), (False, "OUTPUT_SCHEMA_INVALID"), ({"not": {}}, "OUTPUT_SCHEMA_INVALID"),
+]  # fmt: skip
+"""Output schemas, and the kind of error when a tool answers with a mapping."""
 
 
-@pytest.mark.parametrize(
-    "output", ["text", 5, [], [1], {"type": "strin"}, {"properties": 5}, {"$ref": "#/nowhere"}, {1: 2}], ids=repr
-)
-def test_an_output_schema_that_is_none_is_refused_when_the_tool_is_registered(opened: Opened, output: Any) -> None:
-    host = opened(tools(tool(name="x", output=output)(lambda: 1)))
-    assert host.plugins["t"].state == "failed"
-    assert "t:x output: " in host.plugins["t"].reason
-    with pytest.raises(TavernError, match=r"output"):
-        host.tools.register({"name": "x", "outputSchema": output, "impl": lambda: 1})
+def test_an_output_schema_of_one_word_means_what_json_schema_says(workshop: Workshop) -> None:
+    def answering() -> Any:
+        def answer() -> Any:
+            return {"any": "thing"}
+
+        return answer
+
+    files = [
+        {"id": f"answer_{n}", "output": output, "parameters": {"type": "object"}, "handler": "__init__:answer"}
+        for n, (output, _) in enumerate(WORDS)
+    ]
+    code = "from typing import Any\ndef answer() -> Any: return {'any': 'thing'}"
+    workshop.folder("p", code, f"tools: {json.dumps(files)}")
+    decorated = [tool(name=f"answer_{n}", output=output)(answering()) for n, (output, _) in enumerate(WORDS)]
+    host = workshop.open(tools(*decorated))
+    for n, (output, kind) in enumerate(WORDS):
+        host.tools.register({"name": f"answer_{n}", "outputSchema": output, "impl": answering()})
+        for owner in ("t", "app", "p"):
+            name = f"{owner}:answer_{n}"
+            result = host.invoke_sync(name)
+            assert (result.error and result.error.kind) == kind, (name, output, result)
+            assert host.tools.get(name).to_json()["outputSchema"] in ({}, {"not": {}}), (name, output)
+            for dialect in ("json", "openai", "anthropic", "gemini", "mcp"):
+                assert host.tool_schema(name, dialect=dialect), (name, output, dialect)
+
+
+NO_SCHEMAS: list[Any] = ["text", 5, [], [1], {"type": "strin"}, {"properties": 5}, {"$ref": "#/nowhere"}, {1: 2}]
+
+
+def test_an_output_schema_that_is_none_is_refused_when_the_tool_is_registered(opened: Opened) -> None:
+    made = [tools(tool(name="x", output=output)(lambda: 1), name=f"t{n}") for n, output in enumerate(NO_SCHEMAS)]
+    host = opened(*made)
+    for n, output in enumerate(NO_SCHEMAS):
+        assert host.plugins[f"t{n}"].state == "failed", output
+        assert f"t{n}:x output: " in host.plugins[f"t{n}"].reason, output
+        with pytest.raises(TavernError, match=r"output"):
+            host.tools.register({"name": "x", "outputSchema": output, "impl": lambda: 1})
 
 
 def test_misuse_is_a_kind_of_its_own(home: Path) -> None:
@@ -409,18 +419,17 @@ AWAITED: dict[str, Any] = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("what", AWAITED)
-def test_a_closed_host_refuses_also_what_is_awaited(home: Path, what: str) -> None:
+def test_a_closed_host_refuses_also_what_is_awaited(home: Path) -> None:
     with Tavern.open(QUIET, home=home, plugins=[tools(add)]) as host:
         assert host.invoke_sync("t:add", {"a": 1}).ok
 
-    async def awaited() -> None:
+    async def awaited(what: str) -> None:
         await AWAITED[what](host)
 
-    with pytest.raises(TavernError, match="this host is closed") as reported:
-        run(awaited())
-    assert reported.value.code == "USAGE"
+    for what in AWAITED:
+        with pytest.raises(TavernError, match="this host is closed") as reported:
+            run(awaited(what))
+        assert reported.value.code == "USAGE", what
 
 
 async def as_coroutine(host: Tavern, options: dict[str, Any]) -> ToolResult:
@@ -479,16 +488,15 @@ SAID: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize("what", SAID)
-def test_a_tool_may_fail_with_anything_for_a_message_or_a_hint(opened: Opened, what: str) -> None:
-    said, text = SAID[what]
-
+def test_a_tool_may_fail_with_anything_for_a_message_or_a_hint(opened: Opened) -> None:
     @tool
-    def fails() -> None:
-        raise ToolFailed(said, hint=said)
+    def fails(what: str) -> None:
+        raise ToolFailed(SAID[what][0], hint=SAID[what][0])
 
-    error = opened(tools(fails)).invoke_sync("t:fails").error
-    assert (error.kind, error.message, error.fix) == ("TOOL_ERROR", text, text)
+    host = opened(tools(fails))
+    for what, (_, text) in SAID.items():
+        error = host.invoke_sync("t:fails", {"what": what}).error
+        assert (error.kind, error.message, error.fix) == ("TOOL_ERROR", text, text), what
 
 
 def widest() -> list[Any]:
@@ -512,18 +520,16 @@ ODD_RESULTS: dict[str, tuple[Any, str, str]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("what", ODD_RESULTS)
-def test_an_odd_answer_of_a_tool_is_a_failed_call_that_says_what_is_odd(opened: Opened, what: str) -> None:
-    answer, kind, text = ODD_RESULTS[what]
-
+def test_an_odd_answer_of_a_tool_is_a_failed_call_that_says_what_is_odd(opened: Opened) -> None:
     @tool
-    def odd() -> Any:
-        return answer
+    def odd(what: str) -> Any:
+        return ODD_RESULTS[what][0]
 
     host = opened(tools(odd))
-    for error in (host.invoke_sync("t:odd").error, run(host.invoke("t:odd")).error):
-        assert error.kind == kind
-        assert text in error.message
+    for what, (_, kind, text) in ODD_RESULTS.items():
+        for error in (host.invoke_sync("t:odd", {"what": what}).error, run(host.invoke("t:odd", {"what": what})).error):
+            assert error.kind == kind, what
+            assert text in error.message, what
 
 
 class Hostile:
@@ -597,13 +603,10 @@ ODD_ERRORS: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("what", ODD_ERRORS)
-def test_whatever_a_tool_puts_into_an_error_is_reported_as_plain_json_and_recorded(opened: Opened, what: str) -> None:
-    make, shown = ODD_ERRORS[what]
-
+def test_whatever_a_tool_puts_into_an_error_is_reported_as_plain_json_and_recorded(opened: Opened) -> None:
     @tool
-    def odd() -> Any:
-        made = make()
+    def odd(what: str) -> Any:
+        made = ODD_ERRORS[what][0]()
         if isinstance(made, Exception):
             raise made
         return made
@@ -611,11 +614,13 @@ def test_whatever_a_tool_puts_into_an_error_is_reported_as_plain_json_and_record
     host = opened(tools(odd))
     ended: list[Any] = []
     host.events.subscribe(ended.append, "TOOL_RESULT")
-    for result in (host.invoke_sync("t:odd"), run(host.invoke("t:odd"))):
-        error = json.loads(to_json(result.to_json()))["error"]
-        assert {**error, **shown, "details": {**error["details"], **shown.get("details", {})}} == error
-        json.dumps(result.to_json())
-    assert len(ended) == 2
+    for what, (_, shown) in ODD_ERRORS.items():
+        ended.clear()
+        for result in (host.invoke_sync("t:odd", {"what": what}), run(host.invoke("t:odd", {"what": what}))):
+            error = json.loads(to_json(result.to_json()))["error"]
+            assert {**error, **shown, "details": {**error["details"], **shown.get("details", {})}} == error, what
+            json.dumps(result.to_json())
+        assert len(ended) == 2, what
 
 
 MISTYPED: dict[str, dict[str, Any]] = {
@@ -623,29 +628,27 @@ MISTYPED: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("what", MISTYPED)
-@pytest.mark.parametrize("how", [{}, {"dry_run": True}, {"job": True}], ids=["run", "planned", "in the background"])
-def test_a_text_of_a_call_that_is_no_text_is_reported(opened: Opened, what: str, how: dict[str, Any]) -> None:
-    host, given = opened(tools(add)), {**MISTYPED[what], **how}
-    results = [
-        host.invoke_sync("t:add", {"a": 1}, **given),
-        run(host.invoke("t:add", {"a": 1}, **given)),
-        host.invoke_from_sync("chat", "t:add", {"a": 1}, **given),
-    ]
-    for result in results:
-        assert (result.error.kind, "purpose and idempotency key of a call are text" in result.error.message) == (
-            "USAGE",
-            True,
-        )
+def test_a_text_of_a_call_that_is_no_text_is_reported(opened: Opened) -> None:
+    host = opened(tools(add))
+    hows: list[dict[str, Any]] = [{}, {"dry_run": True}, {"job": True}]
+    for how, (what, mistyped) in itertools.product(hows, MISTYPED.items()):
+        given = {**mistyped, **how}
+        results = [
+            host.invoke_sync("t:add", {"a": 1}, **given),
+            run(host.invoke("t:add", {"a": 1}, **given)),
+            host.invoke_from_sync("chat", "t:add", {"a": 1}, **given),
+        ]
+        for result in results:
+            assert result.error.kind == "USAGE", (what, how)
+            assert "purpose and idempotency key of a call are text" in result.error.message, (what, how)
 
 
-@pytest.mark.parametrize("given", [{"door": Hostile()}, {"timeout_ms": "5"}, {"context": 5, "timeout_ms": 5}], ids=repr)
-def test_an_argument_of_another_entry_point_that_is_of_the_wrong_kind_is_reported(
-    opened: Opened, given: dict[str, Any]
-) -> None:
-    result = opened(tools(add)).invoke_from_sync(**{"door": "chat", "tool": "t:add", "arguments": {"a": 1}, **given})
-    assert result.error is not None
-    assert result.error.kind == "USAGE"
+def test_an_argument_of_another_entry_point_that_is_of_the_wrong_kind_is_reported(opened: Opened) -> None:
+    host = opened(tools(add))
+    for given in ({"door": Hostile()}, {"timeout_ms": "5"}, {"context": 5, "timeout_ms": 5}):
+        result = host.invoke_from_sync(**{"door": "chat", "tool": "t:add", "arguments": {"a": 1}, **given})
+        assert result.error is not None, given
+        assert result.error.kind == "USAGE", given
 
 
 def test_a_traceback_shows_how_to_repair_what_went_wrong(home: Path) -> None:
@@ -729,24 +732,20 @@ class Box(BaseModel):
     boxes: list[dict[int, int]]
 
 
-@pytest.mark.parametrize(
-    ("given", "where"),
-    [({"1": 2, "2": 3}, ""), ({"1": 2, "01": 3}, "/d"), ({"1": 2, " 1": 3}, "/d"), ({"1": 2, "+1": 3}, "/d")],
-)
-def test_no_key_of_an_argument_is_lost(opened: Opened, given: dict[str, int], where: str) -> None:
+def test_no_key_of_an_argument_is_lost(opened: Opened) -> None:
     @tool
     def count(d: dict[int, int], box: Box | None = None) -> int:
         return len(d)
 
     host = opened(tools(count, name="t"))
-    for arguments, at in (({"d": given}, "/d"), ({"d": {}, "box": {"boxes": [{}, given]}}, "/box/boxes/1")):
-        result = host.invoke_sync("t:count", arguments)
-        assert result.ok is not bool(where)
-        if result.error is not None:
-            assert (result.error.kind, result.error.message) == (
-                "INPUT_SCHEMA_INVALID",
-                f"{at}: two of its keys mean the same",
-            )
+    for second in ("2", "01", " 1", "+1"):
+        given = {"1": 2, second: 3}
+        for arguments, at in (({"d": given}, "/d"), ({"d": {}, "box": {"boxes": [{}, given]}}, "/box/boxes/1")):
+            result = host.invoke_sync("t:count", arguments)
+            assert result.ok is (second == "2"), arguments
+            if result.error is not None:
+                said = result.error.kind, result.error.message
+                assert said == ("INPUT_SCHEMA_INVALID", f"{at}: two of its keys mean the same"), arguments
 
 
 @pytest.mark.slow
