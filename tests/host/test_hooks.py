@@ -8,7 +8,7 @@ import itertools
 import json
 import threading
 from collections.abc import Callable
-from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import pytest
@@ -35,9 +35,9 @@ QUICK = {"limits": {"hookTimeoutMs": 150}}
 class Box:
     """A plugin object made of functions."""
 
-    def __init__(self, **hooks: Callable[..., Any]) -> None:
+    def __init__(self, when: Callable[[Any], bool] | None = None, **hooks: Callable[..., Any]) -> None:
         for name, function in hooks.items():
-            setattr(self, name, hookimpl(specname=name)(function))
+            setattr(self, name, hookimpl(specname=name, when=when)(function))
 
 
 def hook(name: str, hook_name: str, function: Callable[..., Any], **manifest: Any) -> Plugin:
@@ -46,7 +46,23 @@ def hook(name: str, hook_name: str, function: Callable[..., Any], **manifest: An
     return Plugin(box, name=name, manifest={"name": name, **manifest} if manifest else None)
 
 
+def hooked(at: str, name: str, hook_name: str, function: Callable[..., Any]) -> Plugin:
+    """A plugin with one hook that is about the tool `at` alone; with a copy of the function, as marks are on functions."""
+    own = FunctionType(function.__code__, function.__globals__, None, function.__defaults__, function.__closure__)
+    return Plugin(Box(when=lambda tool: tool.id == at, **{hook_name: own}), name=name)
+
+
 ran: list[Any] = []
+
+
+def echoing(name: str) -> Any:
+    """A tool that says it back, under another name."""
+
+    @tool(name=name)
+    def say(text: str = "hi", items: list[int] | None = None) -> dict[str, Any]:
+        return echo(text, items)  # type: ignore[no-any-return]
+
+    return say
 
 
 @tool
@@ -102,7 +118,6 @@ def by_tool(host: Tavern, text: str, context: CallContext | None = None) -> Tool
 
 
 DOORS = [by_api, by_sync, by_text, by_door, by_tool]
-doors = pytest.mark.parametrize("door", DOORS)
 
 
 def kind(result: ToolResult) -> str:
@@ -112,10 +127,9 @@ def kind(result: ToolResult) -> str:
 # Every hook by every door ------------------------------------------------------------------------------------------------
 
 
-@doors
 @pytest.mark.parametrize("is_async", [False, True])
 @pytest.mark.parametrize("fast", [False, True])
-def test_every_hook_of_a_call_runs_by_every_door(opened: Opened, door: Any, is_async: bool, fast: bool) -> None:
+def test_every_hook_of_a_call_runs_by_every_door(opened: Opened, is_async: bool, fast: bool) -> None:
     said: list[str] = []
 
     def made(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -150,34 +164,35 @@ def test_every_hook_of_a_call_runs_by_every_door(opened: Opened, door: Any, is_a
             return made("", lambda: said.append(event.type) if event.type.startswith("TOOL") else None)()
 
     host = host_with(opened, Plugin(All(), name="all"))
-    said.clear()
-    result = door(host, "hey")
-    assert result.ok, result.error
-    assert result.value == {"text": "hey!", "items": None, "by": "all"}
-    assert said == ["before", "check hey!", "TOOL_CALLED", "transform", "TOOL_RESULT", "after all"]
+    for door in DOORS:
+        said.clear()
+        result = door(host, "hey")
+        assert result.ok, (door, result.error)
+        assert result.value == {"text": "hey!", "items": None, "by": "all"}, door
+        assert said == ["before", "check hey!", "TOOL_CALLED", "transform", "TOOL_RESULT", "after all"], door
     timings = host.plugins["all"].timings
     assert timings["hook:tavern_before_execute"] > 0
 
 
-@doors
-def test_a_denial_is_the_answer_by_every_door(opened: Opened, door: Any) -> None:
+def test_a_denial_is_the_answer_by_every_door(opened: Opened) -> None:
     host = host_with(opened, hook("no", "tavern_check_call", lambda: deny("not today", hint="come tomorrow", day=3)))
-    result = door(host, "x")
-    assert (kind(result), result.status) == ("POLICY_DENIED", "error")
-    assert "not today" in result.error.message
-    assert "come tomorrow" in result.error.fix
-    assert (result.error.details["plugin"], result.error.details["day"]) == ("no", 3)
-    assert ran == []
+    for door in DOORS:
+        result = door(host, "x")
+        assert (kind(result), result.status) == ("POLICY_DENIED", "error"), door
+        assert "not today" in result.error.message, door
+        assert "come tomorrow" in result.error.fix, door
+        assert (result.error.details["plugin"], result.error.details["day"]) == ("no", 3), door
+        assert ran == [], door
 
 
-@doors
-def test_a_wish_for_approval_is_the_answer_by_every_door(opened: Opened, door: Any) -> None:
+def test_a_wish_for_approval_is_the_answer_by_every_door(opened: Opened) -> None:
     host = host_with(opened, hook("ask", "tavern_check_call", lambda: require_approval("is that wise?", who="alice")))
-    result = door(host, "x")
-    assert (kind(result), result.status) == ("APPROVAL_REQUIRED", "input_required")
-    assert "is that wise?" in result.error.message
-    assert result.error.details["who"] == "alice"
-    assert ran == []
+    for door in DOORS:
+        result = door(host, f"by {door.__name__}")
+        assert (kind(result), result.status) == ("APPROVAL_REQUIRED", "input_required"), door
+        assert "is that wise?" in result.error.message, door
+        assert result.error.details["who"] == "alice", door
+        assert ran == [], door
 
 
 def test_hooks_apply_to_the_calls_that_tools_make(opened: Opened) -> None:
@@ -273,14 +288,16 @@ MADE: dict[str, dict[Any, Any]] = {
 }
 
 
-@pytest.mark.parametrize("made", MADE.values(), ids=MADE)
-def test_what_a_hook_makes_is_validated_again_and_blamed(opened: Opened, made: dict[str, Any]) -> None:
-    host = host_with(opened, hook("odd", "tavern_before_execute", lambda: made))
-    result = host.invoke_sync("t:echo")
-    assert kind(result) == "INPUT_SCHEMA_INVALID"
-    assert result.error.details["changedBy"] == ["odd"]
-    assert result.error.message.endswith("(the arguments were changed by odd)")
-    assert ran == []
+def test_what_a_hook_makes_is_validated_again_and_blamed(opened: Opened) -> None:
+    given: list[str] = []
+    host = host_with(opened, hook("odd", "tavern_before_execute", lambda: MADE[given[-1]]))
+    for what in MADE:
+        given.append(what)
+        result = host.invoke_sync("t:echo")
+        assert kind(result) == "INPUT_SCHEMA_INVALID", what
+        assert result.error.details["changedBy"] == ["odd"], what
+        assert result.error.message.endswith("(the arguments were changed by odd)"), what
+        assert ran == [], what
 
 
 def test_defaults_are_filled_in_after_the_hooks(opened: Opened) -> None:
@@ -353,13 +370,16 @@ TOO_MUCH: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("what", TOO_MUCH)
-def test_a_hook_that_changes_more_than_it_may_is_refused(opened: Opened, what: str) -> None:
-    host = host_with(opened, hook("greedy", "tavern_before_execute", TOO_MUCH[what]))
-    result = host.invoke_sync("t:echo")
-    assert kind(result) == "POLICY_DENIED"
-    assert "greedy" in result.error.message
-    assert ran == []
+def test_a_hook_that_changes_more_than_it_may_is_refused(opened: Opened) -> None:
+    given: list[str] = []
+    host = host_with(opened, hook("greedy", "tavern_before_execute", lambda call: TOO_MUCH[given[-1]](call)))
+    for what in TOO_MUCH:
+        given.append(what)
+        result = host.invoke_sync("t:echo")
+        assert kind(result) == "POLICY_DENIED", what
+        assert "greedy" in result.error.message, what
+        assert "tavern_before_execute" in result.error.message or "tried to change more" in result.error.message, what
+        assert ran == [], what
 
 
 def test_a_hook_may_change_the_purpose_and_that_is_recorded(opened: Opened) -> None:
@@ -449,18 +469,18 @@ BAD_GATES: dict[str, Callable[..., Any]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["tavern_check_call", "tavern_before_execute"])
-@pytest.mark.parametrize("what", BAD_GATES)
-def test_a_guard_that_breaks_closes_the_door(opened: Opened, what: str, name: str) -> None:
-    if name == "tavern_before_execute" and what in ("returns a mapping", "returns the call"):
-        name = "tavern_check_call"
-    host = host_with(opened, hook("gate", name, BAD_GATES[what]), config=QUICK)
-    for door in (by_api, by_sync):
-        result = door(host, "x")
-        assert kind(result) == "POLICY_DENIED", result
-        assert "gate" in result.error.message
-        assert result.error.details["plugin"] == "gate"
-        assert result.error.outcome == "none"
-    assert ran == []
+def test_a_guard_that_breaks_closes_the_door(opened: Opened, name: str) -> None:
+    right = ("returns a mapping", "returns the call") if name == "tavern_before_execute" else ()
+    bad = [(what, gate) for what, gate in BAD_GATES.items() if what not in right]
+    gates = [hooked(f"g:echo_{n}", f"gate-{n}", name, gate) for n, (_, gate) in enumerate(bad)]
+    host = opened(Plugin([echoing(f"echo_{n}") for n in range(len(bad))], name="g"), *gates, config=QUICK)
+    for n, (what, _) in enumerate(bad):
+        for result in (run(host.invoke(f"g:echo_{n}")), host.invoke_sync(f"g:echo_{n}")):
+            assert kind(result) == "POLICY_DENIED", (what, result)
+            assert f"gate-{n}" in result.error.message, what
+            assert result.error.details["plugin"] == f"gate-{n}", what
+            assert result.error.outcome == "none", what
+        assert ran == [], what
 
 
 @pytest.mark.parametrize(
@@ -473,20 +493,25 @@ def test_a_keyboard_interrupt_in_a_hook_passes(opened: Opened, name: str) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("order", list(itertools.permutations(["allow", "ask", "deny", "break"])))
-def test_a_denial_beats_approval_whatever_the_order(opened: Opened, tmp_path: Path, order: tuple[str, ...]) -> None:
+def test_a_denial_beats_approval_whatever_the_order(opened: Opened) -> None:
     answers: dict[str, Callable[[], Any]] = {
         "allow": lambda: None,
         "ask": lambda: require_approval("please"),
         "deny": lambda: deny("never"),
         "break": lambda: None,
     }
-    plugins = [hook(f"p{n}-{what}", "tavern_check_call", answers[what]) for n, what in enumerate(order)]
-    assert kind(host_with(opened, *plugins).invoke_sync("t:echo")) == "POLICY_DENIED"
-    without = [p for p in plugins if p.name and "deny" not in p.name]
-    again = host_with(opened, *without, home=tmp_path / "again")  # a shared one may have an approval that has expired
-    result = again.invoke_sync("t:echo")
-    assert (kind(result), result.status) == ("APPROVAL_REQUIRED", "input_required")
+    orders = list(itertools.permutations(answers))
+    orders += [tuple(what for what in order if what != "deny") for order in orders]
+    gates = [
+        hooked(f"g:echo_{number}", f"p{number}-{n}-{what}", "tavern_check_call", answers[what])
+        for number, order in enumerate(orders)
+        for n, what in enumerate(order)
+    ]
+    host = opened(Plugin([echoing(f"echo_{number}") for number in range(len(orders))], name="g"), *gates)
+    for number, order in enumerate(orders):
+        result = host.invoke_sync(f"g:echo_{number}")
+        wanted = ("POLICY_DENIED", "error") if "deny" in order else ("APPROVAL_REQUIRED", "input_required")
+        assert (kind(result), result.status) == wanted, order
 
 
 def test_a_gate_may_be_about_some_tools_only(opened: Opened) -> None:
@@ -590,19 +615,30 @@ DROPPED: dict[str, tuple[str, Callable[..., Any]]] = {
 }
 
 
-@pytest.mark.parametrize("what", DROPPED)
+def gives(name: str, n: int) -> Any:
+    @tool(name=f"number_{n}")
+    def number() -> int:
+        return 1
+
+    @tool(name=f"broken_{n}")
+    def broken() -> int:
+        raise ValueError("broken")
+
+    return number if name == "number" else broken
+
+
 @pytest.mark.parametrize("is_async", [False, True])
-def test_a_change_of_a_result_that_is_wrong_is_dropped_with_a_diagnostic(
-    opened: Opened, what: str, is_async: bool
-) -> None:
-    name, function = DROPPED[what]
-    host = host_with(opened, hook("late", "tavern_transform_result", function), config=QUICK)
-    result = run(host.invoke(f"t:{name}")) if is_async else host.invoke_sync(f"t:{name}")
-    if name == "number":
-        assert (result.ok, result.value, result.status, result.error) == (True, 1, "ok", None)
-    else:
-        assert (kind(result), result.value, result.status) == ("UPSTREAM_ERROR", None, "error")
-    assert "late" in {d.plugin for d in host.diagnostics if d.code == "HOOK_FAILED"}
+def test_a_change_of_a_result_that_is_wrong_is_dropped_with_a_diagnostic(opened: Opened, is_async: bool) -> None:
+    rows = [(n, what, name, function) for n, (what, (name, function)) in enumerate(DROPPED.items())]
+    late = [hooked(f"d:{name}_{n}", f"late-{n}", "tavern_transform_result", function) for n, _, name, function in rows]
+    host = opened(Plugin([gives(name, n) for n, _, name, _ in rows], name="d"), *late, config=QUICK)
+    for n, what, name, _ in rows:
+        result = run(host.invoke(f"d:{name}_{n}")) if is_async else host.invoke_sync(f"d:{name}_{n}")
+        if name == "number":
+            assert (result.ok, result.value, result.status, result.error) == (True, 1, "ok", None), what
+        else:
+            assert (kind(result), result.value, result.status) == ("UPSTREAM_ERROR", None, "error"), what
+        assert f"late-{n}" in {d.plugin for d in host.diagnostics if d.code == "HOOK_FAILED"}, what
 
 
 def test_changes_of_results_are_chained(opened: Opened) -> None:
@@ -683,23 +719,22 @@ def test_a_changed_failure_keeps_its_kind_of_outcome(opened: Opened) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["tavern_after_execute", "tavern_on_event"])
-@pytest.mark.parametrize("what", [w for w in BAD_GATES if "returns" not in w])
-def test_an_observer_that_breaks_changes_nothing(opened: Opened, name: str, what: str) -> None:
+def test_an_observer_that_breaks_changes_nothing(opened: Opened, name: str) -> None:
     seen = []
-    host = host_with(
-        opened, hook("a-bad", name, BAD_GATES[what]), hook("b-good", name, lambda: seen.append(1)), config=QUICK
-    )
-    seen.clear()
-    for result in (host.invoke_sync("t:number"), run(host.invoke("t:number"))):
-        assert result.value == 1
-    assert seen
-    assert "a-bad" in {d.plugin for d in host.diagnostics if d.code == "HOOK_FAILED"}
+    bad = {f"a-bad-{n}": what for n, what in enumerate(BAD_GATES) if "returns" not in what}
+    observers = [hook(plugin, name, BAD_GATES[what]) for plugin, what in bad.items()]
+    host = host_with(opened, *observers, hook("b-good", name, lambda: seen.append(1)), config=QUICK)
+    for call in (lambda: host.invoke_sync("t:number"), lambda: run(host.invoke("t:number"))):
+        seen.clear()
+        assert call().value == 1
+        assert seen
+    assert bad.keys() <= {d.plugin for d in host.diagnostics if d.code == "HOOK_FAILED"}
 
 
-@pytest.mark.parametrize("answer", [True, deny("x"), ToolResult(True, 9), "x", {"a": 1}])
-def test_what_an_observer_returns_is_ignored(opened: Opened, answer: Any) -> None:
-    host = host_with(opened, hook("loud", "tavern_after_execute", lambda: answer))
-    assert host.invoke_sync("t:number").value == 1
+def test_what_an_observer_returns_is_ignored(opened: Opened) -> None:
+    answers = [True, deny("x"), ToolResult(True, 9), "x", {"a": 1}]
+    observers = [hook(f"loud-{n}", "tavern_after_execute", lambda answer=answer: answer) for n, answer in enumerate(answers)]
+    assert host_with(opened, *observers).invoke_sync("t:number").value == 1
 
 
 def test_observers_get_refusals_and_failures(opened: Opened) -> None:
@@ -846,21 +881,28 @@ LEFT_OUT: dict[str, Callable[..., Any]] = {
 }
 
 
-@pytest.mark.parametrize("what", LEFT_OUT)
-def test_a_tool_is_left_out_when_its_review_says_so_or_breaks(opened: Opened, what: str) -> None:
+def test_a_tool_is_left_out_when_its_review_says_so_or_breaks(opened: Opened) -> None:
+    reviews = {f"d:number_{n}": what for n, what in enumerate(LEFT_OUT)}
+
     def review(tool: Any) -> Any:
-        function = LEFT_OUT[what]
-        if tool.id != "t:number":
+        if tool.id not in reviews:
             return None
+        function = LEFT_OUT[reviews[tool.id]]
         return function(tool) if function.__code__.co_argcount else function()
 
-    host = host_with(opened, hook("review", "tavern_before_register_tool", review), config=QUICK)
-    assert [s.id for s in host.tools.list() if s.plugin == "t"] == ["t:broken", "t:echo"]
-    assert kind(host.invoke_sync("t:number")) in ("POLICY_DENIED", "TOOL_NOT_FOUND")
-    assert "review" in host.tools.why("t:number").reason
-    assert "t:number" in reported(host, "TOOL_LEFT_OUT")
+    made = [gives("number", n) for n in range(len(reviews))]
+    limits = {"limits": {**QUICK["limits"], "hookFailures": 0}}  # else it would not be asked any more
+    reviewer = hook("review", "tavern_before_register_tool", review)
+    host = host_with(opened, Plugin(made, name="d"), reviewer, config=limits)
+    assert [s.id for s in host.tools.list() if s.plugin == "t"] == ["t:broken", "t:echo", "t:number"]
+    assert [s.id for s in host.tools.list() if s.plugin == "d"] == []
+    for name, what in reviews.items():
+        assert kind(host.invoke_sync(name)) in ("POLICY_DENIED", "TOOL_NOT_FOUND"), what
+        assert "review" in host.tools.why(name).reason, what
+        assert name in reported(host, "TOOL_LEFT_OUT"), what
     host.plugins.disable_sync("review")
-    assert host.invoke_sync("t:number").ok
+    for name, what in reviews.items():
+        assert host.invoke_sync(name).ok, what
 
 
 SETTING = {"key": "need", "type": "string", "required": True}
@@ -886,26 +928,34 @@ CHANGES: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("change", CHANGES)
-def test_a_hook_tightens_what_guards_a_tool_and_loosens_nothing(opened: Opened, change: str) -> None:
-    fields, refused = CHANGES[change]
-    spec = ToolSpec(
-        "guarded", "x", impl=lambda: 1, timeout_ms=77, config_schema=(SETTING,),
-        limits=ToolLimits(rate="1/minute", concurrency=2), input_schema={"type": "object", "properties": GUARDED},
-    )  # fmt: skip
+def test_a_hook_tightens_what_guards_a_tool_and_loosens_nothing(opened: Opened) -> None:
+    changes = {f"g:guarded_{n}": change for n, change in enumerate(CHANGES)}
+    specs = [
+        ToolSpec(
+            name.removeprefix("g:"), "x", impl=lambda: 1, timeout_ms=77, config_schema=(SETTING,),
+            limits=ToolLimits(rate="1/minute", concurrency=2), input_schema={"type": "object", "properties": GUARDED},
+        )
+        for name in changes
+    ]  # fmt: skip
 
     def review(tool: Any) -> Any:
         plain = {"type": "object", "properties": {key: {"type": "string"} for key in GUARDED}}
-        return dataclasses.replace(tool, input_schema=plain, **fields) if tool.id == "g:guarded" else None
+        fields = CHANGES[changes[tool.id]][0] if tool.id in changes else {}
+        return dataclasses.replace(tool, input_schema=plain, **fields) if fields else None
 
-    host = opened(Plugin([spec], name="g"), hook("review", "tavern_before_register_tool", review))
-    if refused:
-        assert "g:guarded" not in ids(host)
-        assert reported(host, "TOOL_LEFT_OUT").count(f"it tried to remove a safeguard of the tool: {refused}")
-        return
-    found = host.tools["g:guarded"]
-    assert {name: getattr(found, name) for name in fields} == fields
-    assert found.input_schema["properties"] == GUARDED | {"day": {"type": "string"}}
+    host = opened(Plugin(specs, name="g"), hook("review", "tavern_before_register_tool", review))
+    shown = ids(host)
+    left_out = [d.message for d in host.diagnostics if d.code == "TOOL_LEFT_OUT"]
+    for name, change in changes.items():
+        fields, refused = CHANGES[change]
+        if refused:
+            assert name not in shown, change
+            [message] = [message for message in left_out if f"{name} was left out" in message]
+            assert f"it tried to remove a safeguard of the tool: {refused}" in message, change
+            continue
+        found = host.tools[name]
+        assert {key: getattr(found, key) for key in fields} == fields, change
+        assert found.input_schema["properties"] == GUARDED | {"day": {"type": "string"}}, change
 
 
 @pytest.mark.slow
@@ -943,8 +993,9 @@ OPTIONS = {
 }
 
 
-def settings_host(opened: Opened, function: Callable[..., Any]) -> Tavern:
-    return opened(Plugin(Box(), manifest=OPTIONS), hook("guard", "tavern_before_save_settings", function), config=QUICK)
+def settings_host(opened: Opened, function: Callable[..., Any], **limits: Any) -> Tavern:
+    guard = hook("guard", "tavern_before_save_settings", function)
+    return opened(Plugin(Box(), manifest=OPTIONS), guard, config={"limits": {**QUICK["limits"], **limits}})
 
 
 def test_a_hook_may_refuse_or_change_settings_and_sees_no_secret(opened: Opened) -> None:
@@ -982,19 +1033,31 @@ BAD_SAVES: dict[str, Callable[..., Any]] = {
 }
 
 
-@pytest.mark.parametrize("what", BAD_SAVES)
-@pytest.mark.parametrize("in_loop", [False, True])
-def test_nothing_is_saved_when_the_hook_breaks(opened: Opened, what: str, in_loop: bool) -> None:
+@pytest.mark.parametrize("is_async", [False, True])
+def test_nothing_is_saved_when_the_hook_breaks(opened: Opened, is_async: bool) -> None:
     from tavern_core.errors import SettingsInvalid
 
-    host = settings_host(opened, BAD_SAVES[what])
+    given: list[Callable[..., Any]] = []
+
+    def guard() -> Any:
+        return given[-1]()
+
+    async def async_guard() -> Any:
+        return await given[-1]()
+
+    host = settings_host(opened, async_guard if is_async else guard, hookFailures=0)
 
     async def save_in_loop() -> None:
         host.settings.save({"extensions.set.size": 2})
 
-    with pytest.raises(SettingsInvalid):
-        run(save_in_loop()) if in_loop else host.settings.save({"extensions.set.size": 2})
-    assert host.settings.get("extensions.set.size") == 1
+    for what, function in BAD_SAVES.items():
+        if asyncio.iscoroutinefunction(function) is not is_async:
+            continue
+        given.append(function)
+        for save in (lambda: run(save_in_loop()), lambda: host.settings.save({"extensions.set.size": 2})):
+            with pytest.raises(SettingsInvalid):
+                save()
+            assert host.settings.get("extensions.set.size") == 1, what
 
 
 def test_changing_the_settings_in_place_changes_nothing(opened: Opened) -> None:

@@ -37,13 +37,13 @@ SYNC: dict[str, Callable[[Tavern], Any]] = {
 }
 
 
-@pytest.mark.parametrize("what", SYNC)
-def test_a_closed_host_refuses_by_name(home: Path, what: str) -> None:
+def test_a_closed_host_refuses_by_name(home: Path) -> None:
     with Tavern.open(QUIET, home=home) as host:
         pass
-    with pytest.raises(TavernError, match="closed") as caught:
-        SYNC[what](host)
-    assert caught.value.code == "USAGE"
+    for what, use in SYNC.items():
+        with pytest.raises(TavernError, match="closed") as caught:
+            use(host)
+        assert caught.value.code == "USAGE", what
 
 
 def test_evidence_without_a_time_gets_that_of_the_call(opened: Opened) -> None:
@@ -56,28 +56,29 @@ def test_evidence_without_a_time_gets_that_of_the_call(opened: Opened) -> None:
     assert dated.created == 5.0
 
 
-@pytest.mark.parametrize("given", [None, 5, ["read:fs"], b"read:fs"], ids=lambda given: type(given).__name__)
-@pytest.mark.parametrize("method", ["grant", "refuse", "revoke"])
-def test_a_permission_that_is_not_text_is_reported(workshop: Workshop, method: str, given: Any) -> None:
+def test_a_permission_that_is_not_text_is_reported(workshop: Workshop) -> None:
     workshop.folder("one", "", "permissions: {capabilities: [read:fs]}")
     workshop.grant("one")
     host = workshop.open()
-    with pytest.raises(TavernError, match="a permission is a text") as caught:
-        getattr(host, method)("one", given)
-    assert (caught.value.code, "pass each by itself" in caught.value.hint) == ("USAGE", True)
-    assert host.plugins["one"].granted == {"read:fs"}
+    for method in ("grant", "refuse", "revoke"):
+        for given in (None, 5, ["read:fs"], b"read:fs"):
+            with pytest.raises(TavernError, match="a permission is a text") as caught:
+                getattr(host, method)("one", given)
+            said = caught.value.code, "pass each by itself" in caught.value.hint
+            assert said == ("USAGE", True), (method, given)
+            assert host.plugins["one"].granted == {"read:fs"}, (method, given)
 
 
-@pytest.mark.parametrize("method", ["activate", "disable", "enable", "reload", "grant", "refuse", "revoke"])
-def test_a_sync_method_inside_a_running_loop_names_the_one_to_await(opened: Opened, method: str) -> None:
+def test_a_sync_method_inside_a_running_loop_names_the_one_to_await(opened: Opened) -> None:
     host = opened(tools(tool(name="x")(lambda: 1)))
 
     async def inside() -> None:
-        with pytest.raises(TavernError, match="running event loop") as caught:
-            getattr(host.plugins, f"{method}_sync")("t")
-        assert caught.value.code == "USAGE"
-        assert caught.value.hint == f"use `await tavern.plugins.{method}(...)`"
-        assert host.plugins["t"].state == "active"
+        for method in ("activate", "disable", "enable", "reload", "grant", "refuse", "revoke"):
+            with pytest.raises(TavernError, match="running event loop") as caught:
+                getattr(host.plugins, f"{method}_sync")("t")
+            assert caught.value.code == "USAGE", method
+            assert caught.value.hint == f"use `await tavern.plugins.{method}(...)`"
+            assert host.plugins["t"].state == "active", method
 
     run(inside())
 
@@ -134,12 +135,12 @@ MISUSED: dict[str, tuple[Callable[[Tavern], Any], str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("what", MISUSED)
-def test_an_argument_of_the_wrong_kind_is_an_error_of_this_package(opened: Opened, what: str) -> None:
-    use, message = MISUSED[what]
-    with pytest.raises(TavernError) as reported:
-        use(opened())
-    assert message in str(reported.value)
+def test_an_argument_of_the_wrong_kind_is_an_error_of_this_package(opened: Opened) -> None:
+    host = opened()
+    for what, (use, message) in MISUSED.items():
+        with pytest.raises(TavernError) as reported:
+            use(host)
+        assert message in str(reported.value), what
 
 
 NO_TEXT = (
@@ -149,18 +150,18 @@ NO_TEXT = (
 
 
 @pytest.mark.parametrize("value", [5, ["a"], b"a", object()], ids=lambda value: type(value).__name__)
-@pytest.mark.parametrize("name", NO_TEXT)
-def test_a_field_of_a_context_that_is_text_takes_nothing_else(name: str, value: Any) -> None:
-    with pytest.raises(UsageError) as refused:
-        CallContext(**{name: value})
-    assert str(refused.value) == f"CallContext.{name} must be text, got {type(value).__name__}"
+def test_a_field_of_a_context_that_is_text_takes_nothing_else(value: Any) -> None:
+    for name in NO_TEXT:
+        with pytest.raises(UsageError) as refused:
+            CallContext(**{name: value})
+        assert str(refused.value) == f"CallContext.{name} must be text, got {type(value).__name__}"
 
 
-@pytest.mark.parametrize("name", NO_TEXT)
-def test_a_field_of_a_context_that_cannot_be_stored_is_refused(name: str) -> None:
-    with pytest.raises(UsageError) as refused:
-        CallContext(**{name: "a\ud800"})
-    assert str(refused.value).startswith(f"CallContext.{name}: 'a\\ud800' cannot be stored")
+def test_a_field_of_a_context_that_cannot_be_stored_is_refused() -> None:
+    for name in NO_TEXT:
+        with pytest.raises(UsageError) as refused:
+            CallContext(**{name: "a\ud800"})
+        assert str(refused.value).startswith(f"CallContext.{name}: 'a\\ud800' cannot be stored")
 
 
 @pytest.mark.parametrize(

@@ -153,20 +153,23 @@ OFFERS: dict[str, tuple[list[Any], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("what", OFFERS)
-def test_each_form_of_an_offer_becomes_a_tool(opened: Opened, what: str) -> None:
-    offered, answers = OFFERS[what]
-    offered = [type(o)() if isinstance(o, Toolbox) else o for o in offered]
-    host = opened(offering(*offered))
-    assert ids(host) == sorted(answers)
-    for tool_id, answer in answers.items():
-        result = host.invoke_sync(tool_id)
-        assert result.value == answer, result.error
-        spec = host.tools.get(tool_id)
-        assert (spec.id, spec.plugin) == (tool_id, "p")
-        assert result.meta["tool"] == tool_id
-    again = opened(offering(*offered), home=None)
-    assert {i: run(again.invoke(i)).ok for i in answers} == dict.fromkeys(answers, True)
+def test_each_form_of_an_offer_becomes_a_tool(opened: Opened) -> None:
+    names = {what: "p" if what == "its own prefix" else f"p{number}" for number, what in enumerate(OFFERS)}
+    plugins = [
+        offering(*(type(o)() if isinstance(o, Toolbox) else o for o in offered), name=names[what])
+        for what, (offered, _) in OFFERS.items()
+    ]
+    host, again = opened(*plugins), opened(*plugins, home=None)
+    for what, (_, written) in OFFERS.items():
+        answers = {tool_id.replace("p:", f"{names[what]}:", 1): answer for tool_id, answer in written.items()}
+        assert [spec.id for spec in host.tools.list() if spec.plugin == names[what]] == sorted(answers), what
+        for tool_id, answer in answers.items():
+            result = host.invoke_sync(tool_id)
+            assert result.value == answer, (what, result.error)
+            spec = host.tools.get(tool_id)
+            assert (spec.id, spec.plugin) == (tool_id, names[what]), what
+            assert result.meta["tool"] == tool_id, what
+        assert {i: run(again.invoke(i)).ok for i in answers} == dict.fromkeys(answers, True), what
 
 
 def test_what_the_mark_says_is_in_the_spec(opened: Opened) -> None:
@@ -204,12 +207,15 @@ IDS: dict[str, tuple[str, bool]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("what", IDS)
-def test_names_of_tools_follow_the_rule(opened: Opened, what: str) -> None:
-    name, fits = IDS[what]
-    host = opened(offering({**MAPPING, "name": name}))
-    assert (host.plugins["p"].state == "active") is fits, host.plugins["p"].reason
-    assert ids(host) == ([f"p:{name}"] if fits else [])
+def test_names_of_tools_follow_the_rule(opened: Opened) -> None:
+    rows = [
+        (f"p{number}", name.replace("p:", f"p{number}:") if isinstance(name, str) else name, fits)
+        for number, (name, fits) in enumerate(IDS.values())
+    ]
+    host = opened(*(offering({**MAPPING, "name": name}, name=plugin) for plugin, name, _ in rows))
+    for plugin, name, fits in rows:
+        assert (host.plugins[plugin].state == "active") is fits, (name, host.plugins[plugin].reason)
+    assert ids(host) == sorted(f"{plugin}:{name}" for plugin, name, fits in rows if fits)
 
 
 def test_aliases_of_the_manifest_map_ids_that_do_not_fit(opened: Opened) -> None:
@@ -230,11 +236,12 @@ def test_a_tool_that_names_itself_by_its_alias_gets_the_id_behind_it(opened: Ope
 TWINS: list[tuple[str, str]] = [("a", "a"), ("a", "A"), ("a-b", "a_b"), ("ab", "a.b")]
 
 
-@pytest.mark.parametrize(("one", "two"), TWINS)
-def test_two_tools_of_one_plugin_may_not_read_the_same(opened: Opened, one: str, two: str) -> None:
-    host = opened(offering({**MAPPING, "name": one}, {**MAPPING, "name": two}))
-    assert host.plugins["p"].state == "failed"
-    assert repr(f"p:{two}") in host.plugins["p"].reason
+def test_two_tools_of_one_plugin_may_not_read_the_same(opened: Opened) -> None:
+    twins = [[{**MAPPING, "name": name} for name in pair] for pair in TWINS]
+    host = opened(*(offering(*pair, name=f"p{number}") for number, pair in enumerate(twins)))
+    for number, (one, two) in enumerate(TWINS):
+        assert host.plugins[f"p{number}"].state == "failed", (one, two)
+        assert repr(f"p{number}:{two}") in host.plugins[f"p{number}"].reason, (one, two)
 
 
 def test_a_mapping_without_execute_says_what_it_lacks(opened: Opened) -> None:
@@ -402,20 +409,22 @@ BAD_FACTORIES: dict[str, tuple[Callable[[CallContext], Any], str]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("what", BAD_FACTORIES)
 @pytest.mark.parametrize("named", [True, False])
-def test_a_factory_that_breaks_harms_no_other_tool(opened: Opened, what: str, named: bool) -> None:
-    make, code = BAD_FACTORIES[what]
-    made = factory(make, names=["plain"] if named else None)
-    host = opened(offering(made, {**MAPPING, "name": "good"}), config={"limits": {"hookTimeoutMs": 150}})
-    assert host.plugins["p"].state == "active", host.plugins["p"].reason
-    assert host.invoke_sync("p:good").ok
-    assert "p:good" in ids(host)
-    for result in (host.invoke_sync("p:plain"), run(host.invoke("p:plain"))):
-        assert result.error is not None
-        assert result.error.kind in ("TOOL_NOT_FOUND", "UPSTREAM_ERROR")
-    if named and code:
-        assert code in codes(host, "p")
+def test_a_factory_that_breaks_harms_no_other_tool(opened: Opened, named: bool) -> None:
+    rows = [(f"p{n}", what, make, code) for n, (what, (make, code)) in enumerate(BAD_FACTORIES.items())]
+    names = ["plain"] if named else None
+    plugins = [offering(factory(make, names=names), {**MAPPING, "name": "good"}, name=p) for p, _, make, _ in rows]
+    host = opened(*plugins, config={"limits": {"hookTimeoutMs": 150}})
+    shown = ids(host)
+    for p, what, _, code in rows:
+        assert host.plugins[p].state == "active", (what, host.plugins[p].reason)
+        assert host.invoke_sync(f"{p}:good").ok, what
+        assert f"{p}:good" in shown, what
+        for result in (host.invoke_sync(f"{p}:plain"), run(host.invoke(f"{p}:plain"))):
+            assert result.error is not None, what
+            assert result.error.kind in ("TOOL_NOT_FOUND", "UPSTREAM_ERROR"), what
+        if named and code:
+            assert code in codes(host, p), what
 
 
 def test_names_of_a_factory_must_match_what_comes_out(opened: Opened) -> None:
@@ -452,57 +461,59 @@ def test_hooks_judge_the_tools_of_factories_too(opened: Opened) -> None:
 
 # Optional tools (seed 002) -------------------------------------------------------------------------------------------------
 
-OPTIONAL: dict[str, Callable[[], Any]] = {
-    "offer": lambda: offer({**MAPPING, "name": "dangerous_tool"}, optional=True),
-    "mark": lambda: tool(name="dangerous_tool", optional=True)(lambda: "Executed!"),
-    "mapping": lambda: {**MAPPING, "name": "dangerous_tool", "optional": True},
-    "factory": lambda: factory(
-        lambda ctx: {**MAPPING, "name": "dangerous_tool"}, names=["dangerous_tool"], optional=True
-    ),
-    "offer of a factory": lambda: offer(
-        factory(lambda ctx: {**MAPPING, "name": "dangerous_tool"}, names=["dangerous_tool"]), optional=True
+OPTIONAL: dict[str, Callable[[str], Any]] = {
+    "offer": lambda name: offer({**MAPPING, "name": name}, optional=True),
+    "mark": lambda name: tool(name=name, optional=True)(lambda: "Executed!"),
+    "mapping": lambda name: {**MAPPING, "name": name, "optional": True},
+    "factory": lambda name: factory(lambda ctx: {**MAPPING, "name": name}, names=[name], optional=True),
+    "offer of a factory": lambda name: offer(
+        factory(lambda ctx: {**MAPPING, "name": name}, names=[name]), optional=True
     ),
 }
 ALLOW: list[tuple[list[str], bool]] = [
+    # {n} stands for the number of each plugin
     ([], False),
-    (["dangerous_tool"], True),
-    (["Dangerous_Tool"], True),
-    (["optional-plugin:dangerous_tool"], True),
-    (["optional-plugin"], True),
+    (["dangerous_tool_{n}"], True),
+    (["Dangerous_Tool_{n}"], True),
+    (["p{n}-plugin:dangerous_tool_{n}"], True),
+    (["p{n}-plugin"], True),
     (["group:plugins"], True),
-    (["optional-plugin:*"], True),
+    (["p{n}-plugin:*"], True),
     (["other_tool"], False),
     (["no such entry", "neither this"], False),
-    (["optional-plugi"], False),
+    (["p{n}-plugi"], False),
 ]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("form", OPTIONAL)
 @pytest.mark.parametrize(("allow", "on"), ALLOW)
-def test_optional_tools_are_off_until_a_list_names_them(opened: Opened, form: str, allow: list[str], on: bool) -> None:
-    host = opened(offering(OPTIONAL[form](), plain, name="optional-plugin"), config={"tools": {"allow": allow}})
-    tool_id = "optional-plugin:dangerous_tool"
-    assert (tool_id in ids(host)) is on
-    result = host.invoke_sync(tool_id)
-    assert result.ok is on, result.error
-    assert bool(host.tools.why(tool_id)) is on
-    assert host.invoke_sync("optional-plugin:plain").ok
-    if not on:
-        assert result.error.kind in ("POLICY_DENIED", "TOOL_NOT_FOUND")
-        assert "tools.allow" in host.tools.why(tool_id).reason
+def test_optional_tools_are_off_until_a_list_names_them(opened: Opened, allow: list[str], on: bool) -> None:
+    forms = list(enumerate(OPTIONAL.items()))
+    plugins = [offering(make(f"dangerous_tool_{n}"), plain, name=f"p{n}-plugin") for n, (_, make) in forms]
+    entries = [entry.format(n=n) for n, _ in forms for entry in allow]
+    host = opened(*plugins, config={"tools": {"allow": list(dict.fromkeys(entries))}})
+    shown = ids(host)
+    for n, (form, _) in forms:
+        tool_id = f"p{n}-plugin:dangerous_tool_{n}"
+        assert (tool_id in shown) is on, form
+        result = host.invoke_sync(tool_id)
+        assert result.ok is on, (form, result.error)
+        assert bool(host.tools.why(tool_id)) is on, form
+        assert host.invoke_sync(f"p{n}-plugin:plain").ok, form
+        if not on:
+            assert result.error.kind in ("POLICY_DENIED", "TOOL_NOT_FOUND"), form
+            assert "tools.allow" in host.tools.why(tool_id).reason, form
 
 
 def test_deny_beats_allow_for_optional_tools(opened: Opened) -> None:
     config = {"tools": {"allow": ["group:plugins"], "deny": ["dangerous_tool"]}}
-    host = opened(offering(OPTIONAL["offer"](), name="optional-plugin"), config=config)
+    host = opened(offering(OPTIONAL["offer"]("dangerous_tool"), name="optional-plugin"), config=config)
     assert ids(host) == []
     assert host.invoke_sync("optional-plugin:dangerous_tool").error.kind in ("POLICY_DENIED", "TOOL_NOT_FOUND")
 
 
 def test_the_plugin_and_whether_it_is_optional_stand_in_the_spec(opened: Opened) -> None:
     host: Tavern = opened(
-        offering(OPTIONAL["factory"](), OPTIONAL["offer"]().thing | {"name": "b"}, name="o"),
+        offering(OPTIONAL["factory"]("dangerous_tool"), OPTIONAL["offer"]("a").thing | {"name": "b"}, name="o"),
         config={"tools": {"allow": ["o"]}},
     )
     assert [(s.local_name, s.plugin, s.optional) for s in host.tools.list() if s.plugin == "o"] == [
@@ -514,11 +525,12 @@ def test_the_plugin_and_whether_it_is_optional_stand_in_the_spec(opened: Opened)
 # The examples of seed 002 ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [({}, "World"), ({"name": ""}, "World"), ({"name": "Ada"}, "Ada"), ({"name": "世界"}, "世界")],
-)
-def test_greet_greets(opened: Opened, arguments: dict[str, str], said: str) -> None:
+GREETED: list[tuple[dict[str, str], str]] = [
+    ({}, "World"), ({"name": ""}, "World"), ({"name": "Ada"}, "Ada"), ({"name": "世界"}, "世界"),
+]  # fmt: skip
+
+
+def test_greet_greets(opened: Opened) -> None:
     def greet(call_id: str, params: Mapping[str, Any]) -> Any:
         name = params.get("name") or "World"
         return {"content": [{"type": "text", "text": f"Hello, {name}!"}], "details": {"greeted": name}}
@@ -529,8 +541,9 @@ def test_greet_greets(opened: Opened, arguments: dict[str, str], said: str) -> N
             {"name": "greet", "description": "Greet a user", "parameters": schema, "execute": greet}, name="my-plugin"
         )
     )
-    result = host.invoke_sync("my-plugin:greet", arguments)
-    assert (result.value, result.content[0]["text"]) == ({"greeted": said}, f"Hello, {said}!")
+    for arguments, said in GREETED:
+        result = host.invoke_sync("my-plugin:greet", arguments)
+        assert (result.value, result.content[0]["text"]) == ({"greeted": said}, f"Hello, {said}!")
 
 
 async def nothing_taken() -> Any:
@@ -556,15 +569,18 @@ SAID = [
 ]
 
 
-@pytest.mark.parametrize("said", SAID, ids=["as in Python", "as in JSON", "with a label"])
-@pytest.mark.parametrize("is_object", [True, False])
-def test_an_object_or_mapping_with_execute_says_what_it_may_do(
-    opened: Opened, said: dict[str, Any], is_object: bool
-) -> None:
-    written = {"name": "risky", "description": "Risky.", "parameters": EMPTY, "execute": execute, **said}
-    given = type("Risky", (), {**written, "execute": staticmethod(execute)})() if is_object else written
-    spec = opened(offering(given)).tools.get("p:risky")
-    assert {name: getattr(spec, name) for name in SAID[0]} == {**SAID[0], "capabilities": frozenset({"read:fs"})}
+def test_an_object_or_mapping_with_execute_says_what_it_may_do(opened: Opened) -> None:
+    given: dict[str, Any] = {}
+    for n, said in enumerate(SAID):  # as in Python, as in JSON, with a label
+        written = {"description": "Risky.", "parameters": EMPTY, "execute": execute, **said}
+        parts = {**written, "name": f"object_{n}", "execute": staticmethod(execute)}
+        given[f"p:object_{n}"] = type("Risky", (), parts)()
+        given[f"p:mapping_{n}"] = {**written, "name": f"mapping_{n}"}
+    host = opened(offering(*given.values()))
+    for name in given:
+        spec = host.tools.get(name)
+        found = {key: getattr(spec, key) for key in SAID[0]}
+        assert found == {**SAID[0], "capabilities": frozenset({"read:fs"})}, name
 
 
 def test_the_configuration_of_the_host_is_the_same_for_all_and_read_only(opened: Opened) -> None:
@@ -628,18 +644,20 @@ UNSOUND: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("what", UNSOUND)
-def test_what_code_says_of_a_tool_is_held_to_the_rules_of_tool_files(opened: Opened, what: str) -> None:
-    options, message = UNSOUND[what]
+def test_what_code_says_of_a_tool_is_held_to_the_rules_of_tool_files(opened: Opened) -> None:
+    def offered(options: dict[str, Any]) -> Any:
+        @tool(name="odd", **options)
+        def odd() -> None:
+            """Odd."""
 
-    @tool(name="odd", **options)
-    def odd() -> None:
-        """Odd."""
+        return odd
 
-    status = opened(tools(odd)).plugins["t"]
-    assert status.state == "failed"
-    assert message in status.reason
-    assert status.reason.count("t:odd: ") == 1
+    host = opened(*(tools(offered(options), name=f"t{n}") for n, (options, _) in enumerate(UNSOUND.values())))
+    for n, (what, (_, message)) in enumerate(UNSOUND.items()):
+        status = host.plugins[f"t{n}"]
+        assert status.state == "failed", what
+        assert message.replace("t:odd: ", f"t{n}:odd: ") in status.reason, what
+        assert status.reason.count(f"t{n}:odd: ") == 1, what
 
 
 UNSOUND_FIELDS: dict[str, tuple[dict[str, Any], str]] = {
@@ -668,21 +686,21 @@ UNSOUND_FIELDS: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("what", UNSOUND_FIELDS)
-def test_every_field_of_a_tool_written_by_hand_is_checked_wherever_it_comes_from(opened: Opened, what: str) -> None:
-    fields, message = UNSOUND_FIELDS[what]
-    odd = ToolSpec(**{"name": "odd", "impl": lambda: 1, **fields})
-    status = opened(tools(odd)).plugins["t"]
-    assert status.state == "failed"
-    assert message in status.reason
-    host = opened(offering(factory(lambda ctx: odd, names=["odd"])), home=None)
-    with pytest.raises(PluginError) as refused:
-        host.tools.register(odd)
-    assert message in f"{refused.value.message} ({refused.value.hint})"
-    error = host.invoke_sync("p:odd").error
-    assert error.kind == "UPSTREAM_ERROR"
-    assert message in f"{error.message} ({error.fix})"
-    assert message.partition(" (")[0] in reported(host, "FACTORY_FAILED")
+def test_every_field_of_a_tool_written_by_hand_is_checked_wherever_it_comes_from(opened: Opened) -> None:
+    odd = [ToolSpec(**{"name": "odd", "impl": lambda: 1, **fields}) for fields, _ in UNSOUND_FIELDS.values()]
+    made = [offering(factory(lambda ctx, spec=spec: spec, names=["odd"]), name=f"p{n}") for n, spec in enumerate(odd)]
+    host = opened(*(tools(spec, name=f"t{n}") for n, spec in enumerate(odd)), *made)
+    for n, (what, (_, message)) in enumerate(UNSOUND_FIELDS.items()):
+        status = host.plugins[f"t{n}"]
+        assert status.state == "failed", what
+        assert message in status.reason, what
+        with pytest.raises(PluginError) as refused:
+            host.tools.register(odd[n])
+        assert message in f"{refused.value.message} ({refused.value.hint})", what
+        error = host.invoke_sync(f"p{n}:odd").error
+        assert error.kind == "UPSTREAM_ERROR", what
+        assert message in f"{error.message} ({error.fix})", what
+        assert message.partition(" (")[0] in reported(host, "FACTORY_FAILED"), what
 
 
 def test_lists_stand_for_sets_and_tuples_in_a_tool_written_by_hand(opened: Opened) -> None:
@@ -697,11 +715,14 @@ def test_capabilities_of_a_tool_object_are_a_list_of_names(opened: Opened) -> No
     assert "t:mapping: capabilities must be a list of names, got 'read:fs'" in status.reason
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("version", ["1.0.0", "2.1", "1.0.0-beta.1+build.5", "1!2.0rc1", "v3"])
-def test_a_tool_may_have_a_version_of_either_standard(opened: Opened, version: str) -> None:
-    @tool(name="odd", version=version)
-    def odd() -> None:
-        """Odd."""
+def test_a_tool_may_have_a_version_of_either_standard(opened: Opened) -> None:
+    def versioned(n: int, version: str) -> Any:
+        @tool(name=f"odd_{n}", version=version)
+        def odd() -> None:
+            """Odd."""
 
-    assert opened(tools(odd)).tools["t:odd"].version == version
+        return odd
+
+    versions = ["1.0.0", "2.1", "1.0.0-beta.1+build.5", "1!2.0rc1", "v3"]
+    host = opened(tools(*(versioned(n, version) for n, version in enumerate(versions))))
+    assert [host.tools[f"t:odd_{n}"].version for n in range(len(versions))] == versions
