@@ -94,7 +94,7 @@ def test_a_node_does_its_work_and_finds_no_way_behind_its_context(tmp_path: Path
 
     manifest = {"nodes": [{"name": "Look"}], "permissions": {"services": {"use": ["llm", "store"]}}}
     plugins = [Plugin(Owner(), name="owner"), Plugin(Looker(), name="looker", manifest=manifest)]
-    with Tavern.open({}, plugins=plugins, home=tmp_path, activate="all") as host:
+    with Tavern.open({"plugins": {"entryPoints": False}}, plugins=plugins, home=tmp_path, activate="all") as host:
         result = host.workflows.run_sync({"nodes": [{"id": "a", "type": "looker:Look"}], "edges": []})
     assert result.errors == ()
     assert result.outputs == {"a": {"result": "a"}}
@@ -142,6 +142,8 @@ def test_a_stream_gives_its_chunks_and_leads_nowhere(tmp_path: Path) -> None:
         ],
         "edges": [{"id": "e", "source": "w", "sourceHandle": "letters", "target": "r", "targetHandle": "letters"}],
     }
-    with Tavern.open({}, plugins=[Plugin(Letters(), name="letters")], home=tmp_path, activate="all") as host:
+    with Tavern.open(
+        {"plugins": {"entryPoints": False}}, plugins=[Plugin(Letters(), name="letters")], home=tmp_path, activate="all"
+    ) as host:
         host.workflows.run_sync(flow)
     assert seen == {"behind": [], "names": ["_ask", "aclose"], "error": ("abc", [])}

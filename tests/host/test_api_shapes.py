@@ -185,27 +185,30 @@ def test_a_wrong_budget_is_a_usage_error(said: Any, words: str) -> None:
     assert words in f"{refused.value.message} {refused.value.hint}"
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [{"tool_ids_inventory": "a"}, {"tool_ids_inventory": 3}, {3: 1}, {"config": []}, "nobody", "no/such.json", Path("/"), "a\0.json"],
-    ids=repr,
-)  # fmt: skip
-def test_a_wrong_profile_is_invalid(opened: Opened, bad: Any) -> None:
+WRONG_PROFILES: list[Any] = [
+    {"tool_ids_inventory": "a"}, {"tool_ids_inventory": 3}, {3: 1}, {"config": []},
+    "nobody", "no/such.json", Path("/"), "a\0.json",
+]  # fmt: skip
+
+
+def test_a_wrong_profile_is_invalid(opened: Opened) -> None:
     host = opened(tools(count, name="text"))
-    for use in (host.tools.list, host.manual, host.tool_schemas):
-        with pytest.raises(ProfileInvalid):
-            use(bad)
-    assert not host.tools.why("text:count", profile=bad)
+    for bad in WRONG_PROFILES:
+        for use in (host.tools.list, host.manual, host.tool_schemas):
+            with pytest.raises(ProfileInvalid):
+                use(bad)
+        assert not host.tools.why("text:count", profile=bad), bad
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"profile": 3}, {"profile": ["text:count"]}, {"context": 3}, {"language": "fr"}, {"max_chars": "9"}, {"max_chars": 0}, {"query": 3}],
-    ids=repr,
-)  # fmt: skip
-def test_what_the_manual_cannot_mean_is_a_usage_error(opened: Opened, options: dict[str, Any]) -> None:
-    with pytest.raises(UsageError):
-        opened(tools(count, name="text")).manual(**options)
+def test_what_the_manual_cannot_mean_is_a_usage_error(opened: Opened) -> None:
+    host = opened(tools(count, name="text"))
+    mistaken: list[dict[str, Any]] = [
+        {"profile": 3}, {"profile": ["text:count"]}, {"context": 3}, {"language": "fr"},
+        {"max_chars": "9"}, {"max_chars": 0}, {"query": 3},
+    ]  # fmt: skip
+    for options in mistaken:
+        with pytest.raises(UsageError):
+            host.manual(**options)
 
 
 def test_a_profile_of_the_program_with_an_unknown_id_is_reported(opened: Opened) -> None:
@@ -271,53 +274,50 @@ class Email:
     name = "email"
 
 
-def offering(section: str, answer: Any) -> Plugin:
+def offering(section: str, answer: Any, name: str = "post") -> Plugin:
     """A plugin whose register-hook of one section gives this answer."""
 
     def register() -> Any:
         return answer
 
     marked = hookimpl(specname=f"tavern_register_{section}")(register)
-    return Plugin(SimpleNamespace(register=marked), name="post")
+    return Plugin(SimpleNamespace(register=marked), name=name)
 
 
 EMAIL = Email()
 
 
-@pytest.mark.parametrize("section", ["channels", "providers"])
-@pytest.mark.parametrize(
-    ("answer", "thing"),
-    [
-        ([Contribution("email", EMAIL)], EMAIL),
-        (Contribution("email", EMAIL), EMAIL),
-        ({"email": EMAIL}, EMAIL),
-        ({"email": Contribution("email", EMAIL)}, EMAIL),
-        ([EMAIL], EMAIL),
-        (EMAIL, EMAIL),
-        ([{"name": "email", "object": EMAIL}], EMAIL),
-        ([{"id": "email", "label": "Mail"}], {"id": "email", "label": "Mail"}),
-        ({"name": "email", "label": "Mail"}, {"name": "email", "label": "Mail"}),
-    ],
-)
-def test_channels_and_providers_are_offered_as_plain_things_too(
-    opened: Opened, section: str, answer: Any, thing: Any
-) -> None:
-    host = opened(offering(section, answer))
-    found = host.contributions(section)
-    assert list(found) == ["email"] and isinstance(found["email"], Contribution)
-    assert found["email"].object == thing and found["email"].name == "email"
-    assert found["email"].data.get("label", "Mail") == "Mail"
+PLAIN: list[tuple[Any, Any]] = [
+    ([Contribution("email", EMAIL)], EMAIL),
+    (Contribution("email", EMAIL), EMAIL),
+    ({"email": EMAIL}, EMAIL),
+    ({"email": Contribution("email", EMAIL)}, EMAIL),
+    ([EMAIL], EMAIL),
+    (EMAIL, EMAIL),
+    ([{"name": "email", "object": EMAIL}], EMAIL),
+    ([{"id": "email", "label": "Mail"}], {"id": "email", "label": "Mail"}),
+    ({"name": "email", "label": "Mail"}, {"name": "email", "label": "Mail"}),
+]
 
 
-@pytest.mark.parametrize(
-    "answer",
-    ["email", [3], [{"label": "Mail"}], {"": EMAIL}, {3: EMAIL}, [EMAIL, EMAIL], 3],
-    ids=["a text", "a list of numbers", "no name", "an empty name", "a number as name", "one name twice", "a number"],
-)
-def test_an_invalid_channel_is_reported_with_its_place(opened: Opened, answer: Any) -> None:
-    status = opened(offering("channels", answer)).plugins["post"]
-    assert status.state == "failed"
-    assert "test_api_shapes.py:" in status.reason and "tavern_register_channels" in status.reason
+@pytest.mark.parametrize(("answer", "thing"), PLAIN)
+def test_channels_and_providers_are_offered_as_plain_things_too(opened: Opened, answer: Any, thing: Any) -> None:
+    sections = ("channels", "providers")
+    host = opened(*(offering(section, answer, name=f"post-{section}") for section in sections))
+    for section in sections:
+        found = host.contributions(section)
+        assert list(found) == ["email"] and isinstance(found["email"], Contribution), section
+        assert found["email"].object == thing and found["email"].name == "email", section
+        assert found["email"].data.get("label", "Mail") == "Mail", section
+
+
+def test_an_invalid_channel_is_reported_with_its_place(opened: Opened) -> None:
+    answers: list[Any] = ["email", [3], [{"label": "Mail"}], {"": EMAIL}, {3: EMAIL}, [EMAIL, EMAIL], 3]
+    host = opened(*(offering("channels", answer, name=f"post-{n}") for n, answer in enumerate(answers)))
+    for n, answer in enumerate(answers):
+        status = host.plugins[f"post-{n}"]
+        assert status.state == "failed", answer
+        assert "test_api_shapes.py:" in status.reason and "tavern_register_channels" in status.reason, answer
 
 
 # Options ----------------------------------------------------------------------------------------------------------------
@@ -546,19 +546,19 @@ def test_the_program_names_its_tools_as_it_likes(opened: Opened, tmp_path: Path,
             host.tools.register(form)
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [
-        {"name": ""}, {"name": "a b"}, {"name": "x" * 70}, {"name": 3}, {}, {"name": "x"}, {"name": "x", "kind": 3, "impl": one},
-        {"name": "x", "impl": one, "capabilities": "net"}, {"name": "x", "impl": one, "inputSchema": {"type": "nothing"}},
-        {"name": "x", "impl": one, "examples": [3]}, ToolSpec("", impl=one), ToolSpec("/", impl=one),
-    ],
-)  # fmt: skip
-def test_what_cannot_be_registered_leaves_nothing(opened: Opened, bad: Any) -> None:
+UNREGISTERED: list[Any] = [
+    {"name": ""}, {"name": "a b"}, {"name": "x" * 70}, {"name": 3}, {}, {"name": "x"}, {"name": "x", "kind": 3, "impl": one},
+    {"name": "x", "impl": one, "capabilities": "net"}, {"name": "x", "impl": one, "inputSchema": {"type": "nothing"}},
+    {"name": "x", "impl": one, "examples": [3]}, ToolSpec("", impl=one), ToolSpec("/", impl=one),
+]  # fmt: skip
+
+
+def test_what_cannot_be_registered_leaves_nothing(opened: Opened) -> None:
     host = opened()
-    with pytest.raises(PluginError):
-        host.tools.register(ToolSpec("good", input_schema=TEXT, impl=one), bad)
-    assert "app:good" not in host.tools
+    for bad in UNREGISTERED:
+        with pytest.raises(PluginError):
+            host.tools.register(ToolSpec("good", input_schema=TEXT, impl=one), bad)
+        assert "app:good" not in host.tools, bad
 
 
 def test_a_name_that_the_host_has_is_a_conflict(opened: Opened) -> None:

@@ -524,7 +524,10 @@ def test_parts_that_are_shared_a_million_times_are_too_many_values(opened: Opene
         return 1
 
     host = opened(tools(look, match))
-    for result in (both(host, "t:look", {"deep": shared_parts()}), host.invoke_sync("t:match", {"deep": shared_parts()})):
+    for result in (
+        both(host, "t:look", {"deep": shared_parts()}),
+        host.invoke_sync("t:match", {"deep": shared_parts()}),
+    ):
         assert result.error is not None and result.error.kind == "INPUT_SCHEMA_INVALID"
         assert "values" in result.error.message
 

@@ -87,7 +87,7 @@ MINE = {
     "permissions": {"capabilities": [f"secrets:{OPEN}"], "services": {"use": [OPEN], "override": [OPEN]}},
     "configOptions": [{"key": "extensions.mine.open", "type": "string", "defaultValue": "mine"}],
 }
-CONFIG = {"secrets": {OPEN: "s3cret-of-mine", "closed": "s3cret-of-others"}}
+CONFIG = {"plugins": {"entryPoints": False}, "secrets": {OPEN: "s3cret-of-mine", "closed": "s3cret-of-others"}}
 
 DOORS: dict[str, Callable[[Any, Callable[[str], Any]], Any]] = {
     "a secret": lambda ctx, form: ctx.secret(form("closed")),

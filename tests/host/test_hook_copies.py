@@ -95,7 +95,9 @@ def test_writing_into_what_a_hook_is_handed_changes_nothing(tmp_path: Path, what
         (tmp_path / "mine").mkdir(exist_ok=True)
         context = CallContext(permissions=frozenset({"read:fs"}), scopes={"read:fs": (str(tmp_path / "mine"),)})
         with Tavern.open(
-            {}, plugins=[Plugin(diary, name="diary", manifest=GRANTS), *more], home=tmp_path / "home"
+            {"plugins": {"entryPoints": False}},
+            plugins=[Plugin(diary, name="diary", manifest=GRANTS), *more],
+            home=tmp_path / "home",
         ) as tavern:
             inside = tavern.invoke_sync("diary:read", {"path": str(tmp_path / "mine" / "a")}, context=context)
             outside = tavern.invoke_sync("diary:read", {"path": str(tmp_path / "other")}, context=context)
@@ -112,7 +114,9 @@ def test_no_hook_is_handed_the_code_of_another_plugin(tmp_path: Path) -> None:
     diary, found = Diary(), list[str]()
     look = Scribbler(lambda given: found.extend(leaks([diary, diary.ran], *given.values())))
     with Tavern.open(
-        {}, plugins=[Plugin(diary, name="diary", manifest=GRANTS), Plugin(look, name="look")], home=tmp_path
+        {"plugins": {"entryPoints": False}},
+        plugins=[Plugin(diary, name="diary", manifest=GRANTS), Plugin(look, name="look")],
+        home=tmp_path,
     ) as tavern:
         assert tavern.invoke_sync("diary:fail").error is not None
     assert found == []
@@ -153,7 +157,9 @@ def test_a_definition_may_be_changed_and_tightened_and_changes_are_reported(tmp_
 
     plugins = [Plugin(diary := Diary(), name="diary", manifest=GRANTS), Plugin(Review(), name="review")]
     context = CallContext(permissions=frozenset({"danger:destructive", "read:fs"}))
-    with Tavern.open({}, plugins=plugins, home=tmp_path, approve=lambda _: True) as tavern:
+    with Tavern.open(
+        {"plugins": {"entryPoints": False}}, plugins=plugins, home=tmp_path, approve=lambda _: True
+    ) as tavern:
         result = tavern.invoke_sync("diary:burn", context=context)
         [reported] = [d for d in tavern.diagnostics if d.code in ("TOOL_CHANGED", "TOOL_LEFT_OUT")]
     assert (reported.code, reported.plugin, result.ok, diary.ran) == (
@@ -181,7 +187,11 @@ def test_a_tool_that_writes_into_its_arguments_hides_nothing_from_observers(tmp_
         call.arguments.clear()  # type: ignore[attr-defined]
         return "done"
 
-    with Tavern.open({}, plugins=[Plugin([cover], name="t"), Plugin(Watch(), name="watch")], home=tmp_path) as tavern:
+    with Tavern.open(
+        {"plugins": {"entryPoints": False}},
+        plugins=[Plugin([cover], name="t"), Plugin(Watch(), name="watch")],
+        home=tmp_path,
+    ) as tavern:
         assert tavern.invoke_sync("t:cover", {"tracks": ["real"]}).value == "done"
     assert seen == [{"tracks": ["real"]}] * 2
 
@@ -199,5 +209,9 @@ def test_a_secret_that_a_tool_takes_out_of_its_arguments_is_masked_all_the_same(
         def tavern_register_tools(self) -> Any:
             return [ToolSpec("t:use", input_schema=schema, impl=use)]
 
-    with Tavern.open({"audit": {"enabled": audit}}, plugins=[Plugin(Bringer(), name="t")], home=tmp_path) as tavern:
+    with Tavern.open(
+        {"plugins": {"entryPoints": False}, "audit": {"enabled": audit}},
+        plugins=[Plugin(Bringer(), name="t")],
+        home=tmp_path,
+    ) as tavern:
         assert tavern.invoke_sync("t:use", {"options": {"token": "planted-value-1"}}).value == "used ***"

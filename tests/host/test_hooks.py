@@ -733,7 +733,9 @@ def test_an_observer_that_breaks_changes_nothing(opened: Opened, name: str) -> N
 
 def test_what_an_observer_returns_is_ignored(opened: Opened) -> None:
     answers = [True, deny("x"), ToolResult(True, 9), "x", {"a": 1}]
-    observers = [hook(f"loud-{n}", "tavern_after_execute", lambda answer=answer: answer) for n, answer in enumerate(answers)]
+    observers = [
+        hook(f"loud-{n}", "tavern_after_execute", lambda answer=answer: answer) for n, answer in enumerate(answers)
+    ]
     assert host_with(opened, *observers).invoke_sync("t:number").value == 1
 
 

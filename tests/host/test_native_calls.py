@@ -76,9 +76,18 @@ CALLS = (("t__add", {"a": 1}), ("t__add", {"a": "one"}), ("t__ad", {"a": 1}))
 
 
 def run(home: Path, response: Any, context: CallContext | None = None) -> Any:
-    async def calls() -> Any:
-        async with Tavern.open({"language": "en"}, home=home, plugins=[Plugin([add, echo, pay], name="t")]) as host:
-            return await host.run_tool_calls(response, context=context)
+    (outcome,) = run_all(home, response, context=context)
+    return outcome
+
+
+def run_all(home: Path, *responses: Any, context: CallContext | None = None) -> list[Any]:
+    async def calls() -> list[Any]:
+        async with Tavern.open(
+            {"plugins": {"entryPoints": False}, "language": "en"},
+            home=home,
+            plugins=[Plugin([add, echo, pay], name="t")],
+        ) as host:
+            return [await host.run_tool_calls(response, context=context) for response in responses]
 
     return asyncio.run(calls())
 
@@ -127,10 +136,11 @@ def test_a_repair_that_only_an_operator_can_make_is_not_given_to_the_model(api: 
 
 
 @pytest.mark.parametrize("api", ["openai", "responses"])
-@pytest.mark.parametrize("written", ['{"a": 1', "[1]", "null", '"x"', "1" * 100, '{"a": 1, "a": 2}', '{"a": NaN}'])
-def test_arguments_that_are_no_object_are_refused_and_never_run(api: str, written: str, tmp_path: Path) -> None:
-    (result,) = run(tmp_path, FORMS[api](("t__add", written))).results
-    assert result.error.kind == "INPUT_SCHEMA_INVALID" and "JSON object" in result.error.message
+def test_arguments_that_are_no_object_are_refused_and_never_run(api: str, tmp_path: Path) -> None:
+    texts = ['{"a": 1', "[1]", "null", '"x"', "1" * 100, '{"a": 1, "a": 2}', '{"a": NaN}']
+    for text, outcome in zip(texts, run_all(tmp_path, *(FORMS[api](("t__add", text)) for text in texts)), strict=True):
+        (result,) = outcome.results
+        assert result.error.kind == "INPUT_SCHEMA_INVALID" and "JSON object" in result.error.message, text
 
 
 @pytest.mark.parametrize("api", FORMS)
@@ -159,19 +169,18 @@ def test_objects_of_an_sdk_and_messages_alone_are_read_too(tmp_path: Path) -> No
         assert [result.value for result in run(tmp_path, one).results] == [3]
 
 
-@pytest.mark.parametrize(
-    "response",
-    [
-        {"role": "assistant", "content": "Hello."},
-        {"content": [{"type": "text", "text": "Hi"}]},
-        {"choices": []},
-        {"candidates": [{"finishReason": "SAFETY"}]},
-        {"promptFeedback": {"blockReason": "SAFETY"}},
-    ],
-)
-def test_a_response_without_calls_has_no_results(response: Any, tmp_path: Path) -> None:
-    outcome = run(tmp_path, response)
-    assert (outcome.api, outcome.results, outcome.messages) == (None, (), ())
+NO_CALLS: list[Any] = [
+    {"role": "assistant", "content": "Hello."},
+    {"content": [{"type": "text", "text": "Hi"}]},
+    {"choices": []},
+    {"candidates": [{"finishReason": "SAFETY"}]},
+    {"promptFeedback": {"blockReason": "SAFETY"}},
+]
+
+
+def test_a_response_without_calls_has_no_results(tmp_path: Path) -> None:
+    for response, outcome in zip(NO_CALLS, run_all(tmp_path, *NO_CALLS), strict=True):
+        assert (outcome.api, outcome.results, outcome.messages) == (None, (), ()), response
 
 
 @pytest.mark.parametrize("response", [None, 1, "text", {"x": 1}, [], {"choices": [{"delta": {"tool_calls": []}}]}])
@@ -210,7 +219,9 @@ def test_a_job_says_which_tool_gives_its_result_and_that_tool_is_called_by_this_
 
     async def calls() -> None:
         plugin = Plugin([brew], name="t")
-        async with Tavern.open({"language": language}, home=tmp_path / "home", plugins=[plugin]) as host:
+        async with Tavern.open(
+            {"plugins": {"entryPoints": False}, "language": language}, home=tmp_path / "home", plugins=[plugin]
+        ) as host:
             begun = await host.run_tool_calls(FORMS[api](("t__brew", {})), context=mine)
             job = str(begun.results[0].job)
             assert said.format(job) in json.dumps(begun.messages, ensure_ascii=False)
@@ -231,7 +242,9 @@ def test_no_answer_names_a_tool_for_jobs_that_its_caller_cannot_call(tmp_path: P
 
     async def calls() -> None:
         plugin = Plugin([brew], name="t")
-        async with Tavern.open({"language": "en"} | denied, home=tmp_path / "home", plugins=[plugin]) as host:
+        async with Tavern.open(
+            {"plugins": {"entryPoints": False}, "language": "en"} | denied, home=tmp_path / "home", plugins=[plugin]
+        ) as host:
             for form in FORMS.values():
                 begun = await host.run_tool_calls(form(("t__brew", {})), context=mine)
                 assert str(begun.results[0].job) in json.dumps(begun.messages)

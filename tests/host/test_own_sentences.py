@@ -80,7 +80,7 @@ def host(tmp_path: Path) -> Any:
         Plugin(Guarded(), name="vault", manifest={"permissions": {"capabilities": ["read:fs"]}}),
         Plugin(Judge(), name="judge", manifest={"permissions": {"hooks": ["hook:server:tool:check"]}}),
     ]
-    with Tavern.open({}, plugins=plugins, home=tmp_path / "home") as opened:
+    with Tavern.open({"plugins": {"entryPoints": False}}, plugins=plugins, home=tmp_path / "home") as opened:
         yield opened
 
 
@@ -167,7 +167,7 @@ def test_a_record_is_the_same_whether_anybody_else_listens_or_not(
     written = []
     for listens in (False, True):
         home = tmp_path / str(listens)
-        with Tavern.open({}, plugins=[Plugin(Echo(), name="echo")], home=home) as host:
+        with Tavern.open({"plugins": {"entryPoints": False}}, plugins=[Plugin(Echo(), name="echo")], home=home) as host:
             if listens:
                 host.events.subscribe(lambda event: None)
             for arguments in CALLS:
@@ -219,7 +219,9 @@ def test_below_a_marked_secret_everything_is_one(tmp_path: Path, arguments: dict
             echo = lambda call_id, given, *_: {"said": str(given), "texts": [part for part in str(given).split("'")]}  # noqa: E731, C416
             return [{"name": "echo", "description": "Echoes.", "parameters": MARKED, "execute": echo}]
 
-    with Tavern.open({}, plugins=[Plugin(Echo(), name="echo")], home=tmp_path / "home") as host:
+    with Tavern.open(
+        {"plugins": {"entryPoints": False}}, plugins=[Plugin(Echo(), name="echo")], home=tmp_path / "home"
+    ) as host:
         host.events.subscribe(seen.append)
         result = host.invoke_sync("echo:echo", arguments)
     assert result.ok, result.error

@@ -64,19 +64,16 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("upstreams", [{}, {"n8n": {"kind": "n8n", "url": "http://127.0.0.1:9"}}], ids=["none", "n8n"])
-@pytest.mark.parametrize("what", REFUSED)
-def test_a_tool_that_can_never_run_is_refused_with_what_to_write(
-    opened: Opened, what: str, upstreams: dict[str, Any]
-) -> None:
-    given, hint = REFUSED[what]
+def test_a_tool_that_can_never_run_is_refused_with_what_to_write(opened: Opened, upstreams: dict[str, Any]) -> None:
     host = opened(config={"upstreams": upstreams})
     before = host.tools.snapshot()
-    spec = ToolSpec.from_json({"id": "workflow/send", "inputSchema": SCHEMA, **given})
-    for form in ({"name": "workflow/send", "inputSchema": SCHEMA, **given}, replace(spec, impl=given.get("impl"))):
-        with pytest.raises(ActivationFailed) as refused:
-            host.tools.register(form)
-        assert refused.value.hint == hint
-    assert host.tools.snapshot() == before
+    for what, (given, hint) in REFUSED.items():
+        spec = ToolSpec.from_json({"id": "workflow/send", "inputSchema": SCHEMA, **given})
+        for form in ({"name": "workflow/send", "inputSchema": SCHEMA, **given}, replace(spec, impl=given.get("impl"))):
+            with pytest.raises(ActivationFailed) as refused:
+                host.tools.register(form)
+            assert refused.value.hint == hint, what
+        assert host.tools.snapshot() == before, what
 
 
 def test_a_plugin_that_returns_a_tool_that_can_never_run_fails_and_says_what_to_write(opened: Opened) -> None:

@@ -215,19 +215,15 @@ def aliased(opened: Opened, aliases: dict[str, str], **config: Any) -> Tavern:
     return opened(tools(one, wipe, name="t"), tools(one, name="u"), config={"tools": lists, **config})
 
 
-@pytest.mark.parametrize("written", ["zähl", "ZÄHL", " zähl", "old:count_it", "Old/countIt"])
-def test_an_alias_of_the_operator_means_its_tool_everywhere(opened: Opened, written: str) -> None:
+def test_an_alias_of_the_operator_means_its_tool_everywhere(opened: Opened) -> None:
     host = aliased(opened, {"zähl": "t:one", "old:count-it": "t:one"})
-    assert host.invoke_sync(written, {"n": 3}).value == 3
-    assert host.tools[written].id == host.tools.why(written).id == "t:one"
-    assert host.tool_schema(written)["name"] == "t:one"
-    assert [
-        r.value
-        for r in host.run_text_sync(
-            f"<|[REQUEST_TOOL]|>\ncommand:「始」{written}「末」\nn:「始」4「末」\n<|[END_TOOL]|>"
-        ).results
-    ] == [4]
-    assert [spec.id for spec in host.tools.list({"tool_ids_inventory": [written]})] == ["t:one"]
+    for written in ("zähl", "ZÄHL", " zähl", "old:count_it", "Old/countIt"):
+        assert host.invoke_sync(written, {"n": 3}).value == 3, written
+        assert host.tools[written].id == host.tools.why(written).id == "t:one", written
+        assert host.tool_schema(written)["name"] == "t:one", written
+        text = f"<|[REQUEST_TOOL]|>\ncommand:「始」{written}「末」\nn:「始」4「末」\n<|[END_TOOL]|>"
+        assert [result.value for result in host.run_text_sync(text).results] == [4], written
+        assert [spec.id for spec in host.tools.list({"tool_ids_inventory": [written]})] == ["t:one"], written
     assert {spec.id: spec.aliases for spec in host.tools.list()}["t:one"] == ("zähl", "old:count-it")
     assert host.tools.search("zähl")[0].id == "t:one"
     assert "alias" in host.tools.why("zähl").reason
@@ -246,12 +242,12 @@ CLOSED: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("closed", CLOSED)
-@pytest.mark.parametrize("written", ["zähl", "t:one"])
-def test_no_list_is_passed_by_an_alias_of_the_operator(opened: Opened, closed: dict[str, Any], written: str) -> None:
+def test_no_list_is_passed_by_an_alias_of_the_operator(opened: Opened, closed: dict[str, Any]) -> None:
     host = aliased(opened, {"zähl": "t:one"}, **closed)
-    refused = host.invoke_sync(written).error
-    assert refused is not None and refused.kind == "POLICY_DENIED"
-    assert refused.message.startswith("t:one")
+    for written in ("zähl", "t:one"):
+        refused = host.invoke_sync(written).error
+        assert refused is not None and refused.kind == "POLICY_DENIED", written
+        assert refused.message.startswith("t:one"), written
 
 
 def test_an_alias_of_the_operator_switches_its_optional_tool_on_and_no_other(opened: Opened) -> None:

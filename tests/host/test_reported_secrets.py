@@ -89,7 +89,7 @@ def test_a_secret_is_never_reported(
             reported.append(outputs)
 
     plugins = [Plugin(Listener(), name="listener"), Plugin(Talker(place), name="talker", manifest=MANIFEST)]
-    config = {"secrets": {"key": PLANTED}, "limits": {"hookFailures": 2}}
+    config = {"secrets": {"key": PLANTED}, "limits": {"hookFailures": 2}, "plugins": {"entryPoints": False}}
     doors: list[Callable[[Tavern], Any]] = [
         *[lambda host: host.invoke_sync("talker:work")] * 3,
         lambda host: host.workflows.run_sync({"nodes": [{"id": "a", "type": "talker:Leak"}], "edges": []}),
@@ -149,7 +149,9 @@ class Giver:
 def test_no_part_of_a_result_shows_a_secret(tmp_path: Path, part: str) -> None:
     manifest = {"start": True, "permissions": {"capabilities": ["secrets:key"]}}
     plugin = Plugin(Giver(part), name="giver", manifest=manifest)
-    with Tavern.open({"secrets": {"key": PLANTED}}, plugins=[plugin], home=tmp_path / "home") as host:
+    with Tavern.open(
+        {"plugins": {"entryPoints": False}, "secrets": {"key": PLANTED}}, plugins=[plugin], home=tmp_path / "home"
+    ) as host:
         shown, other = (
             json.dumps(host.invoke_sync("giver:give", {"text": text}).to_json()) for text in (PLANTED, "another text")
         )
@@ -160,7 +162,9 @@ def test_no_part_of_a_result_shows_a_secret(tmp_path: Path, part: str) -> None:
 def test_a_secret_under_a_harmless_name_is_not_stored_with_a_job(tmp_path: Path) -> None:
     manifest = {"start": True, "permissions": {"capabilities": ["secrets:key"]}}
     plugin = Plugin(Giver("the value"), name="giver", manifest=manifest)
-    with Tavern.open({"secrets": {"key": PLANTED}}, plugins=[plugin], home=tmp_path / "home") as host:
+    with Tavern.open(
+        {"plugins": {"entryPoints": False}, "secrets": {"key": PLANTED}}, plugins=[plugin], home=tmp_path / "home"
+    ) as host:
         job = str(host.invoke_sync("giver:give", {"text": PLANTED}, job=True).job)
         assert host.wait(host.jobs.wait(job, 30)).status == "completed"
     assert [
@@ -172,7 +176,12 @@ def test_a_secret_under_a_harmless_name_is_not_stored_with_a_job(tmp_path: Path)
 def test_a_secret_in_place_of_the_name_of_a_tool_is_never_reported(tmp_path: Path, door: str) -> None:
     events: list[Any] = []
     plugins = [Plugin(Talker("nowhere"), name="talker", manifest=MANIFEST)]
-    with Tavern.open({"secrets": {"key": PLANTED}}, plugins=plugins, home=tmp_path / "home", activate="all") as host:
+    with Tavern.open(
+        {"plugins": {"entryPoints": False}, "secrets": {"key": PLANTED}},
+        plugins=plugins,
+        home=tmp_path / "home",
+        activate="all",
+    ) as host:
         host.events.subscribe(events.append)
         if door == "text":
             outcome = host.run_text_sync(f"<|[REQUEST_TOOL]|>\ncommand:「始」{PLANTED}「末」\n<|[END_TOOL]|>")

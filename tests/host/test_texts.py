@@ -97,27 +97,24 @@ def test_a_chain_runs_in_numeric_order_with_typed_arguments(host: Tavern, notes:
     assert "aaa" in outcome.feedback
 
 
-@pytest.mark.parametrize(
-    ("bad", "kind"),
-    [
-        (
-            block(("command1", "notes:write"), ("text1", "a"), ("command2", "notes:wriet"), ("text2", "b")),
-            "TOOL_NOT_FOUND",
-        ),
-        (block(("command1", "notes:write"), ("text1", "a"), ("command2", "notes:write")), "INPUT_SCHEMA_INVALID"),
-        (block(("command1", "notes:write"), ("text1", "a"), ("times1", "many")), "INPUT_SCHEMA_INVALID"),
-        (block(("command", "notes:write"), ("txet", "a")), "INPUT_SCHEMA_INVALID"),
-        ("<|[REQUEST_TOOL]|>\ncommand:「始」notes:write「末」\ntext:「始」a\n<|[END_TOOL]|>", "TAM_SYNTAX"),
-        ("<|[REQUEST_TOOL]|>\ncommand:「始」notes:write「末」\ntext:「始」a「末」", "TAM_SYNTAX"),
-        (block(("text", "a")), "TAM_SYNTAX"),
-    ],
-)
-def test_nothing_of_a_corrupt_block_runs(host: Tavern, notes: Notes, bad: str, kind: str) -> None:
-    outcome = said(host, bad)
-    assert notes.done == []
-    assert kinds(outcome) == [kind]
-    assert outcome.feedback
-    assert not outcome.ok
+CORRUPT = [
+    (block(("command1", "notes:write"), ("text1", "a"), ("command2", "notes:wriet"), ("text2", "b")), "TOOL_NOT_FOUND"),
+    (block(("command1", "notes:write"), ("text1", "a"), ("command2", "notes:write")), "INPUT_SCHEMA_INVALID"),
+    (block(("command1", "notes:write"), ("text1", "a"), ("times1", "many")), "INPUT_SCHEMA_INVALID"),
+    (block(("command", "notes:write"), ("txet", "a")), "INPUT_SCHEMA_INVALID"),
+    ("<|[REQUEST_TOOL]|>\ncommand:「始」notes:write「末」\ntext:「始」a\n<|[END_TOOL]|>", "TAM_SYNTAX"),
+    ("<|[REQUEST_TOOL]|>\ncommand:「始」notes:write「末」\ntext:「始」a「末」", "TAM_SYNTAX"),
+    (block(("text", "a")), "TAM_SYNTAX"),
+]
+
+
+def test_nothing_of_a_corrupt_block_runs(host: Tavern, notes: Notes) -> None:
+    for bad, kind in CORRUPT:
+        outcome = said(host, bad)
+        assert notes.done == [], bad
+        assert kinds(outcome) == [kind], bad
+        assert outcome.feedback, bad
+        assert not outcome.ok, bad
 
 
 def test_a_corrupt_block_does_not_stop_the_others(host: Tavern, notes: Notes) -> None:
@@ -199,10 +196,9 @@ FORESEEN: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("door", ["sync", "async"])
 @pytest.mark.parametrize("what", FORESEEN)
 def test_nothing_of_a_chain_runs_when_a_later_step_is_known_to_be_refused(
-    opened: Opened, notes: Notes, tmp_path: Path, what: str, door: str
+    opened: Opened, notes: Notes, tmp_path: Path, what: str
 ) -> None:
     later, config, caller, kind = FORESEEN[what]
     (tmp_path / "writer.json").write_text('{"tool_ids_inventory": ["notes:write"]}')
@@ -221,15 +217,16 @@ def test_nothing_of_a_chain_runs_when_a_later_step_is_known_to_be_refused(
         ("what3", "x"),
     )
     text = first if later == "notes:wipe" else first.replace("what3:「始」x「末」\n", "")
-    context = CallContext(**caller)
-    outcome = said(host, text, context=context) if door == "sync" else run(host.run_text(text, context=context))
-    assert notes.done == []
-    assert kinds(outcome) == [kind], outcome.feedback
-    assert [step.result is None for step in outcome.steps] == [True, True, False]
-    assert later in outcome.feedback and not outcome.ok
-    assert said(
-        host, block(("command", "notes:write"), ("text", "alone")), context=context
-    ).ok  # nothing was spent on it
+    for door in ("sync", "async"):
+        notes.done.clear()
+        context = CallContext(**caller)
+        outcome = said(host, text, context=context) if door == "sync" else run(host.run_text(text, context=context))
+        assert notes.done == [], door
+        assert kinds(outcome) == [kind], (door, outcome.feedback)
+        assert [step.result is None for step in outcome.steps] == [True, True, False], door
+        assert later in outcome.feedback and not outcome.ok, door
+        alone = block(("command", "notes:write"), ("text", "alone"))
+        assert said(host, alone, context=context).ok, door  # nothing was spent on it
 
 
 @pytest.mark.slow
@@ -334,23 +331,20 @@ def test_a_refused_call_tells_the_model_what_is_missing(opened: Opened, notes: N
     assert "CallContext" not in outcome.feedback
 
 
-@pytest.mark.parametrize(
-    ("key", "ok"), [("text", True), ("Text", True), ("txet", False), ("times2", False), ("nothing_like_it", False)]
-)
-def test_a_misspelt_parameter_is_named_before_the_one_it_leaves_missing(
-    host: Tavern, notes: Notes, key: str, ok: bool
-) -> None:
-    outcome = host.run_text_sync(block(("command", "notes:write"), (key, "a")))
-    assert outcome.ok is ok
-    if not ok:
+def test_a_misspelt_parameter_is_named_before_the_one_it_leaves_missing(host: Tavern) -> None:
+    for key in ("text", "Text"):
+        assert host.run_text_sync(block(("command", "notes:write"), (key, "a"))).ok, key
+    for key in ("txet", "times2", "nothing_like_it"):
+        outcome = host.run_text_sync(block(("command", "notes:write"), (key, "a")))
+        assert not outcome.ok, key
         first = outcome.problems[0]
-        assert first.code == "invalid_arguments"
+        assert first.code == "invalid_arguments", key
         assert f"no parameter '{key}'" in first.message
-        assert "text (string, required)" in first.hint
+        assert "text (string, required)" in first.hint, key
         assert key in outcome.feedback
-    if key == "txet":
-        assert len(outcome.problems) == 1
-        assert "'text'" in outcome.problems[0].hint
+        if key == "txet":
+            assert len(outcome.problems) == 1
+            assert "'text'" in outcome.problems[0].hint
 
 
 def test_a_tool_that_takes_any_name_takes_it_from_a_text(opened: Opened) -> None:
@@ -860,7 +854,9 @@ def test_retries_in_a_text_are_those_of_the_host(tmp_path: Path) -> None:
         ran.append("rare")
         return 1
 
-    with Tavern.open({}, home=tmp_path, plugins=[Plugin([away, rare], name="t")]) as host:
+    with Tavern.open(
+        {"plugins": {"entryPoints": False}}, home=tmp_path, plugins=[Plugin([away, rare], name="t")]
+    ) as host:
         events: list[Any] = []
         host.events.subscribe(events.append, "RETRY")
         said(host, "<|[REQUEST_TOOL]|>\ncommand:»»»t:away«««\nby:»»»text«««\nretry:»»»2«««\n<|[END_TOOL]|>")
@@ -881,6 +877,8 @@ def test_a_text_that_a_tool_runs_has_the_rights_of_the_caller_of_the_tool(tmp_pa
         outcome = await host.run_text(f"<|[REQUEST_TOOL]|>\ncommand:»»»t:needing«««\n{field}<|[END_TOOL]|>")
         return kinds(outcome)
 
-    with Tavern.open({}, home=tmp_path, plugins=[Plugin([reads, needing], name="t")]) as host:
+    with Tavern.open(
+        {"plugins": {"entryPoints": False}}, home=tmp_path, plugins=[Plugin([reads, needing], name="t")]
+    ) as host:
         assert host.invoke_sync("t:reads", context=CallContext(principal="user:ann")).value == ["POLICY_DENIED"]
         assert host.invoke_sync("t:reads").value == ["ok"]

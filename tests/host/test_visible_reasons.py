@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -37,7 +39,7 @@ BROKEN: dict[str, tuple[str, str, str]] = {
         "may not run scripts",
     ),
     "a foreign prefix": (tool_file("Other:bad"), "Other:bad", "is not this plugin's name"),
-    "a foreign prefix, asked for by its own": (tool_file("Other:bad"), "p:bad", "is not this plugin's name"),
+    "a foreign prefix, asked for by its own": (tool_file("Another:bad"), "p:bad", "is not this plugin's name"),
     "an undeclared capability": (tool_file("bad", capabilities=["network"]), "p:bad", "does not request"),
     "an id that is written differently": (tool_file("bad-Tool", parameters=None), "p.bad_tool", "needs `parameters`"),
 }
@@ -60,17 +62,18 @@ def check_visible(host: Tavern, plugin: str, tool_id: str, reason: str) -> None:
     assert reason in reported(host, "PROFILE_INVALID")
 
 
-@pytest.mark.parametrize("what", BROKEN)
-def test_a_broken_tool_file_is_reported_everywhere_and_costs_one_tool(workshop: Workshop, what: str) -> None:
-    text, tool_id, reason = BROKEN[what]
-    files = {"tools__bad.tool.json": text, "tools__good.tool.json": tool_file("good"), "run.py": "print('{}')"}
-    workshop.folder("p", None, "tools: {entry: tools}", **files)
+def test_a_broken_tool_file_is_reported_everywhere_and_costs_one_tool(workshop: Workshop) -> None:
+    plugins = {f"p{number}": row for number, row in enumerate(BROKEN.values())}
+    for plugin, (text, _, _) in plugins.items():
+        files = {"tools__bad.tool.json": text, "tools__good.tool.json": tool_file("good"), "run.py": "print('{}')"}
+        workshop.folder(plugin, None, "tools: {entry: tools}", **files)
     for _ in range(2):  # read anew, and from the index
         host = workshop.open()
-        assert ids(host) == ["p:good"]
-        check_visible(host, "p", tool_id, reason)
-        assert host.plugins["p"].state == "granted"
-        assert host.tools["p:good"].id == "p:good"
+        assert ids(host) == [f"{plugin}:good" for plugin in plugins]
+        for plugin, (_, tool_id, reason) in plugins.items():
+            check_visible(host, plugin, re.sub("^p(?=[:.])", plugin, tool_id), reason)
+            assert host.plugins[plugin].state == "granted", plugin
+            assert host.tools[f"{plugin}:good"].id == f"{plugin}:good"
         workshop.close(host)
 
 
@@ -83,15 +86,17 @@ INLINE: dict[str, tuple[str, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("what", INLINE)
-def test_a_broken_inline_tool_is_reported_everywhere_and_costs_one_tool(workshop: Workshop, what: str) -> None:
-    text, reason = INLINE[what]
-    workshop.folder("p", TOOL, f"tools:\n  - {{id: hello, implementation: {{type: python}}}}\n  - {text}")
+def test_a_broken_inline_tool_is_reported_everywhere_and_costs_one_tool(workshop: Workshop) -> None:
+    plugins = {f"p{number}": row for number, row in enumerate(INLINE.values())}
+    for plugin, (text, _) in plugins.items():
+        workshop.folder(plugin, TOOL, f"tools:\n  - {{id: hello, implementation: {{type: python}}}}\n  - {text}")
     host = workshop.open()
-    check_visible(host, "p", "p:bad", reason)
+    for plugin, (_, reason) in plugins.items():
+        check_visible(host, plugin, f"{plugin}:bad", reason)
     assert workshop.notes() == []
-    assert host.invoke_sync("p:hello").ok
-    check_visible(host, "p", "p:bad", reason)
+    for plugin, (_, reason) in plugins.items():
+        assert host.invoke_sync(f"{plugin}:hello").ok
+        check_visible(host, plugin, f"{plugin}:bad", reason)
 
 
 def test_a_broken_declaration_of_an_object_is_reported_as_well(workshop: Workshop) -> None:
@@ -425,21 +430,21 @@ WRONG = {
 OPEN_FACTORY = FACTORY.replace(', names=["hello"]', "")
 
 
-@pytest.mark.parametrize("beside", ["", "  - {id: bye, implementation: {type: node, nodeType: 'core:Case'}}\n"])
-@pytest.mark.parametrize("code", [TOOL, FACTORY, OPEN_FACTORY], ids=["tool", "factory", "factory without names"])
-@pytest.mark.parametrize("wrong", WRONG)
-def test_code_does_not_offer_a_tool_whose_declaration_is_wrong(
-    workshop: Workshop, wrong: str, code: str, beside: str
-) -> None:
-    one = f"  - {{id: hello, implementation: {{type: python}}, {WRONG[wrong]}}}\n"
-    workshop.folder("p", code, f"start: true\ntools:\n{one}{beside}")
+def test_code_does_not_offer_a_tool_whose_declaration_is_wrong(workshop: Workshop) -> None:
+    bye = "  - {id: bye, implementation: {type: node, nodeType: 'core:Case'}}\n"
+    rows = list(itertools.product(WRONG, (TOOL, FACTORY, OPEN_FACTORY), ("", bye)))
+    for number, (wrong, code, beside) in enumerate(rows):
+        one = f"  - {{id: hello, implementation: {{type: python}}, {WRONG[wrong]}}}\n"
+        workshop.folder(f"p{number}", code, f"start: true\ntools:\n{one}{beside}")
     host = workshop.open()
-    assert host.plugins["p"].state == "active"
-    assert "p:hello" not in ids(host)
-    error = host.invoke_sync("p:hello").error
-    assert error is not None
-    assert "its declaration in plugin p is wrong" in error.message
-    assert not beside or host.tools["p:bye"].kind == "node"
+    shown = ids(host)
+    for number, row in enumerate(rows):
+        assert host.plugins[f"p{number}"].state == "active", row
+        assert f"p{number}:hello" not in shown, row
+        error = host.invoke_sync(f"p{number}:hello").error
+        assert error is not None, row
+        assert f"its declaration in plugin p{number} is wrong" in error.message, row
+        assert not row[2] or host.tools[f"p{number}:bye"].kind == "node", row
 
 
 def test_cautions_hold_for_a_tool_that_needs_what_its_plugin_does_not_request(workshop: Workshop) -> None:
@@ -525,23 +530,24 @@ MARKED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("declared", "annotation", "together"), MARKED)
-def test_declared_marks_of_a_parameter_hold_for_the_function(
-    workshop: Workshop, declared: str, annotation: str, together: dict[str, Any]
-) -> None:
-    code = f"""
-        from datetime import date
-        from typing import Annotated
-        @tool
-        def hello(name: {annotation}) -> int: return 1
-        @hookimpl
-        def tavern_register_tools(): return [hello]
-    """
-    parameters = f"{{type: object, properties: {{name: {declared}, other: {{format: password}}}}}}"
-    workshop.folder("p", code, f"tools: [{{id: hello, implementation: {{type: python}}, parameters: {parameters}}}]")
+def test_declared_marks_of_a_parameter_hold_for_the_function(workshop: Workshop) -> None:
+    for number, (declared, annotation, _) in enumerate(MARKED):
+        code = f"""
+            from datetime import date
+            from typing import Annotated
+            @tool
+            def hello(name: {annotation}) -> int: return 1
+            @hookimpl
+            def tavern_register_tools(): return [hello]
+        """
+        parameters = f"{{type: object, properties: {{name: {declared}, other: {{format: password}}}}}}"
+        one = f"{{id: hello, implementation: {{type: python}}, parameters: {parameters}}}"
+        workshop.folder(f"p{number}", code, f"tools: [{one}]")
     host = workshop.open()
-    host.plugins.activate_sync("p")
-    assert host.tools["p:hello"].input_schema["properties"] == {"name": together}
+    for number, (declared, annotation, together) in enumerate(MARKED):
+        host.plugins.activate_sync(f"p{number}")
+        found = host.tools[f"p{number}:hello"].input_schema["properties"]
+        assert found == {"name": together}, (declared, annotation)
 
 
 @pytest.mark.parametrize("code", [GREETS, None])

@@ -13,7 +13,7 @@ from tests.workflows.folder import Flows
 
 @pytest.fixture(scope="module")
 def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tavern]:
-    with Tavern.open({}, home=tmp_path_factory.mktemp("home")) as tavern:
+    with Tavern.open({"plugins": {"entryPoints": False}}, home=tmp_path_factory.mktemp("home")) as tavern:
         yield tavern
 
 

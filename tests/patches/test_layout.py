@@ -112,7 +112,7 @@ def test_parallel_chains_do_not_cross() -> None:
 
 
 def test_a_new_node_stands_beside_its_neighbour_and_nothing_else_moves(tmp_path: Any) -> None:
-    with Tavern.open({}, home=tmp_path) as tavern:
+    with Tavern.open({"plugins": {"entryPoints": False}}, home=tmp_path) as tavern:
         outcome = tavern.workflows.patch(
             flow(), [op("add", "/nodes/n", TEMPLATE), op("add", "/edges/e", edge("n.text", "join.parts"))]
         )

@@ -61,7 +61,12 @@ class Kitchen:
         return path
 
     def open(self, *plugins: Any, nodes: Sequence[NodeSpec] = (*KITCHEN, *OTHERS), **config: Any) -> Tavern:
-        settings = {"workflows": {"roots": []}, "assistant": {"examples": [str(self.examples)]}, **config}
+        settings = {
+            "plugins": {"entryPoints": False},
+            "workflows": {"roots": []},
+            "assistant": {"examples": [str(self.examples)]},
+            **config,
+        }
         given = [Plugin(Nodes(*nodes), name="kitchen"), *plugins]
         return Tavern.open(settings, plugins=given, home=self.root / "home")
 

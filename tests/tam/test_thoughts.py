@@ -63,7 +63,9 @@ def test_the_host_takes_them_from_its_configuration(tmp_path: Path) -> None:
         return a + 1
 
     plugins = [Plugin([add], name="t")]
-    with Tavern.open({"tam": {"thoughts": ["reasoning"]}}, plugins=plugins, home=tmp_path) as tavern:
+    with Tavern.open(
+        {"plugins": {"entryPoints": False}, "tam": {"thoughts": ["reasoning"]}}, plugins=plugins, home=tmp_path
+    ) as tavern:
         assert [len(tavern.run_text_sync(text).results) for text in (HIDDEN["a tag"], SHOWN["behind it"])] == [0, 1]
     with pytest.raises(ConfigInvalid, match=r"tam\.thoughts"):
         Tavern.open({"tam": {"thoughts": ["a b"]}}, plugins=plugins, home=tmp_path)

@@ -92,7 +92,9 @@ def test_a_node_reaches_nothing_behind_its_context_by_any_name(tmp_path: Path, w
         def tavern_register_nodes(self) -> Any:
             return [Look]
 
-    with Tavern.open({}, plugins=[Plugin(Looker(), name="looker")], home=tmp_path, activate="all") as host:
+    with Tavern.open(
+        {"plugins": {"entryPoints": False}}, plugins=[Plugin(Looker(), name="looker")], home=tmp_path, activate="all"
+    ) as host:
         result = host.workflows.run_sync({"nodes": [{"id": "a", "type": "looker:Look"}], "edges": []})
         assert result.outputs == {"a": {"result": "a"}}
     assert isinstance(found[0], AttributeError | TypeError | str), found
@@ -139,7 +141,7 @@ def test_an_executor_reaches_nothing_that_the_plugin_of_its_tool_was_not_granted
     manifest = {"name": "runner", "version": "1", "executors": ["odd"], "permissions": {"services": {"use": ["store"]}}}
     tools = [{"id": "go", "implementation": {"type": "odd"}}]
     with Tavern.open(
-        {},
+        {"plugins": {"entryPoints": False}},
         plugins=[Plugin(Owner(), name="owner"), Plugin(Runner(), manifest={**manifest, "tools": tools})],
         home=tmp_path,
     ) as host:
@@ -170,6 +172,10 @@ def test_parameters_of_a_service_may_have_any_name(tmp_path: Path) -> None:
 
     uses = Uses()
     manifest = {"name": "user", "version": "1", "start": True, "permissions": {"services": {"use": ["named"]}}}
-    with Tavern.open({}, plugins=[Plugin(Brings(), name="owner"), Plugin(uses, manifest=manifest)], home=tmp_path):
+    with Tavern.open(
+        {"plugins": {"entryPoints": False}},
+        plugins=[Plugin(Brings(), name="owner"), Plugin(uses, manifest=manifest)],
+        home=tmp_path,
+    ):
         told = uses.ctx.service("named").told(view="a", call="b", function="c", behind="d", name="e")
     assert told == ["a", "b", "c", "d", "e"]

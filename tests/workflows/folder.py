@@ -111,5 +111,7 @@ class Flows:
         return path
 
     def open(self, *plugins: Any, **config: Any) -> Tavern:
-        settings = {"workflows": {"roots": [str(self.folder)]}, **config}
+        """A host without the plugins of the machine, unless `config` says otherwise."""
+        found = {"entryPoints": False, **config.pop("plugins", {})}
+        settings = {"plugins": found, "workflows": {"roots": [str(self.folder)]}, **config}
         return Tavern.open(settings, plugins=[Plugin(NodePlugin(), name="t"), *plugins], home=self.root / "home")

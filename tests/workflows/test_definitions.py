@@ -94,7 +94,7 @@ WRONG: dict[str, tuple[Any, str]] = {
 @pytest.mark.parametrize("name", WRONG)
 def test_a_definition_that_cannot_be_used_fails_its_plugin_and_says_why(tmp_path: Path, name: str) -> None:
     offer, why = WRONG[name]
-    with Tavern.open({}, plugins=[bringing(offer)], home=tmp_path) as tavern:
+    with Tavern.open({"plugins": {"entryPoints": False}}, plugins=[bringing(offer)], home=tmp_path) as tavern:
         problems = tavern.workflows.check({"nodes": [{"id": "a", "type": "demo:X"}]})
         assert tavern.plugins["demo"].state == "failed"
         assert why in str(tavern.plugins["demo"].reason)
@@ -125,7 +125,9 @@ DEFAULTS: list[tuple[Any, Any, Any]] = [
 @pytest.mark.parametrize("at", range(len(DEFAULTS)))
 def test_the_catalogue_and_the_tool_of_a_node_are_json_whatever_its_defaults(tmp_path: Path, at: int) -> None:
     annotation, default, shown = DEFAULTS[at]
-    with Tavern.open({}, plugins=[bringing(with_default(annotation, default))], home=tmp_path) as tavern:
+    with Tavern.open(
+        {"plugins": {"entryPoints": False}}, plugins=[bringing(with_default(annotation, default))], home=tmp_path
+    ) as tavern:
         [entry] = [entry for entry in tavern.nodes.catalogue() if entry["type"] == "Y"]
         json.dumps(entry, ensure_ascii=False, allow_nan=False).encode()
         assert entry["inputs"]["a"]["config"].get("default", NOTHING) == shown
@@ -192,7 +194,9 @@ def test_what_definitions_say_about_a_node_holds_at_the_top_and_in_groups(
         "utf-8",
     )
     with Tavern.open(
-        {"workflows": {"roots": [str(tmp_path)]}}, plugins=[bringing(Old, form)], home=tmp_path / "home"
+        {"plugins": {"entryPoints": False}, "workflows": {"roots": [str(tmp_path)]}},
+        plugins=[bringing(Old, form)],
+        home=tmp_path / "home",
     ) as tavern:
         problems = tavern.workflows.check("outer" if is_inside else "inner")
         assert [p.code for p in problems] == [code for code, _ in expected]
@@ -214,7 +218,9 @@ def test_an_upgraded_node_in_a_group_runs_as_its_class_has_it_now(tmp_path: Path
     (tmp_path / "inner.json").write_text(json.dumps(inner), "utf-8")
     outer = {"nodes": [{"id": "g", "type": "core:NodeGroup", "configValues": {"referencedWorkflowId": "inner"}}]}
     with Tavern.open(
-        {"workflows": {"roots": [str(tmp_path)]}}, plugins=[bringing(Old)], home=tmp_path / "home"
+        {"plugins": {"entryPoints": False}, "workflows": {"roots": [str(tmp_path)]}},
+        plugins=[bringing(Old)],
+        home=tmp_path / "home",
     ) as tavern:
         assert tavern.workflows.run_sync(outer).outputs == {"g": {"y": 5}}
     assert json.loads((tmp_path / "inner.json").read_text("utf-8")) == inner
@@ -253,7 +259,9 @@ class Unmade(AsMethods):
 
 
 def test_validate_and_upgrade_may_be_methods_of_any_kind(tmp_path: Path) -> None:
-    with Tavern.open({}, plugins=[bringing(AsMethods, AsFunctions, Unmade)], home=tmp_path) as tavern:
+    with Tavern.open(
+        {"plugins": {"entryPoints": False}}, plugins=[bringing(AsMethods, AsFunctions, Unmade)], home=tmp_path
+    ) as tavern:
         for kind in ("demo:AsMethods", "demo:AsFunctions"):
             [problem] = tavern.workflows.check({"nodes": [{"id": "a", "type": kind, "inputValues": {"number": 6}}]})
             assert (problem.code, problem.message) == ("BAD_VALUE", f"'a' ({kind}): number must not be above 5")
@@ -290,7 +298,9 @@ def test_what_a_hook_makes_of_a_definition_is_judged_again_and_recorded(tmp_path
         def tavern_before_register_node(self, definition: NodeSpec, owner: str) -> Any:
             return how(definition) if owner == "demo" else None
 
-    with Tavern.open({}, plugins=[bringing(marked()), Plugin(Guard(), name="guard")], home=tmp_path) as tavern:
+    with Tavern.open(
+        {"plugins": {"entryPoints": False}}, plugins=[bringing(marked()), Plugin(Guard(), name="guard")], home=tmp_path
+    ) as tavern:
         is_there = "demo:X" in tavern.nodes
         [found] = [d for d in tavern.diagnostics if d.code in ("NODE_CHANGED", "NODE_LEFT_OUT")]
     assert (found.code, found.plugin, words in found.message, is_there) == (code, "guard", True, code == "NODE_CHANGED")
@@ -309,7 +319,7 @@ INTERFACES: dict[str, tuple[dict[str, Any], list[str]]] = {
 @pytest.mark.parametrize("name", INTERFACES)
 def test_an_interface_that_cannot_be_meant_is_a_warning(tmp_path: Path, name: str) -> None:
     flow, expected = INTERFACES[name]
-    with Tavern.open({}, home=tmp_path) as tavern:
+    with Tavern.open({"plugins": {"entryPoints": False}}, home=tmp_path) as tavern:
         problems = tavern.workflows.check({"nodes": [], **flow})
         given = dict.fromkeys(flow.get("interfaceInputs", ()), 1 if name == "a default of another type" else "a")
         assert tavern.workflows.run_sync({"nodes": [], **flow}, given, keep=False).ok
@@ -327,7 +337,7 @@ EXECS: list[tuple[Any, str]] = [
 @pytest.mark.parametrize("at", range(len(EXECS)))
 def test_how_a_node_is_run_is_judged_with_its_outputs(tmp_path: Path, at: int) -> None:
     given, wrong = EXECS[at]
-    with Tavern.open({}, home=tmp_path) as tavern:
+    with Tavern.open({"plugins": {"entryPoints": False}}, home=tmp_path) as tavern:
         problems = tavern.workflows.check(
             {"nodes": [{"id": "a", "type": "core:Text", "configValues": {"$exec": given}}]}
         )
@@ -344,7 +354,7 @@ REQUIRED: list[tuple[str, str, str]] = [
 @pytest.mark.parametrize("at", range(len(REQUIRED)))
 def test_a_missing_requirement_of_a_file_is_reported(tmp_path: Path, at: int) -> None:
     name, wanted, why = REQUIRED[at]
-    with Tavern.open({}, plugins=[bringing(marked())], home=tmp_path) as tavern:
+    with Tavern.open({"plugins": {"entryPoints": False}}, plugins=[bringing(marked())], home=tmp_path) as tavern:
         problems = tavern.workflows.check({"nodes": [], "requires": {name: wanted}})
     assert [p.code for p in problems] == (["REQUIREMENT"] if why else [])
     assert all(why in p.message for p in problems)
@@ -352,7 +362,7 @@ def test_a_missing_requirement_of_a_file_is_reported(tmp_path: Path, at: int) ->
 
 def test_content_that_is_no_workflow_is_refused_with_the_place_in_it(tmp_path: Path) -> None:
     with (
-        Tavern.open({}, home=tmp_path) as tavern,
+        Tavern.open({"plugins": {"entryPoints": False}}, home=tmp_path) as tavern,
         pytest.raises(WorkflowInvalid, match=r"nodes\.1\.id: must be text, got the number 1"),
     ):
         tavern.workflows.check({"nodes": [{"id": "a", "type": "core:Text"}, {"id": 1, "type": "core:Text"}]})
@@ -366,7 +376,9 @@ WRITTEN: list[Any] = [
 
 @pytest.mark.parametrize("at", range(len(WRITTEN)))
 def test_a_port_says_the_same_on_either_side_of_none(tmp_path: Path, at: int) -> None:
-    with Tavern.open({}, plugins=[bringing(with_default(WRITTEN[at], None))], home=tmp_path) as tavern:
+    with Tavern.open(
+        {"plugins": {"entryPoints": False}}, plugins=[bringing(with_default(WRITTEN[at], None))], home=tmp_path
+    ) as tavern:
         slot = tavern.nodes["demo:Y"].inputs["a"]
     assert (slot.type, slot.display_name, dict(slot.config), slot.lazy, slot.required) == (
         "INTEGER",
@@ -389,6 +401,6 @@ def test_what_a_tool_of_a_node_requires_follows_from_the_configuration(
     ):
         return a
 
-    with Tavern.open({}, plugins=[bringing(z)], home=tmp_path) as tavern:
+    with Tavern.open({"plugins": {"entryPoints": False}}, plugins=[bringing(z)], home=tmp_path) as tavern:
         spec = tavern.nodes["demo:Z"]
     assert node_schema(spec.inputs, spec.config_values)["required"] == required

@@ -86,7 +86,7 @@ def hooks() -> Hooks:
 def opened(tmp_path: Path, hooks: Hooks) -> Callable[..., Tavern]:
     def made(**config: Any) -> Tavern:
         plugins = [Plugin(Models(), name="models"), Plugin(Nodes(), name="nodes"), Plugin(hooks, name="hooks")]
-        return Tavern.open(config, plugins=plugins, home=tmp_path / "home")
+        return Tavern.open({"plugins": {"entryPoints": False}, **config}, plugins=plugins, home=tmp_path / "home")
 
     return made
 
@@ -215,7 +215,9 @@ def test_a_run_that_is_stopped_stops_asking(tmp_path: Path) -> None:
             def tavern_register_llms(self) -> Any:
                 return {"endless": Endless()}
 
-        async with Tavern.open({}, plugins=[Plugin(Brings(), name="brings")], home=tmp_path) as host:
+        async with Tavern.open(
+            {"plugins": {"entryPoints": False}}, plugins=[Plugin(Brings(), name="brings")], home=tmp_path
+        ) as host:
             run = await host.workflows.start(asking("core:LLM", model="endless"))
             await asyncio.wait_for(begun.wait(), 30)
             await run.stop()

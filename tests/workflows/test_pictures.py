@@ -29,7 +29,7 @@ def test_a_label_is_nothing_but_a_label(tmp_path: Path, at: int) -> None:
         "nodes": [{"id": "a", "type": label, "displayName": label}, {"id": label, "type": "core:Text"}],
         "edges": [{"id": "e", "source": "a", "target": label, "sourceHandle": label, "targetHandle": label}],
     }
-    with Tavern.open({}, home=tmp_path) as tavern:
+    with Tavern.open({"plugins": {"entryPoints": False}}, home=tmp_path) as tavern:
         first, *lines = tavern.workflows.graph(flow).splitlines()
         picture = tavern.workflows.graph(flow, "svg")
     assert (first, len(lines)) == ("flowchart LR", 3)
@@ -47,12 +47,15 @@ def test_a_node_can_stand_anywhere(tmp_path: Path, at: int) -> None:
         ],
         "edges": [],
     }
-    with Tavern.open({}, home=tmp_path) as tavern:
+    with Tavern.open({"plugins": {"entryPoints": False}}, home=tmp_path) as tavern:
         picture = tavern.workflows.graph(flow, "svg")
     numbers = re.findall(r' (?:x|y|viewBox)="([^"]*)"', picture)
     assert all(abs(float(number)) < 1e10 for group in numbers for number in group.split())
 
 
 def test_a_form_that_does_not_exist_is_refused(tmp_path: Path) -> None:
-    with Tavern.open({}, home=tmp_path) as tavern, pytest.raises(UsageError, match="'png'"):
+    with (
+        Tavern.open({"plugins": {"entryPoints": False}}, home=tmp_path) as tavern,
+        pytest.raises(UsageError, match="'png'"),
+    ):
         tavern.workflows.graph({"nodes": []}, "png")
