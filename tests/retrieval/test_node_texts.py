@@ -62,17 +62,19 @@ def test_texts_of_plugins_cannot_add_lines_or_calls() -> None:
     assert len(text) < 1_000
 
 
+SPECS = [*KITCHEN, *OTHERS]
+WHOLE = [node_document(spec) for spec in SPECS]
+SHORT = [node_document(spec, short=True) for spec in SPECS]
+
+
 @pytest.mark.slow
 @given(budget=st.integers(-10, 10_000))
 def test_the_budget_holds_and_the_first_types_get_the_most_of_it(budget: int) -> None:
-    specs = [*KITCHEN, *OTHERS]
-    found = node_documents(specs, budget)
+    found = node_documents(SPECS, budget)
     assert sum(map(tokens_of, found)) <= max(budget, 0)
-    whole = [node_document(spec) for spec in specs]
-    short = [node_document(spec, short=True) for spec in specs]
-    complete = next((at for at, text in enumerate(found) if text != whole[at]), len(found))
-    assert found[complete:] == short[complete : len(found)]
-    assert found == node_documents(specs, budget)
+    complete = next((at for at, text in enumerate(found) if text != WHOLE[at]), len(found))
+    assert found[complete:] == SHORT[complete : len(found)]
+    assert found == node_documents(SPECS, budget)
 
 
 def test_every_node_of_the_host_has_a_short_text(kitchen: Kitchen) -> None:

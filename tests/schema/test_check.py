@@ -175,7 +175,7 @@ nonsense = st.recursive(
 
 
 @pytest.mark.slow
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(nonsense)
 def test_no_schema_makes_the_check_raise(schema: Any) -> None:
     for finding in [*check_schema(schema), *check_schema(schema, output=True)]:

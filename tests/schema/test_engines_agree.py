@@ -168,7 +168,7 @@ schemas = st.recursive(leaves, _combined, max_leaves=6)
 
 
 @pytest.mark.slow
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@settings(max_examples=125, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 @given(st.data())
 def test_both_engines_agree_on_random_schemas_and_values(data: st.DataObject) -> None:
     schema = data.draw(schemas)
@@ -183,7 +183,7 @@ def test_both_engines_agree_on_random_schemas_and_values(data: st.DataObject) ->
 
 
 @pytest.mark.slow
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_closing_never_refuses_more_than_unknown_names(data: st.DataObject) -> None:
     schema = data.draw(schemas.filter(lambda schema: isinstance(schema, dict)))

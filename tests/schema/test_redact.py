@@ -446,7 +446,7 @@ def fragments() -> list[str]:
 @example(parts=["a‿--password hunter2X"], swap=False)
 @example(parts=["https://a/?x-a²z-sig=hunter2X"], swap=False)
 @example(parts=["password ²a: hunter2X"], swap=False)
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=500, deadline=None)
 @given(
     st.lists(st.one_of(st.sampled_from(fragments()), st.sampled_from([*HIDDEN, *KEPT])), min_size=1, max_size=12),
     st.booleans(),
@@ -701,6 +701,6 @@ def test_no_planted_secret_survives_and_nothing_raises(value: Any) -> None:
 )  # fmt: skip
 def test_hostile_text_is_read_in_linear_time(piece: str) -> None:
     """A quadratic pattern would take minutes on this text."""
-    text = piece * (2_000_000 // len(piece))
+    text = piece * (1_000_000 // len(piece))
     redact_text(text[:400_000])
     assert len(compile_redactor()(text)) < 3_000

@@ -104,20 +104,21 @@ def test_each_message_has_the_same_values_in_both_languages() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("code", list(tam.PROBLEM_CODES))
-def test_the_feedback_of_every_problem_is_in_one_language(tmp_path: Path, code: str) -> None:
-    for language in ("zh", "en"):
-        config = {
-            "language": language,
-            "plugins": {"entryPoints": False},
-            "tam": {"maxText": 29_000, "maxCalls": 20, "maxBlock": 10_000, "references": code == "invalid_reference"},
-        }
-        with Tavern.open(config, plugins=[Plugin([count, twins, bounds, wipe], name="t")], home=tmp_path) as tavern:
-            for text in TEXTS[code]:
-                outcome = tavern.run_text_sync(text)
-                assert code in {problem.code for problem in outcome.problems}, (text, outcome.problems)
-                said = prose(outcome.feedback)
-                if language == "zh":
-                    assert not re.search(r"[A-Za-z]{2,} [A-Za-z]{2,}", said), outcome.feedback
-                else:
-                    assert not re.search("[\u4e00-\u9fff]", said), outcome.feedback
+@pytest.mark.parametrize("references", [False, True])
+@pytest.mark.parametrize("language", ["zh", "en"])
+def test_the_feedback_of_every_problem_is_in_one_language(tmp_path: Path, language: str, references: bool) -> None:
+    config = {
+        "language": language,
+        "plugins": {"entryPoints": False},
+        "tam": {"maxText": 29_000, "maxCalls": 20, "maxBlock": 10_000, "references": references},
+    }
+    codes = [code for code in tam.PROBLEM_CODES if (code == "invalid_reference") is references]
+    with Tavern.open(config, plugins=[Plugin([count, twins, bounds, wipe], name="t")], home=tmp_path) as tavern:
+        for code, text in ((each, text) for each in codes for text in TEXTS[each]):
+            outcome = tavern.run_text_sync(text)
+            assert code in {problem.code for problem in outcome.problems}, (code, text, outcome.problems)
+            said = prose(outcome.feedback)
+            if language == "zh":
+                assert not re.search(r"[A-Za-z]{2,} [A-Za-z]{2,}", said), outcome.feedback
+            else:
+                assert not re.search("[\u4e00-\u9fff]", said), outcome.feedback

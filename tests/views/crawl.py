@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import types
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 STOP = (types.ModuleType, logging.Logger, str, bytes, int, float, bool, type(None), types.CodeType)
@@ -22,11 +22,16 @@ LOOKED_AT = (
 """Besides what `dir` says: attributes that types have and hide."""
 
 
-def reachable(*starts: Any, most: int = 1_200) -> Iterator[Any]:
+Known = dict[int, tuple[Any, list[Any]]]
+"""Classes and functions by their id, and what each leads to: a search among the same ones need not look again."""
+
+
+def reachable(*starts: Any, most: int = 1_200, known: Known | None = None) -> Iterator[Any]:
     """Every object that attributes, items, closures, globals, frames, classes and reductions lead to, the nearest first.
 
     Classes and functions of Python itself and of libraries are everybody's: the search does not go through them.
     """
+    known = {} if known is None else known
     seen: dict[int, Any] = {}
     queue = deque(starts)
     while queue and len(seen) < most:
@@ -35,7 +40,13 @@ def reachable(*starts: Any, most: int = 1_200) -> Iterator[Any]:
             continue
         seen[id(thing)] = thing
         yield thing
-        queue.extend(_own(found) for found in _next(thing))
+        if id(thing) in known:
+            queue.extend(known[id(thing)][1])
+            continue
+        found = [_own(found) for found in _next(thing)]
+        if isinstance(thing, type | types.FunctionType):
+            known[id(thing)] = thing, found
+        queue.extend(found)
 
 
 def _is_everybodys(thing: Any) -> bool:
@@ -83,3 +94,14 @@ def leaks(secrets: Iterable[Any], *starts: Any) -> list[str]:
     """Which of `secrets` can be reached."""
     wanted = {id(secret): secret for secret in secrets}
     return [repr(type(thing)) for thing in reachable(*starts) if id(thing) in wanted]
+
+
+def leaks_of_each(secrets: Iterable[Any], starts: Mapping[str, Sequence[Any]]) -> dict[str, list[str]]:
+    """Which of `secrets` can be reached, for each group of objects that leads to one; each is searched by itself."""
+    wanted = {id(secret) for secret in secrets}
+    known: Known = {}
+    found = {
+        name: [repr(type(thing)) for thing in reachable(*group, known=known) if id(thing) in wanted]
+        for name, group in starts.items()
+    }
+    return {name: reached for name, reached in found.items() if reached}

@@ -16,7 +16,7 @@ from tavern_core.contract.protocols import BoundTool
 from tavern_core.errors import CallError, OutputTooLarge, PolicyDenied, SettingsInvalid, UpstreamError
 
 from ..host.conftest import Opened, home, opened, run  # noqa: F401 - fixtures
-from .crawl import leaks
+from .crawl import leaks, leaks_of_each
 from .curious import REFUSED, Thrown, caught
 from .keeper import ANSWERS, FAILURES, Colour, Keeper, Sly
 
@@ -63,32 +63,37 @@ def test_nothing_that_a_context_shows_leads_to_a_service(ctx: Any, keeper: Keepe
     assert leaks(keeper.secrets, ctx, ctx._facilities, ctx.service) == []
 
 
-@pytest.mark.parametrize("how", ["attribute", *FAILURES])
-def test_no_error_of_a_view_leads_to_its_service(ctx: Any, keeper: Keeper, how: str) -> None:
+@pytest.mark.slow
+def test_no_error_of_a_view_leads_to_its_service(ctx: Any, keeper: Keeper) -> None:
     view = ctx.service("store")
-    failed = [caught(view.fail, how), caught(view.fail_later, how)]
-    assert leaks(keeper.secrets, *failed) == []
-    assert all(error.__cause__ is None for error in failed)
-
-
-@pytest.mark.parametrize("what", REFUSED)
-def test_what_is_refused_shows_nothing_either(ctx: Any, keeper: Keeper, what: str) -> None:
-    error = caught(REFUSED[what], ctx)
-    assert isinstance(error, AttributeError | TypeError | CallError | SettingsInvalid)
-    assert leaks(keeper.secrets, error) == []
-    assert keeper.store.given == []
+    failed = {how: [caught(view.fail, how), caught(view.fail_later, how)] for how in ("attribute", *FAILURES)}
+    assert leaks_of_each(keeper.secrets, failed) == {}
+    assert [how for how, errors in failed.items() if any(error.__cause__ is not None for error in errors)] == []
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("what", ANSWERS)
-def test_what_is_no_plain_data_is_not_answered(ctx: Any, keeper: Keeper, what: str) -> None:
+def test_what_is_refused_shows_nothing_either(ctx: Any, keeper: Keeper) -> None:
+    errors = {}
+    for what, use in REFUSED.items():
+        error = caught(use, ctx)
+        assert isinstance(error, AttributeError | TypeError | CallError | SettingsInvalid), what
+        assert keeper.store.given == [], what
+        errors[what] = [error]
+    assert leaks_of_each(keeper.secrets, errors) == {}
+
+
+@pytest.mark.slow
+def test_what_is_no_plain_data_is_not_answered(ctx: Any, keeper: Keeper) -> None:
     view = ctx.service("store")
-    for error in (caught(view.answer, what), caught(view.later, what)):
-        assert isinstance(error, ToolFailed | OutputTooLarge), error
-        assert "store" in error.message
-        assert error.hint
-        assert error.outcome == "done"
-        assert leaks(keeper.secrets, error) == []
+    errors = {}
+    for what in ANSWERS:
+        for how, error in (("now", caught(view.answer, what)), ("later", caught(view.later, what))):
+            assert isinstance(error, ToolFailed | OutputTooLarge), (what, error)
+            assert "store" in error.message, what
+            assert error.hint, what
+            assert error.outcome == "done", what
+            errors[f"{what}, {how}"] = [error]
+    assert leaks_of_each(keeper.secrets, errors) == {}
 
 
 def test_a_coroutine_shows_no_frame_while_it_waits(ctx: Any, keeper: Keeper) -> None:

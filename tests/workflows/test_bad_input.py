@@ -269,11 +269,12 @@ NAMES = [
 ]
 
 
-@pytest.mark.parametrize("at", range(len(NAMES)))
-def test_a_workflow_is_not_saved_under_a_name_that_is_no_file_everywhere(flows: Flows, at: int) -> None:
-    with flows.open() as tavern, pytest.raises(UsageError):
-        tavern.workflows.save(NAMES[at], {"nodes": [], "edges": []})
-    assert list(flows.folder.iterdir()) == []
+def test_a_workflow_is_not_saved_under_a_name_that_is_no_file_everywhere(flows: Flows) -> None:
+    with flows.open() as tavern:
+        for name in NAMES:
+            with pytest.raises(UsageError):
+                tavern.workflows.save(name, {"nodes": [], "edges": []})
+            assert list(flows.folder.iterdir()) == [], name
 
 
 def test_names_that_differ_in_case_only_are_not_saved_side_by_side(flows: Flows) -> None:

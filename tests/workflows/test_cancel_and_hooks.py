@@ -113,36 +113,31 @@ ENDED: dict[str, tuple[dict[str, Any], str, str]] = {
 
 
 @pytest.mark.parametrize("door", ["a task", "a thread"])
-@pytest.mark.parametrize("name", ENDED)
-async def test_a_run_is_ended(flows: Flows, name: str, door: str) -> None:
-    nodes, path, kind = ENDED[name]
+async def test_a_run_is_ended(flows: Flows, door: str) -> None:
     flows.write("inner", {"i": "core:GroupInput", "w": "t:Wait"}, interfaceInputs={"item": {"dataFlowType": "INTEGER"}})
-    flows.write(
-        "runs", {**nodes, "b": "t:Plain", "after": "t:Plain"}, "a.y>after.x" if path == "a" and kind != "ask" else ""
-    )
-    GO.clear()
+    for number, (nodes, path, kind) in enumerate(ENDED.values()):
+        edges = "a.y>after.x" if path == "a" and kind != "ask" else ""
+        flows.write(f"runs-{number}", {**nodes, "b": "t:Plain", "after": "t:Plain"}, edges)
     async with flows.open(Plugin(Nodes(), name="c")) as tavern:
-        before = asyncio.all_tasks()
-        handle = await tavern.workflows.start("runs")
-        async for event in handle.events():
-            if (event.path, event.kind) == (path, kind):
-                break
-        ended = (
-            tavern.workflows.cancel(handle.id)
-            if door == "a task"
-            else await asyncio.to_thread(tavern.workflows.cancel, handle.id)
-        )
-        result = await asyncio.wait_for(handle, 20)
-        assert (ended, tavern.workflows.cancel(handle.id)) == (True, False)
-        assert (result.state, result.states["a"], result.states[path], result.states["b"]) == (
-            "cancelled",
-            "interrupted",
-            "interrupted",
-            "complete",
-        )
-        assert asyncio.all_tasks() == before
-        kinds = [event.kind for event in tavern.workflows.events(handle.id) if event.path in ("", path)]
-        assert kinds[-2:] == ["interrupted", "run:cancelled"]
+        for number, (name, (_, path, kind)) in enumerate(ENDED.items()):
+            GO.clear()
+            before = asyncio.all_tasks()
+            handle = await tavern.workflows.start(f"runs-{number}")
+            async for event in handle.events():
+                if (event.path, event.kind) == (path, kind):
+                    break
+            ended = (
+                tavern.workflows.cancel(handle.id)
+                if door == "a task"
+                else await asyncio.to_thread(tavern.workflows.cancel, handle.id)
+            )
+            result = await asyncio.wait_for(handle, 20)
+            assert (ended, tavern.workflows.cancel(handle.id)) == (True, False), name
+            states = result.state, result.states["a"], result.states[path], result.states["b"]
+            assert states == ("cancelled", "interrupted", "interrupted", "complete"), name
+            assert asyncio.all_tasks() == before, name
+            kinds = [event.kind for event in tavern.workflows.events(handle.id) if event.path in ("", path)]
+            assert kinds[-2:] == ["interrupted", "run:cancelled"], name
 
 
 @pytest.mark.slow

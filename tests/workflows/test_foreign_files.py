@@ -82,30 +82,27 @@ def text_of(content: Any) -> str:
 
 
 @pytest.mark.parametrize("mark", ["", "\ufeff"])
-@pytest.mark.parametrize("what", FOREIGN)
-def test_a_file_of_another_product_is_one_error_that_names_it_and_its_place(flows: Flows, what: str, mark: str) -> None:
-    content, called = FOREIGN[what]
-    path = flows.write("theirs", {})
-    path.write_text(mark + text_of(content), "utf-8")
+def test_a_file_of_another_product_is_one_error_that_names_it_and_its_place(flows: Flows, mark: str) -> None:
+    paths = {what: flows.write(f"theirs-{number}", {}) for number, what in enumerate(FOREIGN)}
+    for what, path in paths.items():
+        path.write_text(mark + text_of(FOREIGN[what][0]), "utf-8")
     with flows.open() as tavern:
-        for ask in (
-            lambda: tavern.workflows.get("theirs"),
-            lambda: tavern.workflows.run_sync("theirs"),
-            lambda: tavern.workflows.broken()["theirs"],
-        ):
-            try:
-                error = ask()
-            except WorkflowInvalid as raised:
-                error = raised
-            assert isinstance(error, WorkflowInvalid)
-            (finding,) = error.findings
-            assert called in finding.message and "not a workflow of this host" in finding.message
-            assert finding.where is not None and (finding.where.file, finding.where.line > 0) == (str(path), True)
-            assert "docs/workflows.md" in finding.hint
-        assert called in str(tavern.tools.why("workflow:theirs").reason)
-        if not isinstance(content, str | list):
-            with pytest.raises(WorkflowInvalid, match=called):
-                tavern.workflows.run_sync(content)
+        for what, path in paths.items():
+            (content, called), name = FOREIGN[what], path.stem
+            for ask in (tavern.workflows.get, tavern.workflows.run_sync, lambda name: tavern.workflows.broken()[name]):
+                try:
+                    error = ask(name)
+                except WorkflowInvalid as raised:
+                    error = raised
+                assert isinstance(error, WorkflowInvalid), what
+                (finding,) = error.findings
+                assert called in finding.message and "not a workflow of this host" in finding.message, what
+                assert finding.where is not None and (finding.where.file, finding.where.line > 0) == (str(path), True)
+                assert "docs/workflows.md" in finding.hint, what
+            assert called in str(tavern.tools.why(f"workflow:{name}").reason), what
+            if not isinstance(content, str | list):
+                with pytest.raises(WorkflowInvalid, match=called):
+                    tavern.workflows.run_sync(content)
 
 
 def test_the_command_line_names_it(flows: Flows) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from tavern_core import Out, Plugin, Tavern, hookimpl, node
 from tavern_core.flow.engine import sqlite_run_store
+from tests.engine.workbench import flow
 from tests.workflows.folder import CALLS, Flows
 
 pytestmark = pytest.mark.anyio
@@ -80,36 +81,37 @@ OPEN: dict[str, Any] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", HIDDEN)
-async def test_a_secret_is_found_wherever_it_stands_in_what_a_node_gave(flows: Flows, how: str) -> None:
-    GIVEN["it"] = HIDDEN[how]
-    flows.write("flow", {"g": {"type": "b:Give", "what": "it", "exec": {"cache": "disk"}}, "p": "t:Plain"})
+async def test_a_secret_is_found_wherever_it_stands_in_what_a_node_gave(flows: Flows) -> None:
+    GIVEN.update(HIDDEN)
     TURNS[:] = [0]
     async with opened(flows) as tavern:
-        run = (await tavern.workflows.run("flow")).run_id
-        assert (await tavern.workflows.record(run)).nodes["g"].outputs == {}
+        for how in HIDDEN:
+            gives = {"type": "b:Give", "what": how, "exec": {"cache": "disk"}}
+            run = (await tavern.workflows.run(flow({"g": gives, "p": "t:Plain"}))).run_id
+            assert (await tavern.workflows.record(run)).nodes["g"].outputs == {}, how
     for file in (flows.root / "home").rglob("*"):
         for word in (KNOWN, LOOKS, "hunter2", "open-sesame", "QUJDQUJDQUJD"):
             assert not file.is_file() or word.encode() not in file.read_bytes(), (file, word)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", OPEN)
-async def test_what_holds_no_secret_is_kept_as_it_was(flows: Flows, how: str) -> None:
-    GIVEN["it"] = OPEN[how]
-    flows.write("flow", {"g": {"type": "b:Give", "what": "it"}, "a": "b:After"}, "g.y>a.y")
+async def test_what_holds_no_secret_is_kept_as_it_was(flows: Flows) -> None:
+    GIVEN.update(OPEN)
     TURNS[:] = [0]
+    made = {how: flow({"g": {"type": "b:Give", "what": how}, "a": "b:After"}, "g.y>a.y") for how in OPEN}
     async with opened(flows) as tavern:
-        run = (await tavern.workflows.run("flow")).run_id
+        runs = {how: (await tavern.workflows.run(made[how])).run_id for how in OPEN}
     async with opened(flows) as tavern:
-        record = await tavern.workflows.record(run)
-        events = tavern.workflows.events(run)
-        again = await tavern.workflows.run("flow", again=run)
-    assert record.nodes["g"].outputs == {"y": OPEN[how]}
-    assert record.nodes["g"].bytes == next(
-        event.data["bytes"] for event in events if event.path == "g" and event.kind == "complete"
-    )
-    assert (again.states["g"], CALLS) == ("cached", ["give"])
+        for how, run in runs.items():
+            CALLS.clear()
+            record = await tavern.workflows.record(run)
+            events = tavern.workflows.events(run)
+            again = await tavern.workflows.run(made[how], again=run)
+            assert record.nodes["g"].outputs == {"y": OPEN[how]}, how
+            assert record.nodes["g"].bytes == next(
+                event.data["bytes"] for event in events if event.path == "g" and event.kind == "complete"
+            ), how
+            assert (again.states["g"], CALLS) == ("cached", []), how
 
 
 @pytest.mark.slow

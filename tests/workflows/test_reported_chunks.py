@@ -59,30 +59,41 @@ def flows(tmp_path: Path) -> Flows:
     return Flows(tmp_path)
 
 
+def kept_of_each(home: Path) -> dict[str, list[list[Any]]]:
+    """The events on the disk, by run."""
+    found: dict[str, list[list[Any]]] = {}
+    with contextlib.closing(sqlite3.connect(home / "runs.db", isolation_level=None)) as base:
+        for run, data in base.execute("select run, data from events order by run, first"):
+            found.setdefault(run, []).extend(json.loads(data))
+    return found
+
+
 def kept(home: Path) -> list[list[Any]]:
     """All events on the disk."""
-    with contextlib.closing(sqlite3.connect(home / "runs.db", isolation_level=None)) as base:
-        rows = base.execute("select * from events").fetchall()
-    return [event for row in rows for event in json.loads(row[-1])]
+    return [event for events in kept_of_each(home).values() for event in events]
 
 
 @pytest.mark.parametrize("size", [1, 3, 7, 300])
-@pytest.mark.parametrize("how", TEXTS)
-async def test_reported_chunks_hold_no_secret_wherever_they_are_split(flows: Flows, how: str, size: int) -> None:
-    text, clean = TEXTS[how]
-    flows.write(
-        "say",
-        {"w": {"type": "l:Say", "text": text, "size": size}, "o": "core:GroupOutput"},
-        "w.pieces>o.t",
-        interfaceOutputs={"t": {**TEXT, "isStream": True}},
-    )
+async def test_reported_chunks_hold_no_secret_wherever_they_are_split(flows: Flows, size: int) -> None:
+    for number, (text, _) in enumerate(TEXTS.values()):
+        flows.write(
+            f"say-{number}",
+            {"w": {"type": "l:Say", "text": text, "size": size}, "o": "core:GroupOutput"},
+            "w.pieces>o.t",
+            interfaceOutputs={"t": {**TEXT, "isStream": True}},
+        )
+    done = {}
     async with flows.open(Plugin(Nodes(), name="l"), secrets={"s": SECRET}) as tavern:
-        run = await tavern.workflows.start("say")
-        reported = [(event.path, event.data) async for event in run.events() if event.kind == "chunk"]
-        result = await run
-    stored = [(event[3], event[4]) for event in kept(flows.root / "home") if event[2] == "chunk"]
-    assert by_path(reported) == by_path(stored) == {"w": clean, "o": clean}
-    assert result.outputs["t"] == clean
+        for number, how in enumerate(TEXTS):
+            run = await tavern.workflows.start(f"say-{number}")
+            reported = [(event.path, event.data) async for event in run.events() if event.kind == "chunk"]
+            done[how] = reported, await run
+    stored = kept_of_each(flows.root / "home")
+    for how, (reported, result) in done.items():
+        clean = TEXTS[how][1]
+        found = [(event[3], event[4]) for event in stored[result.run_id] if event[2] == "chunk"]
+        assert by_path(reported) == by_path(found) == {"w": clean, "o": clean}, how
+        assert result.outputs["t"] == clean, how
 
 
 def by_path(reported: list[tuple[str, Any]]) -> dict[str, str]:
