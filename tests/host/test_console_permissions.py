@@ -67,20 +67,18 @@ def test_the_console_gets_what_was_granted_and_nothing_else(tmp_path: Path, what
     assert set(info["withheld"]) == everything - set(granted)
 
 
-@pytest.mark.parametrize("point", ["ui:Nope", "BaseNode", "ui:basenode", "ui:\u0412aseNode", "*", "ui:*"])
-@pytest.mark.parametrize("verb", ["wrap", "override"])
-def test_a_part_of_the_console_that_does_not_exist_serves_nothing(tmp_path: Path, verb: str, point: str) -> None:
-    folder = tmp_path / "plugins" / "looks"
-    folder.mkdir(parents=True)
-    manifest = {
-        "name": "looks",
-        "version": "1",
-        "frontend": {"build": {"entry": "i.js"}},
-        "permissions": {"ui": {verb: [point]}},
-    }
-    (folder / "plugin.yaml").write_text(json.dumps(manifest))
+def test_a_part_of_the_console_that_does_not_exist_serves_nothing(tmp_path: Path) -> None:
+    points = ["ui:Nope", "BaseNode", "ui:basenode", "ui:\u0412aseNode", "*", "ui:*"]
+    asked = {f"{verb}-{n}": {verb: [point]} for verb in ("wrap", "override") for n, point in enumerate(points)}
+    for name, ui in asked.items():
+        folder = tmp_path / "plugins" / name
+        folder.mkdir(parents=True)
+        build = {"build": {"entry": "i.js"}}
+        manifest = {"name": name, "version": "1", "frontend": build, "permissions": {"ui": ui}}
+        (folder / "plugin.yaml").write_text(json.dumps(manifest))
     config = {"plugins": {"roots": [str(tmp_path / "plugins")], "entryPoints": False}}
     with Tavern.open(config, home=tmp_path / "home") as tavern:
-        assert tavern.plugins["looks"].state == "failed"
-        assert "unknown component" in tavern.plugins["looks"].reason
+        for name, ui in asked.items():
+            assert tavern.plugins[name].state == "failed", ui
+            assert "unknown component" in tavern.plugins[name].reason, ui
         assert tavern.extensions() == ()

@@ -219,23 +219,25 @@ def test_a_plugin_that_replaces_the_models_is_asked_by_nodes_and_plugins_until_i
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["toolManager", "nodeManager", "workflowManager", "llms"])
 @pytest.mark.parametrize("isolated", [False, True])
-def test_what_does_not_fit_replaces_no_manager(workshop: Workshop, name: str, isolated: bool) -> None:
-    code = f"""
-class Odd:
-    def list(self, wrong):
-        return []
+def test_what_does_not_fit_replaces_no_manager(workshop: Workshop, isolated: bool) -> None:
+    names = ["toolManager", "nodeManager", "workflowManager", "llms"]
+    for name in names:
+        code = f"""
+            class Odd:
+                def list(self, wrong):
+                    return []
 
-@hookimpl
-def tavern_register_services(ctx):
-    return [Service("{name}", Odd())]
-"""
-    workshop.folder(
-        "odd", code, f"permissions: {{services: {{override: [{name}]}}}}\n{'isolation: process' if isolated else ''}"
-    )
-    workshop.grant("odd")
+            @hookimpl
+            def tavern_register_services(ctx):
+                return [Service("{name}", Odd())]
+        """
+        permissions = f"permissions: {{services: {{override: [{name}]}}}}"
+        workshop.folder(f"odd-{name.lower()}", code, f"{permissions}\n{'isolation: process' if isolated else ''}")
+    workshop.grant(*(f"odd-{name.lower()}" for name in names))
     host = workshop.open(config={"isolation": {"level": "none"}})
-    assert host.plugins["odd"].state == "failed"
-    assert f"its service '{name}' cannot replace that of core-flows" in host.plugins["odd"].reason
-    assert host.services.owner(name) == "core-flows"
+    for name in names:
+        status = host.plugins[f"odd-{name.lower()}"]
+        assert status.state == "failed", name
+        assert f"its service '{name}' cannot replace that of core-flows" in status.reason, name
+        assert host.services.owner(name) == "core-flows", name

@@ -298,15 +298,17 @@ def test_commands_of_the_host_cannot_be_taken(workshop: Workshop, name: str) -> 
     assert "reserved for the host" in workshop.open().plugins["one"].reason
 
 
-@pytest.mark.parametrize("name", ["core", "system", "kb", "workflow", "jobs", "core-x", "core-python-2"])
-def test_the_hosts_namespaces_are_no_plugin_names(workshop: Workshop, name: str) -> None:
-    workshop.folder("one", TOOL, HELLO).rename(workshop.plugins / name)
-    (workshop.plugins / name / "plugin.yaml").write_text(f'name: {name}\nversion: "1"\n{HELLO}\n')
+def test_the_hosts_namespaces_are_no_plugin_names(workshop: Workshop) -> None:
+    names = ["core", "system", "kb", "workflow", "jobs", "core-x", "core-python-2"]
+    for name in names:
+        workshop.folder("one", TOOL, HELLO).rename(workshop.plugins / name)
+        (workshop.plugins / name / "plugin.yaml").write_text(f'name: {name}\nversion: "1"\n{HELLO}\n')
     host = workshop.open()
-    assert host.plugins[name].state == "failed"
+    assert [host.plugins[name].state for name in names] == ["failed"] * len(names)
     assert ids(host) == []
-    host = workshop.open(Plugin([hello], name=name), home=workshop.root / "other", config={"plugins": {"roots": []}})
-    assert host.plugins[name].state == "failed"
+    objects = [Plugin([hello], name=name) for name in names]
+    host = workshop.open(*objects, home=workshop.root / "other", config={"plugins": {"roots": []}})
+    assert [host.plugins[name].state for name in names] == ["failed"] * len(names)
 
 
 @pytest.mark.parametrize("name", ["get-current-time", "getcurrenttime"])

@@ -88,8 +88,7 @@ class Scribbler:
         self._do(call=call, result=result)
 
 
-@pytest.mark.parametrize("what", SCRIBBLES)
-def test_writing_into_what_a_hook_is_handed_changes_nothing(tmp_path: Path, what: str) -> None:
+def test_writing_into_what_a_hook_is_handed_changes_nothing(tmp_path: Path) -> None:
     def reported(*more: Plugin) -> Any:
         diary = Diary()
         (tmp_path / "mine").mkdir(exist_ok=True)
@@ -106,7 +105,9 @@ def test_writing_into_what_a_hook_is_handed_changes_nothing(tmp_path: Path, what
         assert outside.error is not None and failed.error is not None
         return schema, inside.value, outside.error.kind, failed.error.to_json(), dict(context.scopes), diary.ran
 
-    assert reported(Plugin(Scribbler(SCRIBBLES[what]), name="a-scribbler")) == reported()
+    untouched = reported()
+    for what, scribble in SCRIBBLES.items():
+        assert reported(Plugin(Scribbler(scribble), name="a-scribbler")) == untouched, what
 
 
 @pytest.mark.slow

@@ -176,16 +176,20 @@ AT_OPEN: dict[str, tuple[str, str, bool]] = {
 }
 
 
-@pytest.mark.parametrize("what", AT_OPEN)
-def test_when_a_plugin_is_activated(workshop: Workshop, what: str) -> None:
-    code, manifest, at_open = AT_OPEN[what]
-    workshop.folder("one", TOOL + code, f"{HELLO}\n{manifest}\n")
-    workshop.grant("one")
+def test_when_a_plugin_is_activated(workshop: Workshop) -> None:
+    plugins = {f"p{number}": what for number, what in enumerate(AT_OPEN)}
+    for name, what in plugins.items():
+        code, manifest, _ = AT_OPEN[what]
+        workshop.folder(name, TOOL + code, f"{HELLO}\n{manifest.replace('extensions.one', f'extensions.{name}')}\n")
+    workshop.grant(*plugins)
     assert workshop.notes() == []
     host = workshop.open()
-    assert (host.plugins["one"].state == "active") is at_open
-    assert host.invoke_sync("one:hello").ok
-    assert workshop.notes() == ["import one"]
+    at_once = [name for name, what in plugins.items() if AT_OPEN[what][2]]
+    assert [name for name in plugins if host.plugins[name].state == "active"] == at_once
+    assert workshop.notes() == [f"import {name}" for name in at_once]
+    for name, what in plugins.items():
+        assert host.invoke_sync(f"{name}:hello").ok, what
+    assert sorted(workshop.notes()) == [f"import {name}" for name in plugins]
 
 
 def test_a_hook_that_is_not_granted_does_not_start_the_plugin(workshop: Workshop) -> None:

@@ -89,23 +89,24 @@ RESERVED = [
     "workflow",
     "jobs",
     "skill",
-    "codeinterpreter",
     "code-interpreter",
     "core-evil",
     "core-system",
 ]
 
 
-@pytest.mark.parametrize("name", RESERVED)
-def test_no_plugin_has_a_name_of_the_host(workshop: Workshop, name: str) -> None:
-    workshop.folder(name, TOOL, HELLO)
-    host = workshop.open(Plugin([hello], name=f"{name}-2"))
-    if name == "core-system":  # there is one of this name, and it is the host's
-        assert host.plugins[name].source == "builtin"
-    else:
-        status = host.plugins[name]
-        assert (status.state, "reserved" in status.reason) == ("failed", True)
-    assert (host.plugins[f"{name}-2"].state == "failed") is name.startswith("core")
+@pytest.mark.parametrize("names", [RESERVED, ["codeinterpreter"]], ids=["most", "one that reads like another"])
+def test_no_plugin_has_a_name_of_the_host(workshop: Workshop, names: list[str]) -> None:
+    for name in names:
+        workshop.folder(name, TOOL, HELLO)
+    host = workshop.open(*(Plugin([hello], name=f"{name}-2") for name in names))
+    for name in names:
+        if name == "core-system":  # there is one of this name, and it is the host's
+            assert host.plugins[name].source == "builtin"
+        else:
+            status = host.plugins[name]
+            assert (status.state, "reserved" in status.reason) == ("failed", True), name
+        assert (host.plugins[f"{name}-2"].state == "failed") is name.startswith("core"), name
     assert workshop.notes() == []
     with pytest.raises(NameConflict, match="reserved"):
         host.tools.register(hello, plugin="core-other")
@@ -142,21 +143,19 @@ def tavern_register_namespaces(ctx):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "prefix", ["kb", "skill", "CodeInterpreter", "core", "system", "jobs", "KB", "code_interpreter"]
-)
 @pytest.mark.parametrize("is_declared", [True, False])
-def test_a_namespace_of_the_host_is_provided_by_no_plugin_that_was_found(
-    workshop: Workshop, prefix: str, is_declared: bool
-) -> None:
-    workshop.folder("books", NAMESPACE.format(prefix), f"namespaces: [{prefix if is_declared else ''}]")
+def test_a_namespace_of_the_host_is_provided_by_no_plugin_that_was_found(workshop: Workshop, is_declared: bool) -> None:
+    prefixes = ["kb", "skill", "CodeInterpreter", "core", "system", "jobs", "KB", "code_interpreter"]
+    for n, prefix in enumerate(prefixes):
+        workshop.folder(f"books-{n}", NAMESPACE.format(prefix), f"namespaces: [{prefix if is_declared else ''}]")
     host = workshop.open()
-    result = host.invoke_sync(f"{prefix}:page")
-    assert result.error is not None and result.error.kind == "TOOL_NOT_FOUND"
-    with pytest.raises(TavernError) as refused:
-        host.wait(host.plugins.activate("books"))
-    assert f"namespace {prefix!r} is reserved" in refused.value.message
-    assert "reserved" in host.plugins["books"].reason
+    for n, prefix in enumerate(prefixes):
+        result = host.invoke_sync(f"{prefix}:page")
+        assert result.error is not None and result.error.kind == "TOOL_NOT_FOUND", prefix
+        with pytest.raises(TavernError) as refused:
+            host.wait(host.plugins.activate(f"books-{n}"))
+        assert f"namespace {prefix!r} is reserved" in refused.value.message
+        assert "reserved" in host.plugins[f"books-{n}"].reason, prefix
 
 
 @pytest.mark.parametrize("manifest", [None, {"namespaces": ["kb"]}])

@@ -145,18 +145,19 @@ class Giver:
         return [give]
 
 
-@pytest.mark.parametrize("part", PARTS)
-def test_no_part_of_a_result_shows_a_secret(tmp_path: Path, part: str) -> None:
+def test_no_part_of_a_result_shows_a_secret(tmp_path: Path) -> None:
     manifest = {"start": True, "permissions": {"capabilities": ["secrets:key"]}}
-    plugin = Plugin(Giver(part), name="giver", manifest=manifest)
+    givers = [Plugin(Giver(part), name=f"giver{n}", manifest=manifest) for n, part in enumerate(PARTS)]
     with Tavern.open(
-        {"plugins": {"entryPoints": False}, "secrets": {"key": PLANTED}}, plugins=[plugin], home=tmp_path / "home"
+        {"plugins": {"entryPoints": False}, "secrets": {"key": PLANTED}}, plugins=givers, home=tmp_path / "home"
     ) as host:
-        shown, other = (
-            json.dumps(host.invoke_sync("giver:give", {"text": text}).to_json()) for text in (PLANTED, "another text")
-        )
-    assert PLANTED not in shown and "***" in shown
-    assert "another text" in other
+        for n, part in enumerate(PARTS):
+            shown, other = (
+                json.dumps(host.invoke_sync(f"giver{n}:give", {"text": text}).to_json())
+                for text in (PLANTED, "another text")
+            )
+            assert PLANTED not in shown and "***" in shown, part
+            assert "another text" in other, part
 
 
 def test_a_secret_under_a_harmless_name_is_not_stored_with_a_job(tmp_path: Path) -> None:

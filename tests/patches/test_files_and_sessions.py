@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import multiprocessing
 import threading
 from collections.abc import Mapping
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from tavern_core import Plugin, Tavern, deny, hookimpl
 from tavern_core.errors import PolicyDenied, UsageError, WorkflowNotFound
 from tavern_core.flow.workflow_files import SavedMeanwhile
 from tavern_core.model.event import UPDATE_WORKFLOW_STATE_FROM_AGENT, Event
+from tests.forked_programs import ForkedProgram
 from tests.patches.example import BY_ID, flow, op
 from tests.workflows.folder import Flows
 
@@ -112,25 +114,38 @@ def test_a_file_that_changed_without_a_new_revision_is_not_overwritten(flows: Fl
         assert json.loads(path.read_text("utf-8"))["description"] == "written by another editor"
 
 
-def _patch_often(root: str, word: str, barrier: Any, results: Any) -> None:
-    with Tavern.open({"workflows": {"roots": [f"{root}/workflows"]}}, home=f"{root}/home-{word}") as tavern:
-        barrier.wait()
-        for turn in range(5):
-            outcome = tavern.workflows.patch("greet", [op("add", f"/nodes/text/configValues/{word}{turn}", 1)])
-            results.put((word, turn, outcome.ok, [problem.code for problem in outcome.problems]))
+PATCHES_OFTEN = """
+import json, sys
+from tavern_core import Tavern
+
+root, word = sys.argv[1:]
+config = {"plugins": {"entryPoints": False}, "workflows": {"roots": [f"{root}/workflows"]}}
+with Tavern.open(config, home=f"{root}/home-{word}") as tavern:
+    print("ready", flush=True)
+    sys.stdin.readline()
+    for turn in range(5):
+        add = {"op": "add", "path": f"/nodes/text/configValues/{word}{turn}", "value": 1}
+        outcome = tavern.workflows.patch("greet", [add])
+        print(json.dumps([word, turn, outcome.ok, [problem.code for problem in outcome.problems]]), flush=True)
+"""
 
 
 @pytest.mark.slow
 def test_of_two_processes_that_patch_one_file_the_loser_gets_a_conflict_and_no_change_is_lost(flows: Flows) -> None:
     path = stored(flows)
-    context = multiprocessing.get_context("spawn")
-    barrier, results = context.Barrier(2), context.Queue()
-    others = [context.Process(target=_patch_often, args=(str(flows.root), word, barrier, results)) for word in "ab"]
-    for other in others:
-        other.start()
-    found = [results.get(timeout=60) for _ in range(10)]
-    for other in others:
-        other.join(timeout=60)
+    program = flows.root / "program.py"
+    program.write_text(PATCHES_OFTEN, "utf-8")
+    with contextlib.ExitStack() as running:
+        others = [
+            running.enter_context(ForkedProgram([program, flows.root, word], stdin=PIPE, stdout=PIPE)) for word in "ab"
+        ]
+        for other in others:
+            assert other.stdout.readline() == "ready\n"
+        for other in others:  # they begin together
+            other.stdin.write("go\n")
+            other.stdin.flush()
+        found = [json.loads(line) for other in others for line in other.stdout]
+    assert len(found) == 10
     done = {f"{word}{turn}" for word, turn, ok, _ in found if ok}
     after = json.loads(path.read_text("utf-8"))
     assert set(after["nodes"][1]["configValues"]) == done and after["rev"] == 3 + len(done)

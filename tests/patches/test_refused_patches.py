@@ -229,7 +229,7 @@ OPERATIONS = st.builds(
 
 
 @pytest.mark.slow
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(st.lists(OPERATIONS, max_size=4), st.sampled_from([[], BY_ID, BY_PLACE]))
 def test_whatever_a_patch_holds_it_is_applied_or_refused_and_its_undo_is_the_identity(
     host: Tavern, patch: list[Any], before: list[Any]

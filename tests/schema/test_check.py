@@ -192,4 +192,4 @@ def test_a_long_list_of_wrong_types_is_refused_in_linear_time(draft: str) -> Non
         return calls_made(lambda: found(schema))
 
     work(10)  # what is made once for all
-    assert work(2_000) <= 2.2 * work(1_000) + 200
+    assert work(1_000) <= 2.2 * work(500) + 200

@@ -129,7 +129,7 @@ def _checked(host: Tavern, document: Any) -> tuple[list[FlowProblem], WorkflowIn
         return [], error
 
 
-COUNT = 5_000
+COUNT = 2_500
 BIG: dict[str, Callable[[], Any]] = {
     "edges from nowhere": lambda: {
         "nodes": [{"id": f"n{i}", "type": "core:Text"} for i in range(COUNT)],

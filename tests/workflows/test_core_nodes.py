@@ -146,23 +146,21 @@ CONFIGS: list[tuple[str, dict[str, Any], str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("at", range(len(CONFIGS)))
-def test_the_configuration_of_groups_is_checked(flows: Flows, at: int) -> None:
-    name, config, wrong = CONFIGS[at]
+def test_the_configuration_of_groups_is_checked(flows: Flows) -> None:
     (flows.folder / "inner.json").write_text(json.dumps(INNER), "utf-8")
-    inputs = {"items": ["a"]} if name == "Map" else {}
-    node = {
-        "id": "n",
-        "type": f"core:{name}",
-        "inputValues": inputs,
-        "configValues": {"referencedWorkflowId": "inner", **config},
-    }
     with flows.open() as tavern:
-        problems = [p for p in tavern.workflows.check({"nodes": [node]}) if p.code != "GROUP_MISSING"]
-        assert [(p.code, p.node) for p in problems] == ([("BAD_CONFIG", "n")] if wrong else [])
-        assert all(wrong in p.message for p in problems)
-        if not wrong:
-            assert tavern.workflows.run_sync({"nodes": [node]}, keep=False).ok
+        for name, config, wrong in CONFIGS:
+            node = {
+                "id": "n",
+                "type": f"core:{name}",
+                "inputValues": {"items": ["a"]} if name == "Map" else {},
+                "configValues": {"referencedWorkflowId": "inner", **config},
+            }
+            problems = [p for p in tavern.workflows.check({"nodes": [node]}) if p.code != "GROUP_MISSING"]
+            assert [(p.code, p.node) for p in problems] == ([("BAD_CONFIG", "n")] if wrong else []), config
+            assert all(wrong in p.message for p in problems), config
+            if not wrong:
+                assert tavern.workflows.run_sync({"nodes": [node]}, keep=False).ok, config
 
 
 def test_every_node_of_the_host_is_tried_here(tmp_path: Path) -> None:

@@ -181,36 +181,38 @@ NAMED = {"type": "object", "properties": {"out": {"type": "string"}}, "required"
 OTHER = {"type": "object", "properties": {"out": {"type": "string"}, "more": {"type": "integer"}}}
 
 
-@pytest.mark.parametrize(
-    ("type_", "output", "value"),
-    [
-        ("own:Repeat", None, "abab"),
-        ("own:Repeat", {"type": "string"}, "abab"),
-        ("own:Repeat", NAMED, {"out": "abab"}),
-        ("own:Wrap", None, {"out": "ab", "more": 1}),
-        ("own:Wrap", OTHER, {"out": "ab", "more": 1}),
-    ],
-)
+SINGLE: list[tuple[str, dict[str, Any] | None, Any]] = [
+    # the type of a node, the output that its tool declares, what the tool gives
+    ("own:Repeat", None, "abab"),
+    ("own:Repeat", {"type": "string"}, "abab"),
+    ("own:Repeat", NAMED, {"out": "abab"}),
+    ("own:Wrap", None, {"out": "ab", "more": 1}),
+    ("own:Wrap", OTHER, {"out": "ab", "more": 1}),
+]
+
+
 @pytest.mark.parametrize("kind", ["node", "workflow"])
 async def test_a_single_output_keeps_its_name_where_the_tool_declares_an_object_with_it(
-    flows: Flows, kind: str, type_: str, output: dict[str, Any] | None, value: Any
+    flows: Flows, kind: str
 ) -> None:
     foo = Foo(flows)
-    if kind == "node":
-        foo.tool("one", output, type="node", nodeType=type_)
-    else:
+    for number, (type_, output, _) in enumerate(SINGLE):
+        if kind == "node":
+            foo.tool(f"one_{number}", output, type="node", nodeType=type_)
+            continue
         foo.flow(
-            "one", [IN, {"id": "n", "type": type_}, OUT], ["i.text>n.text", "n.out>o.out"],
+            f"one_{number}", [IN, {"id": "n", "type": type_}, OUT], ["i.text>n.text", "n.out>o.out"],
             interfaceInputs={"text": {"dataFlowType": "STRING", "required": True}},
             interfaceOutputs={"out": {"dataFlowType": "STRING" if type_ == "own:Repeat" else "OBJECT"}},
         )  # fmt: skip
-        foo.tool("one", output, type="workflow", workflowId="flows/one.json")
+        foo.tool(f"one_{number}", output, type="workflow", workflowId=f"flows/one_{number}.json")
     async with foo.open() as tavern:
-        result = await tavern.invoke("foo:one", {"text": "ab"})
-        begun = await tavern.invoke("foo:one", {"text": "ab"}, job=True)
-        assert (await tavern.jobs.wait(str(begun.job), 10)).is_over
-        later = tavern.jobs.result(str(begun.job))
-    assert (result.value, later.value) == (value, value), (result.error, later.error)
+        for number, (type_, output, value) in enumerate(SINGLE):
+            result = await tavern.invoke(f"foo:one_{number}", {"text": "ab"})
+            begun = await tavern.invoke(f"foo:one_{number}", {"text": "ab"}, job=True)
+            assert (await tavern.jobs.wait(str(begun.job), 10)).is_over, (type_, output)
+            later = tavern.jobs.result(str(begun.job))
+            assert (result.value, later.value) == (value, value), (type_, output, result.error, later.error)
 
 
 @pytest.mark.slow

@@ -161,7 +161,7 @@ def test_a_text_in_any_pieces_holds_no_spelling_of_any_secret(seed: int) -> None
     ]  # one ends as another begins
     spellings = [form for secret in secrets for form in forms(secret)]
     chance, secret_redactor = random.Random(seed), SecretRedactor(secrets)
-    for _ in range(1_000):
+    for _ in range(600):
         text = "".join(
             chance.choice([*secrets, "a", "ab", "xy", "密钥", " ", "zz", chance.choice(spellings)])
             for _ in range(chance.randint(1, 8))
