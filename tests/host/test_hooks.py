@@ -213,9 +213,11 @@ def test_hooks_apply_to_the_calls_that_tools_make(opened: Opened) -> None:
 # Order -------------------------------------------------------------------------------------------------------------------
 
 
-def named(name: str, said: list[str], *, tryfirst: bool = False, trylast: bool = False, **manifest: Any) -> Plugin:
+def named(
+    name: str, said: list[str], *, at: str = "t:echo", tryfirst: bool = False, trylast: bool = False, **manifest: Any
+) -> Plugin:
     class Named:
-        @hookimpl(tryfirst=tryfirst, trylast=trylast)
+        @hookimpl(tryfirst=tryfirst, trylast=trylast, when=lambda tool: tool.id == at)
         def tavern_before_execute(self, call: Any) -> Any:
             said.append(name)
             return {"text": call.arguments["text"] + name[0]}
@@ -241,14 +243,21 @@ ORDERS: dict[str, tuple[list[tuple[str, dict[str, Any]]], str]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ORDERS)
-def test_hooks_run_in_one_order_for_any_order_of_installation(opened: Opened, tmp_path: Any, what: str) -> None:
+def test_hooks_run_in_one_order_for_any_order_of_installation(opened: Opened, what: str) -> None:
+    """The plugins of each order of installation are about a tool of their own, and carry its number in their names."""
     plugins, order = ORDERS[what]
-    for number, permuted in enumerate(itertools.permutations(plugins)):
-        said: list[str] = []
-        host = host_with(opened, *(named(n, said, **options) for n, options in permuted), home=tmp_path / str(number))
-        result = host.invoke_sync("t:echo", {"text": ""})
-        assert "".join(said) == order
-        assert result.value["text"] == order
+    orders = dict(enumerate(itertools.permutations(plugins)))
+    said: dict[int, list[str]] = {number: [] for number in orders}
+    installed = []
+    for number, permuted in orders.items():
+        for name, options in permuted:
+            renamed = {key: [f"{n}{number}" for n in v] if isinstance(v, list) else v for key, v in options.items()}
+            installed.append(named(f"{name}{number}", said[number], at=f"o:echo_{number}", **renamed))
+    host = opened(Plugin([echoing(f"echo_{number}") for number in orders], name="o"), *installed)
+    for number, permuted in orders.items():
+        result = host.invoke_sync(f"o:echo_{number}", {"text": ""})
+        assert "".join(name[0] for name in said[number]) == order, permuted
+        assert result.value["text"] == order, permuted
 
 
 def test_the_order_of_the_circle_is_not_the_order_of_activation(opened: Opened) -> None:
