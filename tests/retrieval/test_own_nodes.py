@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 
 from tavern_core import Tavern
 
 pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tavern]:
+    with Tavern.open({"plugins": {"entryPoints": False}}, home=tmp_path_factory.mktemp("home")) as tavern:
+        yield tavern
 
 
 @pytest.mark.parametrize(
@@ -28,6 +34,5 @@ pytestmark = pytest.mark.slow
         ("让语言模型回答", "core:LLM"),
     ],
 )
-def test_a_node_of_the_host_is_among_the_first_three(tmp_path: Path, request_: str, type_: str) -> None:
-    with Tavern.open({"plugins": {"entryPoints": False}}, home=tmp_path) as host:
-        assert type_ in [match.type for match in host.nodes.retrieve(request_, limit=3)]
+def test_a_node_of_the_host_is_among_the_first_three(host: Tavern, request_: str, type_: str) -> None:
+    assert type_ in [match.type for match in host.nodes.retrieve(request_, limit=3)]

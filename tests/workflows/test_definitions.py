@@ -317,12 +317,11 @@ INTERFACES: dict[str, tuple[dict[str, Any], list[str]]] = {
 
 
 @pytest.mark.parametrize("name", INTERFACES)
-def test_an_interface_that_cannot_be_meant_is_a_warning(tmp_path: Path, name: str) -> None:
+def test_an_interface_that_cannot_be_meant_is_a_warning(plain: Tavern, name: str) -> None:
     flow, expected = INTERFACES[name]
-    with Tavern.open({"plugins": {"entryPoints": False}}, home=tmp_path) as tavern:
-        problems = tavern.workflows.check({"nodes": [], **flow})
-        given = dict.fromkeys(flow.get("interfaceInputs", ()), 1 if name == "a default of another type" else "a")
-        assert tavern.workflows.run_sync({"nodes": [], **flow}, given, keep=False).ok
+    problems = plain.workflows.check({"nodes": [], **flow})
+    given = dict.fromkeys(flow.get("interfaceInputs", ()), 1 if name == "a default of another type" else "a")
+    assert plain.workflows.run_sync({"nodes": [], **flow}, given, keep=False).ok
     assert [(p.code, p.severity) for p in problems] == [("INTERFACE", "warning")] * len(expected)
     assert all(text in p.message for p, text in zip(problems, expected, strict=True))
 
@@ -335,12 +334,9 @@ EXECS: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize("at", range(len(EXECS)))
-def test_how_a_node_is_run_is_judged_with_its_outputs(tmp_path: Path, at: int) -> None:
+def test_how_a_node_is_run_is_judged_with_its_outputs(plain: Tavern, at: int) -> None:
     given, wrong = EXECS[at]
-    with Tavern.open({"plugins": {"entryPoints": False}}, home=tmp_path) as tavern:
-        problems = tavern.workflows.check(
-            {"nodes": [{"id": "a", "type": "core:Text", "configValues": {"$exec": given}}]}
-        )
+    problems = plain.workflows.check({"nodes": [{"id": "a", "type": "core:Text", "configValues": {"$exec": given}}]})
     assert [(p.code, p.node) for p in problems] == ([("BAD_EXEC", "a")] if wrong else [])
     assert all(wrong in p.message for p in problems)
 
@@ -351,21 +347,17 @@ REQUIRED: list[tuple[str, str, str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("at", range(len(REQUIRED)))
-def test_a_missing_requirement_of_a_file_is_reported(tmp_path: Path, at: int) -> None:
-    name, wanted, why = REQUIRED[at]
+def test_a_missing_requirement_of_a_file_is_reported(tmp_path: Path) -> None:
     with Tavern.open({"plugins": {"entryPoints": False}}, plugins=[bringing(marked())], home=tmp_path) as tavern:
-        problems = tavern.workflows.check({"nodes": [], "requires": {name: wanted}})
-    assert [p.code for p in problems] == (["REQUIREMENT"] if why else [])
-    assert all(why in p.message for p in problems)
+        for name, wanted, why in REQUIRED:
+            problems = tavern.workflows.check({"nodes": [], "requires": {name: wanted}})
+            assert [p.code for p in problems] == (["REQUIREMENT"] if why else []), (name, wanted)
+            assert all(why in p.message for p in problems), (name, wanted)
 
 
-def test_content_that_is_no_workflow_is_refused_with_the_place_in_it(tmp_path: Path) -> None:
-    with (
-        Tavern.open({"plugins": {"entryPoints": False}}, home=tmp_path) as tavern,
-        pytest.raises(WorkflowInvalid, match=r"nodes\.1\.id: must be text, got the number 1"),
-    ):
-        tavern.workflows.check({"nodes": [{"id": "a", "type": "core:Text"}, {"id": 1, "type": "core:Text"}]})
+def test_content_that_is_no_workflow_is_refused_with_the_place_in_it(plain: Tavern) -> None:
+    with pytest.raises(WorkflowInvalid, match=r"nodes\.1\.id: must be text, got the number 1"):
+        plain.workflows.check({"nodes": [{"id": "a", "type": "core:Text"}, {"id": 1, "type": "core:Text"}]})
 
 
 WRITTEN: list[Any] = [

@@ -136,20 +136,18 @@ OURS: dict[str, Any] = {
         {"app": {}, "workflow": {"graph": {}}},
     ],
 )
-def test_a_file_of_ours_is_ours_whatever_keys_it_has_besides(tmp_path: Path, more: dict[str, Any]) -> None:
-    with Tavern.open({"plugins": {"entryPoints": False}}, home=tmp_path) as tavern:
-        assert tavern.workflows.run_sync({**OURS, **more}).outputs == {"t": "said"}
+def test_a_file_of_ours_is_ours_whatever_keys_it_has_besides(plain: Tavern, more: dict[str, Any]) -> None:
+    assert plain.workflows.run_sync({**OURS, **more}).outputs == {"t": "said"}
 
 
 @pytest.mark.parametrize("more", [{"links": []}, {"links": ["a"]}, {"connections": {}}, {"connections": {"a": 1}}])
-def test_a_file_of_ours_may_leave_out_its_edges(tmp_path: Path, more: dict[str, Any]) -> None:
+def test_a_file_of_ours_may_leave_out_its_edges(plain: Tavern, more: dict[str, Any]) -> None:
     alone = {
         "name": "Alone",
         "nodes": [{"id": "a", "type": "core:Text", "inputValues": {"text": "said"}, "typeVersion": 1}],
         **more,
     }
-    with Tavern.open({"plugins": {"entryPoints": False}}, home=tmp_path) as tavern:
-        assert tavern.workflows.run_sync(alone).ok
+    assert plain.workflows.run_sync(alone).ok
 
 
 def test_what_is_only_drawn_is_kept_and_never_run(flows: Flows) -> None:
@@ -167,10 +165,9 @@ def test_what_is_only_drawn_is_kept_and_never_run(flows: Flows) -> None:
         assert {entry["type"] for entry in tavern.nodes.catalogue() if entry["isUiNode"]} == {"frame", "Note"}
 
 
-def test_an_edge_to_what_is_only_drawn_is_an_error(tmp_path: Path) -> None:
+def test_an_edge_to_what_is_only_drawn_is_an_error(plain: Tavern) -> None:
     edge = {"id": "wrong", "source": "box", "sourceHandle": "x", "target": "a", "targetHandle": "text"}
-    with Tavern.open({"plugins": {"entryPoints": False}}, home=tmp_path) as tavern:
-        (problem,) = tavern.workflows.check({**OURS, "edges": [*OURS["edges"], edge]})
+    (problem,) = plain.workflows.check({**OURS, "edges": [*OURS["edges"], edge]})
     assert (problem.code, problem.edge) == ("UNKNOWN_HANDLE", "wrong")
     assert "only drawn (core:frame)" in problem.message
 
@@ -183,9 +180,8 @@ HINTS = {
 
 
 @pytest.mark.parametrize("type_", HINTS)
-def test_an_unknown_node_of_the_host_gets_the_one_that_is_meant(tmp_path: Path, type_: str) -> None:
-    with Tavern.open({"plugins": {"entryPoints": False}}, home=tmp_path) as tavern:
-        (problem,) = tavern.workflows.check({"nodes": [{"id": "n", "type": type_}], "edges": []})
+def test_an_unknown_node_of_the_host_gets_the_one_that_is_meant(plain: Tavern, type_: str) -> None:
+    (problem,) = plain.workflows.check({"nodes": [{"id": "n", "type": type_}], "edges": []})
     assert problem.code == "UNKNOWN_TYPE"
     assert HINTS[type_] in problem.hint
     assert "install" not in problem.hint

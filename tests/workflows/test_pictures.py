@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
@@ -23,15 +22,14 @@ LINE = re.compile(r'    n\d+\["[^"<>&`%]*<br/>[^"<>&`%]*"\]|    n\d+ (-- "[^"<>&
 
 
 @pytest.mark.parametrize("at", range(len(LABELS)))
-def test_a_label_is_nothing_but_a_label(tmp_path: Path, at: int) -> None:
+def test_a_label_is_nothing_but_a_label(plain: Tavern, at: int) -> None:
     label = LABELS[at]
     flow = {
         "nodes": [{"id": "a", "type": label, "displayName": label}, {"id": label, "type": "core:Text"}],
         "edges": [{"id": "e", "source": "a", "target": label, "sourceHandle": label, "targetHandle": label}],
     }
-    with Tavern.open({"plugins": {"entryPoints": False}}, home=tmp_path) as tavern:
-        first, *lines = tavern.workflows.graph(flow).splitlines()
-        picture = tavern.workflows.graph(flow, "svg")
+    first, *lines = plain.workflows.graph(flow).splitlines()
+    picture = plain.workflows.graph(flow, "svg")
     assert (first, len(lines)) == ("flowchart LR", 3)
     assert all(LINE.fullmatch(line) for line in lines), lines
     assert [part.tag.rpartition("}")[2] for part in ElementTree.fromstring(picture)] == ["path", "g", "g"]
@@ -39,7 +37,7 @@ def test_a_label_is_nothing_but_a_label(tmp_path: Path, at: int) -> None:
 
 
 @pytest.mark.parametrize("at", range(len(PLACES)))
-def test_a_node_can_stand_anywhere(tmp_path: Path, at: int) -> None:
+def test_a_node_can_stand_anywhere(plain: Tavern, at: int) -> None:
     flow = {
         "nodes": [
             {"id": "a", "type": "core:Text", "position": {"x": PLACES[at], "y": 0}},
@@ -47,15 +45,11 @@ def test_a_node_can_stand_anywhere(tmp_path: Path, at: int) -> None:
         ],
         "edges": [],
     }
-    with Tavern.open({"plugins": {"entryPoints": False}}, home=tmp_path) as tavern:
-        picture = tavern.workflows.graph(flow, "svg")
+    picture = plain.workflows.graph(flow, "svg")
     numbers = re.findall(r' (?:x|y|viewBox)="([^"]*)"', picture)
     assert all(abs(float(number)) < 1e10 for group in numbers for number in group.split())
 
 
-def test_a_form_that_does_not_exist_is_refused(tmp_path: Path) -> None:
-    with (
-        Tavern.open({"plugins": {"entryPoints": False}}, home=tmp_path) as tavern,
-        pytest.raises(UsageError, match="'png'"),
-    ):
-        tavern.workflows.graph({"nodes": []}, "png")
+def test_a_form_that_does_not_exist_is_refused(plain: Tavern) -> None:
+    with pytest.raises(UsageError, match="'png'"):
+        plain.workflows.graph({"nodes": []}, "png")
