@@ -161,23 +161,24 @@ def test_any_request_is_answered_the_same_way_twice_and_within_its_limit(
             assert [m.score for m in found] == sorted((m.score for m in found), reverse=True)
 
 
-@pytest.mark.parametrize(
-    ("request_", "options", "code"),
-    [
-        (7, {}, "USAGE"),
-        ("x", {"plan": "one text"}, "USAGE"),
-        ("x", {"plan": [1]}, "USAGE"),
-        ("x", {"plan": None}, "USAGE"),
-        ("x", {"limit": "3"}, "USAGE"),
-        ("x", {"workflow": "no-such"}, "WORKFLOW_NOT_FOUND"),
-        ("x", {"workflow": {"neither": "nor"}}, "WORKFLOW_INVALID"),
-        ("x", {"workflow": 3}, "USAGE"),
-    ],
-)
-def test_what_is_no_request_is_refused(kitchen: Kitchen, request_: Any, options: Any, code: str) -> None:
-    with kitchen.open(nodes=KITCHEN) as host, pytest.raises(TavernError) as refused:
-        host.nodes.retrieve(request_, **options)
-    assert refused.value.code == code
+NO_REQUESTS: list[tuple[Any, dict[str, Any], str]] = [
+    (7, {}, "USAGE"),
+    ("x", {"plan": "one text"}, "USAGE"),
+    ("x", {"plan": [1]}, "USAGE"),
+    ("x", {"plan": None}, "USAGE"),
+    ("x", {"limit": "3"}, "USAGE"),
+    ("x", {"workflow": "no-such"}, "WORKFLOW_NOT_FOUND"),
+    ("x", {"workflow": {"neither": "nor"}}, "WORKFLOW_INVALID"),
+    ("x", {"workflow": 3}, "USAGE"),
+]
+
+
+def test_what_is_no_request_is_refused(kitchen: Kitchen) -> None:
+    with kitchen.open(nodes=KITCHEN) as host:
+        for request, options, code in NO_REQUESTS:
+            with pytest.raises(TavernError) as refused:
+                host.nodes.retrieve(request, **options)
+            assert refused.value.code == code, (request, options)
 
 
 @pytest.mark.slow

@@ -180,30 +180,25 @@ INSIDE: dict[str, tuple[dict[str, Any], list[tuple[str, str]]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("is_inside", [False, True], ids=["at the top", "in a group"])
-@pytest.mark.parametrize("name", INSIDE)
-def test_what_definitions_say_about_a_node_holds_at_the_top_and_in_groups(
-    tmp_path: Path, name: str, is_inside: bool
-) -> None:
-    given, expected = INSIDE[name]
-    (tmp_path / "inner.json").write_text(json.dumps({"nodes": [{"id": "a", **given}]}), "utf-8")
-    (tmp_path / "outer.json").write_text(
-        json.dumps(
-            {"nodes": [{"id": "g", "type": "core:NodeGroup", "configValues": {"referencedWorkflowId": "inner"}}]}
-        ),
-        "utf-8",
-    )
+def test_what_definitions_say_about_a_node_holds_at_the_top_and_in_groups(tmp_path: Path) -> None:
+    for number, (given, _) in enumerate(INSIDE.values()):
+        inner, group = f"inner-{number}", {"id": "g", "type": "core:NodeGroup"}
+        outer = {"nodes": [{**group, "configValues": {"referencedWorkflowId": inner}}]}
+        (tmp_path / f"{inner}.json").write_text(json.dumps({"nodes": [{"id": "a", **given}]}), "utf-8")
+        (tmp_path / f"outer-{number}.json").write_text(json.dumps(outer), "utf-8")
     with Tavern.open(
         {"plugins": {"entryPoints": False}, "workflows": {"roots": [str(tmp_path)]}},
         plugins=[bringing(Old, form)],
         home=tmp_path / "home",
     ) as tavern:
-        problems = tavern.workflows.check("outer" if is_inside else "inner")
-        assert [p.code for p in problems] == [code for code, _ in expected]
-        assert {p.node for p in problems} <= {"g/a" if is_inside else "a"}
-        assert all(text in p.message for p, (_, text) in zip(problems, expected, strict=True))
-        if not any(p.severity == "error" for p in problems):
-            assert tavern.workflows.run_sync("outer" if is_inside else "inner", keep=False).ok
+        for number, (name, (_, expected)) in enumerate(INSIDE.items()):
+            for workflow, node_ in ((f"inner-{number}", "a"), (f"outer-{number}", "g/a")):
+                problems = tavern.workflows.check(workflow)
+                assert [p.code for p in problems] == [code for code, _ in expected], (name, workflow)
+                assert {p.node for p in problems} <= {node_}, (name, workflow)
+                assert all(text in p.message for p, (_, text) in zip(problems, expected, strict=True)), (name, workflow)
+                if not any(p.severity == "error" for p in problems):
+                    assert tavern.workflows.run_sync(workflow, keep=False).ok, (name, workflow)
 
 
 def test_an_upgraded_node_in_a_group_runs_as_its_class_has_it_now(tmp_path: Path) -> None:
