@@ -88,6 +88,7 @@ class Scribbler:
         self._do(call=call, result=result)
 
 
+@pytest.mark.slow
 def test_writing_into_what_a_hook_is_handed_changes_nothing(tmp_path: Path) -> None:
     def reported(*more: Plugin) -> Any:
         diary = Diary()

@@ -153,6 +153,7 @@ OFFERS: dict[str, tuple[list[Any], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.slow
 def test_each_form_of_an_offer_becomes_a_tool(opened: Opened) -> None:
     names = {what: "p" if what == "its own prefix" else f"p{number}" for number, what in enumerate(OFFERS)}
     plugins = [

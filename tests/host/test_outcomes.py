@@ -603,6 +603,7 @@ ODD_ERRORS: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_whatever_a_tool_puts_into_an_error_is_reported_as_plain_json_and_recorded(opened: Opened) -> None:
     @tool
     def odd(what: str) -> Any:
