@@ -28,6 +28,11 @@ async def late() -> int:
     "Take too long."
     await asyncio.sleep(60)
 
+@tool(timeout_ms=20_000)
+async def limited() -> int:
+    "Have time enough to be cancelled on a busy machine."
+    await asyncio.sleep(60)
+
 @tool
 def add(a: int, b: int) -> int:
     "Add."
@@ -35,12 +40,12 @@ def add(a: int, b: int) -> int:
 
 @hookimpl
 def tavern_register_tools():
-    return [cancels_itself, late, add]
+    return [cancels_itself, late, limited, add]
 """
 FILES = {
     "far/__init__.py": FAR,
     "far/plugin.yaml": 'name: far\nversion: "1"\nisolation: process\n'
-    "tools: [{id: cancels_itself, implementation: {type: python}}, {id: late, implementation: {type: python}}, {id: add, implementation: {type: python}}]\n",
+    "tools: [{id: cancels_itself, implementation: {type: python}}, {id: late, implementation: {type: python}}, {id: limited, implementation: {type: python}}, {id: add, implementation: {type: python}}]\n",
     "dying/__init__.py": "import asyncio\nraise asyncio.CancelledError\n",
     "dying/plugin.yaml": 'name: dying\nversion: "1"\ntools: [{id: t, implementation: {type: python}}]\n',
     "slow/plugin.yaml": 'name: slow\nversion: "1"\ntools: [{id: wait, description: Wait., parameters: {type: object, properties: {}}, implementation: {type: script, command: python wait.py, timeout: 100}}]\n',
@@ -87,6 +92,13 @@ def cancels_itself_in_a_thread() -> int:
 @tool(timeout_ms=50)
 async def late() -> int:
     """Take too long."""
+    await asyncio.sleep(60)
+    return 1
+
+
+@tool(timeout_ms=20_000)
+async def limited() -> int:
+    """Have time enough to be cancelled on a busy machine."""
     await asyncio.sleep(60)
     return 1
 
@@ -152,6 +164,7 @@ NEAR = [
     cancels_itself,
     cancels_itself_in_a_thread,
     late,
+    limited,
     late_in_a_thread,
     add,
     gated,
@@ -247,7 +260,7 @@ async def test_a_text_ends_with_results_whatever_was_cancelled_before(host: Tave
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", FROM)
-@pytest.mark.parametrize("name", ["near:waits", "near:late", "far:late"])
+@pytest.mark.parametrize("name", ["near:waits", "near:limited", "far:limited"])
 async def test_a_new_cancellation_of_the_caller_passes_and_is_on_the_record(
     host: Tavern, name: str, way: Callable[..., Any]
 ) -> None:
