@@ -30,8 +30,13 @@ from typing import IO, Any
 ROOT = Path(__file__).parents[1]
 IMPORTED = ("cli", "flow", "host", "kernel")
 """The packages of tavern_core that a command needs."""
-MCP_SERVER = ("tavern_core.server.mcp",)
-"""What programs that serve MCP import: it takes longer than the rest of their start."""
+MCP = (
+    "tavern_core.server.mcp.stdio",
+    "tavern_core.builtin.adapters.mcp.login",
+    "mcp.client.auth",
+    "mcp.client.streamable_http",
+)
+"""What programs that speak MCP import: it takes longer than the rest of their start."""
 Stream = int | IO[Any] | None
 
 

@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from subprocess import PIPE
 from typing import Any
 
+import anyio
 import uvicorn
+from mcp.server.stdio import stdio_server
 
 from tavern_core import Tavern
 from tavern_core.server.mcp import asgi_app
+from tests.forked_programs import MCP, ForkedProgram
 
 
 class _Server(uvicorn.Server):
@@ -71,3 +75,20 @@ def served(
         found["server"].should_exit = True
         thread.join(20)
         listener.close()
+
+
+@asynccontextmanager
+async def over_stdio(words: Sequence[object], **options: Any) -> AsyncIterator[Any]:
+    """The streams of a client of `python WORDS`, a server over stdio that is forked: the client of the library would start a new process.
+
+    Args:
+        options: further ones of `ForkedProgram`.
+    """
+    with ForkedProgram(words, stdin=PIPE, stdout=PIPE, imports=MCP, **options) as server:
+        # The lines of a client are those of a server, in the other direction.
+        async with stdio_server(anyio.wrap_file(server.stdout), anyio.wrap_file(server.stdin)) as streams:
+            try:
+                yield streams
+            finally:
+                await streams[1].aclose()
+                server.stdin.close()

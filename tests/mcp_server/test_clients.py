@@ -20,6 +20,7 @@ from mcp_types import ElicitResult
 
 from tavern_core import Plugin, Prompt, Resource, Tavern, ToolContext, hookimpl, tool
 from tests import programs
+from tests.mcp_server.serving import over_stdio
 from tests.mcp_server.shop import ERAS, ORDER, answer, client, open_shop, post, subscribed
 
 
@@ -950,11 +951,11 @@ class TestStdio:
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
 
-    def served(self, project: Path, era: str, *words: str, **environment: str) -> list[Any]:
+    def served(self, project: Path, era: str, *words: str, is_forked: bool = True, **environment: str) -> list[Any]:
         command = ["-m", "tavern_core", "mcp", "--home", str(project / "home"), *words]
-        server = StdioServerParameters(
-            command=sys.executable, args=command, cwd=project, env={**os.environ, **environment}
-        )
+        env = {**os.environ, **environment}
+        started = StdioServerParameters(command=sys.executable, args=command, cwd=project, env=env)
+        server = over_stdio(command, cwd=project, env=env) if is_forked else started
 
         async def main() -> list[Any]:
             async with Client(server, mode=era) as session:
@@ -967,7 +968,8 @@ class TestStdio:
     @pytest.mark.slow
     @pytest.mark.parametrize(("era", "is_permitted"), list(zip(ERAS, (False, True), strict=True)))
     def test_a_client_has_what_the_command_line_says(self, project: Path, era: str, is_permitted: bool) -> None:
-        served = self.served(project, era, *(("--permissions", "read:fs") if is_permitted else ()))
+        rights = ("--permissions", "read:fs") if is_permitted else ()
+        served = self.served(project, era, *rights, is_forked=is_permitted)
         names = ["system__get_current_time", "text__count", *(["text__files"] if is_permitted else [])]
         assert served == [names, "2", not is_permitted]
 

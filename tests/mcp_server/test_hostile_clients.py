@@ -17,9 +17,8 @@ import pytest
 
 from tavern_core import Tavern
 from tavern_core.server.mcp import asgi_app
-from tests.forked_programs import MCP_SERVER, ForkedProgram, run_forked
-from tests.mcp_server.shop import META, answer, client, open_shop, post
-from tests.plain_http import NO_TLS
+from tests.forked_programs import MCP, ForkedProgram, run_forked
+from tests.mcp_server.shop import META, TLS, answer, client, open_shop, post
 
 ASKS = {"elicitation": {"form": {}}}
 CALL = {"name": "shop__price", "arguments": {"item": "tea"}}
@@ -71,7 +70,7 @@ def test_nothing_is_answered_without_a_token_that_holds_here(shop: Any, token: s
             assert refused.status_code == 401, shown
             assert "resource_metadata=" in refused.headers["www-authenticate"]
     assert len(plugin.done) == before + 1
-    answered = httpx2.get(url.replace("/mcp", "/.well-known/oauth-protected-resource/mcp"), verify=NO_TLS).json()
+    answered = httpx2.get(url.replace("/mcp", "/.well-known/oauth-protected-resource/mcp"), verify=TLS).json()
     assert (answered["resource"], answered["authorization_servers"]) == ("https://shop.test/mcp", ["https://auth.test"])
 
 
@@ -93,9 +92,9 @@ def test_a_request_with_two_tokens_is_refused_although_both_hold(shop: Any, toke
     sent += [("mcp-protocol-version", "2026-07-28"), ("mcp-method", "tools/list")]
     listing = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {"_meta": META}}
     for second in (other, token):
-        assert httpx2.post(shop[0], json=listing, headers=sent, verify=NO_TLS).status_code == 200
+        assert httpx2.post(shop[0], json=listing, headers=sent, verify=TLS).status_code == 200
         both = [*sent, ("authorization", f"Bearer {second}")]
-        assert httpx2.post(shop[0], json=listing, headers=both, verify=NO_TLS).status_code == 401
+        assert httpx2.post(shop[0], json=listing, headers=both, verify=TLS).status_code == 401
 
 
 @pytest.mark.parametrize(
@@ -140,7 +139,7 @@ def test_what_is_no_request_is_refused_and_the_next_one_answered(shop: Any, toke
         "authorization": f"Bearer {token}", "content-type": "application/json", "mcp-protocol-version": "2026-07-28",
         "accept": "application/json, text/event-stream", "mcp-method": "tools/call",
     }  # fmt: skip
-    assert 400 <= httpx2.post(shop[0], content=body, headers=headers, verify=NO_TLS).status_code < 500
+    assert 400 <= httpx2.post(shop[0], content=body, headers=headers, verify=TLS).status_code < 500
     assert answer(post(shop[0], token, "tools/call", CALL))["result"]["isError"] is False
 
 
@@ -171,7 +170,7 @@ LINES: dict[str, tuple[bytes, int, Any]] = {
 @pytest.mark.slow
 def test_over_stdio_no_client_waits_for_the_answer_to_a_line_that_is_no_request(tmp_path: Path) -> None:
     command = ["-m", "tavern_core", "mcp", "--set", "mcp.bodyBytes=150000", "--home", tmp_path / "home"]
-    with ForkedProgram(command, stdin=PIPE, stdout=PIPE, cwd=tmp_path, imports=MCP_SERVER) as server:
+    with ForkedProgram(command, stdin=PIPE, stdout=PIPE, cwd=tmp_path, imports=MCP) as server:
         written = server.stdin.buffer
         for line, code, request_id in LINES.values():
             written.write(line + b"\n \n")
@@ -201,7 +200,7 @@ def test_what_is_piped_into_the_server_is_answered_before_it_ends(tmp_path: Path
     ]
     command = ["-m", "tavern_core", "mcp", "--home", tmp_path / "home"]
     given = "".join(json.dumps(line) + "\n" for line in (*lines, *taken_back))
-    done = run_forked(command, given=given, cwd=tmp_path, imports=MCP_SERVER)
+    done = run_forked(command, given=given, cwd=tmp_path, imports=MCP)
     assert done.returncode == 0, done.stderr
     answers = {line["id"]: line for line in map(json.loads, done.stdout.splitlines())}
     assert answers.keys() == asked.keys() and all("result" in line for line in answers.values())
@@ -230,7 +229,7 @@ def asked(tmp_path: Path) -> Iterator[tuple[ForkedProgram, Callable[..., None], 
     """A server over stdio whose tool has asked its client something: the server, what sends it a message, the id of the question."""
     knows = {"elicitation": {}}
     begin = {"protocolVersion": "2025-11-25", "capabilities": knows, "clientInfo": {"name": "x", "version": "1"}}
-    with ForkedProgram(["-c", ASKING], stdin=PIPE, stdout=PIPE, cwd=tmp_path, imports=MCP_SERVER) as server:
+    with ForkedProgram(["-c", ASKING], stdin=PIPE, stdout=PIPE, cwd=tmp_path, imports=MCP) as server:
         answers = server.stdout
 
         def send(**message: Any) -> None:
@@ -341,7 +340,7 @@ def test_a_session_is_its_token_s_alone(shop: Any, token: str) -> None:
         "jsonrpc": "2.0", "id": 1, "method": "initialize",
         "params": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}},
     }  # fmt: skip
-    with httpx2.Client(verify=NO_TLS) as http:
+    with httpx2.Client(verify=TLS) as http:
         begun = http.post(url, json=begin, headers=headers)
         session = {"mcp-session-id": begun.headers["mcp-session-id"], "mcp-protocol-version": "2025-11-25"}
         thief = {**headers, **session, "authorization": f"Bearer {other}"}
@@ -360,7 +359,7 @@ def test_a_session_is_its_token_s_alone(shop: Any, token: str) -> None:
 def test_a_caller_with_many_sessions_gives_way_to_one_with_fewer(shop: Any, token: str) -> None:
     url, tavern, _ = shop
     begin = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
-    with httpx2.Client(timeout=30, verify=NO_TLS) as http:
+    with httpx2.Client(timeout=30, verify=TLS) as http:
 
         def asked(text: str, method: str, params: dict[str, Any], **headers: str) -> httpx2.Response:
             body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}

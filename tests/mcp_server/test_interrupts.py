@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import socket
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,8 +15,8 @@ from typing import Any
 import pytest
 
 from tavern_core import Tavern
-from tests.forked_programs import MCP_SERVER, ForkedProgram
-from tests.programs import WAITING_PLUGIN, WAITING_SCRIPT, Program, tavern
+from tests.forked_programs import MCP, ForkedProgram
+from tests.programs import WAITING_PLUGIN, WAITING_SCRIPT, tavern
 
 pytestmark = pytest.mark.slow
 
@@ -27,7 +26,7 @@ KNOWN = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"na
 @contextmanager
 def serving(folder: Path) -> Iterator[ForkedProgram]:
     command = ["-m", "tavern_core", "-q", "--home", folder / "home", "mcp", "--permissions", "network:host"]
-    with ForkedProgram(command, stdin=PIPE, stdout=PIPE, stderr=PIPE, cwd=folder, imports=MCP_SERVER) as server:
+    with ForkedProgram(command, stdin=PIPE, stdout=PIPE, stderr=PIPE, cwd=folder, imports=MCP) as server:
         send(server, id=1, method="initialize", params=KNOWN)
         assert json.loads(server.stdout.readline())["id"] == 1
         send(server, method="notifications/initialized")
@@ -113,5 +112,5 @@ sys.exit(main(["--home", "home", "mcp"]))
 
 
 def test_sigterm_while_the_server_is_being_imported_closes_the_host(tmp_path: Path) -> None:
-    with Program([sys.executable, "-c", STARTING], stdin=PIPE, stdout=PIPE, cwd=tmp_path) as server:
+    with ForkedProgram(["-c", STARTING], stdin=PIPE, stdout=PIPE, cwd=tmp_path) as server:
         assert server.wait(30) == 143

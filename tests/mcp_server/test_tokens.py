@@ -8,7 +8,6 @@ import re
 import signal
 import sqlite3
 import subprocess
-import sys
 import zlib
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,8 @@ import pytest
 from tavern_core import Plugin, PluginContext, Prompt, Resource, Tavern, hookimpl, tool
 from tavern_core.errors import TavernError, TokenNotFound
 from tests import programs
-from tests.mcp_server.shop import answer, post
-from tests.plain_http import NO_TLS
+from tests.forked_programs import MCP, ForkedProgram
+from tests.mcp_server.shop import TLS, answer, post
 from tests.state.processes import ENVIRONMENT
 
 
@@ -146,15 +145,14 @@ def test_the_command_serves_over_http_what_the_command_for_tokens_gave(tmp_path:
     ):
         assert run("mcp", *wrong).returncode == 2
     assert run("mcp", "--http", "127.0.0.1:1", "--profile", "x").returncode == 2
-    command = [sys.executable, "-m", "tavern_core", "mcp", "--http", "127.0.0.1:0", "--home", str(tmp_path / "home")]
-    with programs.Program(command, cwd=tmp_path, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True) as server:
-        assert server.stderr is not None
+    command = ["-m", "tavern_core", "mcp", "--http", "127.0.0.1:0", "--home", tmp_path / "home"]
+    with ForkedProgram(command, cwd=tmp_path, env=ENVIRONMENT, stderr=subprocess.PIPE, imports=MCP) as server:
         line = next(line for line in server.stderr if "serving" in line)
         found = re.search(r"http://\S+/mcp", line)
         assert found is not None, line
         listed = answer(post(found[0], made["token"], "tools/list"))["result"]["tools"]
         assert [each["name"] for each in listed] == ["system__get_current_time"]
-        assert httpx2.post(found[0], verify=NO_TLS).status_code == 401
+        assert httpx2.post(found[0], verify=TLS).status_code == 401
         run("tokens", "revoke", made["id"])
         assert post(found[0], made["token"], "tools/list").status_code == 401
         server.send_signal(signal.SIGINT)
