@@ -1,4 +1,7 @@
-"""An HTTP server that answers MCP requests in one evil way, in a thread of the test or as ``evil_http.py SOCKET MODE [strict]``."""
+"""An HTTP server that answers MCP requests in an evil way, in a thread of the test or as ``evil_http.py SOCKET MODE [strict]``.
+
+A call of the tool `bad` may name another mode of its answer.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,11 @@ META: Final = {"io.modelcontextprotocol/serverInfo": {"name": "evil", "version":
 DISCOVERED: Final = {
     "supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}, "ttlMs": 0, "cacheScope": "private", "_meta": META,
 }  # fmt: skip
-TOOLS: Final = {"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in ("good", "bad")]}
+TOOLS: Final = {
+    "tools": [
+        {"name": name, "inputSchema": {"type": "object", "additionalProperties": True}} for name in ("good", "bad")
+    ]
+}
 WELL: Final = {"content": [{"type": "text", "text": "well"}]}
 JSON: Final = "application/json"
 EVENTS: Final = "text/event-stream"
@@ -29,7 +36,9 @@ class Handler(BaseHTTPRequestHandler):
     """One connection."""
 
     protocol_version = "HTTP/1.1"
-    evil: Answer
+    server: Server
+    mode = ""
+    """Empty: the address begins with it."""
     is_strict = False
     """Whether it is evil from the first request on."""
 
@@ -37,10 +46,12 @@ class Handler(BaseHTTPRequestHandler):
         """Answer one message."""
         message = json.loads(self.rfile.read(int(self.headers["content-length"])))
         method, number = message.get("method"), message.get("id")
-        seen_headers.append((method, [(name.lower(), value) for name, value in self.headers.items()]))
+        self.server.seen.append((method, [(name.lower(), value) for name, value in self.headers.items()]))
         with suppress(BrokenPipeError, ConnectionResetError):
-            if self.is_strict or (method == "tools/call" and message["params"]["name"] == "bad"):
-                type(self).evil(self, number)
+            if self.is_strict:
+                EVIL[self.mode or self.path.split("/")[1]](self, number)
+            elif method == "tools/call" and message["params"]["name"] == "bad":
+                EVIL[message["params"].get("arguments", {}).get("mode", self.mode)](self, number)
             elif method == "server/discover":
                 self.reply(200, result(number, DISCOVERED))
             elif method == "tools/list":
@@ -130,11 +141,11 @@ def _marked_events(self: Handler, number: Any) -> None:
 
 
 def _silent(self: Handler, number: Any) -> None:
-    stopping.wait(20)
+    self.server.stopping.wait(60)
 
 
 def _parts(self: Handler, number: Any) -> None:
-    self.reply(200, result(number, {"content": [{"type": "text", "text": "x"}] * 50_000}))
+    self.reply(200, result(number, {"content": [{"type": "text", "text": "x"}] * 15_000}))
 
 
 def _large(kind: str, before: bytes, after: bytes = b"") -> Answer:
@@ -159,9 +170,6 @@ def _status(status: int, **headers: str) -> Answer:
     return answer
 
 
-stopping = threading.Event()
-seen_headers: list[tuple[str, list[tuple[str, str]]]] = []
-"""Method and headers of what the last server was asked."""
 EVIL: Final[dict[str, Answer]] = {
     "redirects": _redirect,
     "moved": _moved,
@@ -195,21 +203,31 @@ EVIL: Final[dict[str, Answer]] = {
 }
 
 
+class Server(ThreadingHTTPServer):
+    """One server."""
+
+    daemon_threads = True
+
+    def __init__(self, handler: type[Handler], *, bind_and_activate: bool = True) -> None:
+        super().__init__(("127.0.0.1", 0), handler, bind_and_activate)
+        self.stopping = threading.Event()
+        self.seen: list[tuple[str, list[tuple[str, str]]]] = []
+        """Method and headers of what it was asked."""
+
+
 def handler(mode: str, *, strict: bool) -> type[Handler]:
-    return type("Evil", (Handler,), {"evil": staticmethod(EVIL[mode]), "is_strict": strict})
+    return type("Evil", (Handler,), {"mode": mode, "is_strict": strict})
 
 
 @contextmanager
-def serving(mode: str, *, strict: bool = False, certificate: Path | None = None) -> Iterator[str]:
-    """The address of a server that is evil in this way.
+def serving(mode: str = "", *, strict: bool = False, certificate: Path | None = None) -> Iterator[tuple[str, Server]]:
+    """The address of a server that is evil in this way, and the server.
 
     Args:
+        mode: empty: what a call names or, of a strict one, what its path begins with.
         certificate: with its key: it serves over TLS, and only clients that show the same one.
     """
-    stopping.clear()
-    seen_headers.clear()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler(mode, strict=strict))
-    server.daemon_threads = True
+    server = Server(handler(mode, strict=strict))
     if certificate is not None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificate)
@@ -219,17 +237,18 @@ def serving(mode: str, *, strict: bool = False, certificate: Path | None = None)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     try:
-        yield f"{'https' if certificate else 'http'}://127.0.0.1:{server.server_address[1]}/mcp"
+        yield (
+            f"{'https' if certificate else 'http'}://127.0.0.1:{server.server_address[1]}/{'' if strict else 'mcp'}",
+            server,
+        )
     finally:
-        stopping.set()
+        server.stopping.set()
         server.shutdown()
         thread.join()
         server.server_close()
 
 
 if __name__ == "__main__":
-    alone = ThreadingHTTPServer(
-        ("127.0.0.1", 0), handler(sys.argv[2], strict="strict" in sys.argv), bind_and_activate=False
-    )
+    alone = Server(handler(sys.argv[2], strict="strict" in sys.argv), bind_and_activate=False)
     alone.socket = socket.socket(fileno=int(sys.argv[1]))
     alone.serve_forever()

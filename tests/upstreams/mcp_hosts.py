@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from tavern_core import Tavern
 from tavern_core.errors import TavernError
-from tests.programs import Program
+from tests.forked_programs import MCP, ForkedProgram
 
 HERE: Final = Path(__file__).parent
 ERAS: Final = ("2026", "2025")
@@ -31,14 +31,15 @@ def program(name: str, *words: str) -> list[str]:
 def listening(name: str, *words: str) -> Iterator[str]:
     """The address of one of the servers in this folder that serve HTTP.
 
-    It is handed the socket, which listens already: no other process can take its port, and no one waits for its start.
+    It is handed the socket as its standard input, which listens already: no other process can take its port, and no one waits for its
+    start.
     """
-    with socket.create_server(("127.0.0.1", 0)) as door:
-        port, handle = door.getsockname()[1], door.fileno()
-        running = Program(program(name, str(handle), *words), stderr=subprocess.DEVNULL, pass_fds=(handle,))
-    with running:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as door,
+        ForkedProgram([HERE / name, 0, *words], stdin=door.fileno(), stderr=subprocess.DEVNULL, imports=MCP) as running,
+    ):
         try:
-            yield f"http://127.0.0.1:{port}/mcp"
+            yield f"http://127.0.0.1:{door.getsockname()[1]}/mcp"
         finally:
             running.kill()
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import sys
 import tempfile
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -19,9 +19,11 @@ from aiohttp import web
 
 from tavern_core import CallContext, Tavern
 from tavern_core.errors import TavernError
+from tests.forked_programs import MCP, run_forked
 from tests.guards.web import self_signed
+from tests.programs import tavern
 from tests.upstreams.evil_http import EVIL as MODES
-from tests.upstreams.evil_http import seen_headers, serving
+from tests.upstreams.evil_http import serving
 from tests.upstreams.mcp_hosts import host, listening, longest_turn
 
 
@@ -61,11 +63,11 @@ def test_the_key_of_a_call_is_sent_in_the_header_of_the_entry(opened: Tavern) ->
 @pytest.mark.slow
 def test_a_call_of_which_nothing_is_known_is_made_again_where_the_server_gets_its_key(tmp_path: Path) -> None:
     for header, tries in (({"idempotencyHeader": "X-Key"}, 2), ({}, 1)):
-        with serving("500") as url:
+        with serving("500") as (url, server):
             entry = {"url": url, "tools": {"bad": {"limits": {"retries": 1}}}, **header}
             with host(tmp_path / str(tries), evil=entry) as opened:
                 assert not opened.invoke_sync("evil:bad", {}, idempotency_key="seven").ok
-                keys = [dict(headers).get("x-key") for method, headers in seen_headers if method == "tools/call"]
+                keys = [dict(headers).get("x-key") for method, headers in server.seen if method == "tools/call"]
                 assert keys == ["seven" if header else None] * tries
 
 
@@ -111,7 +113,7 @@ EVIL: dict[str, tuple[str, str, str]] = {
     "cut-body": ("UPSTREAM_ERROR", "broke off", "unknown"),
     "cut-events": ("UPSTREAM_ERROR", "ended without a response", "unknown"),
     "never-answers": ("TIMEOUT", "", "unknown"),
-    "many-parts": ("OUTPUT_TOO_LARGE", "50,000 parts, more than 1,000", "done"),
+    "many-parts": ("OUTPUT_TOO_LARGE", "15,000 parts, more than 1,000", "done"),
     "large-garbage": ("UPSTREAM_ERROR", "is not MCP", "unknown"),
     "large-wrong": ("UPSTREAM_ERROR", "neither a result nor an error", "unknown"),
     "large-garbage-event": ("UPSTREAM_ERROR", "is not MCP", "unknown"),
@@ -144,17 +146,28 @@ def evil(url: str, home: Path) -> Any:
     return host(home, evil={"url": url, "settings": settings, "tools": {"bad": {"timeoutMs": 2_000}}})
 
 
+@pytest.fixture(scope="module")
+def answering() -> Iterator[Tavern]:
+    """A host whose server answers as each call asks; its upstream `hasty` has little time, the other one enough."""
+    with serving() as (url, _), tempfile.TemporaryDirectory() as home:
+        entry = {"url": url, "settings": {"maxMessageBytes": 4_000_000}}
+        times = {"hasty": 500, "evil": 30_000}
+        entries = {name: {**entry, "tools": {"bad": {"timeoutMs": time}}} for name, time in times.items()}
+        with host(Path(home), **entries) as opened:
+            opened.upstreams.refresh_sync()
+            yield opened
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", EVIL)
-def test_an_evil_answer_costs_its_own_call_and_no_other(mode: str, tmp_path: Path) -> None:
+def test_an_evil_answer_costs_its_own_call_and_no_other(mode: str, answering: Tavern) -> None:
     kind, message, outcome = EVIL[mode]
-    with serving(mode) as url, evil(url, tmp_path) as opened:
-        opened.upstreams.refresh_sync("evil")
-        error = opened.invoke_sync("evil:bad", {}).error
-        assert error is not None
-        assert (error.kind, error.outcome) == (kind, outcome), error
-        assert message in error.message and REPAIRS.get(mode, "") in error.fix
-        assert opened.invoke_sync("evil:good", {}).value == "well"
+    name = "hasty" if kind == "TIMEOUT" else "evil"
+    error = answering.invoke_sync(f"{name}:bad", {"mode": mode}).error
+    assert error is not None
+    assert (error.kind, error.outcome) == (kind, outcome), error
+    assert message in error.message and REPAIRS.get(mode, "") in error.fix
+    assert answering.invoke_sync(f"{name}:good", {}).value == "well"
 
 
 @pytest.mark.slow
@@ -163,10 +176,10 @@ def test_headers_of_the_operator_change_none_of_the_protocol(tmp_path: Path) -> 
         "ACCEPT": "text/html", "content-Type": "text/plain", "accept-Encoding": "zstd", "MCP-Protocol-VERSION": "1999",
         "Mcp-Method": "other", "MCP-NAME": "other", "Mcp-Session-Id": "other", "Mcp-Param-X": "other", "X-Team": "seven",
     }  # fmt: skip
-    with serving("html") as url, host(tmp_path, evil={"url": url, "headers": written}) as opened:
+    with serving("html") as (url, server), host(tmp_path, evil={"url": url, "headers": written}) as opened:
         assert opened.invoke_sync("evil:good", {}).value == "well"
-        assert len(seen_headers) >= 3
-        for method, pairs in seen_headers:
+        assert len(server.seen) >= 3
+        for method, pairs in server.seen:
             sent = {name: value for name, value in pairs if not name.startswith("content-length")}
             assert len(sent) == len(pairs) - 1, pairs  # none comes twice
             assert (sent["accept"], sent["content-type"]) == ("application/json, text/event-stream", "application/json")
@@ -176,9 +189,8 @@ def test_headers_of_the_operator_change_none_of_the_protocol(tmp_path: Path) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["moved", "marked", "marked-events"])
-def test_an_answer_may_be_moved_within_the_origin_or_begin_with_a_byte_order_mark(mode: str, tmp_path: Path) -> None:
-    with serving(mode) as url, evil(url, tmp_path) as opened:
-        assert opened.invoke_sync("evil:bad", {}).value == "well"
+def test_an_answer_may_be_moved_within_the_origin_or_begin_with_a_byte_order_mark(mode: str, answering: Tavern) -> None:
+    assert answering.invoke_sync("evil:bad", {"mode": mode}).value == "well"
 
 
 STARTS: dict[str, str] = {
@@ -187,7 +199,7 @@ STARTS: dict[str, str] = {
     "redirects": "redirects to",
     "cut-body": "broke off",
     "endless-headers": "broke off",
-    "never-answers": "does not answer within 3 s",
+    "never-answers": "does not answer within 0.5 s",
     "500": "error response",
     "empty": "is not MCP",
     "compressed-bomb": "more than 4,000,000 bytes",
@@ -206,17 +218,35 @@ STARTS: dict[str, str] = {
 """Mode → words of the error."""
 
 
+@pytest.fixture(scope="module")
+def starting() -> Iterator[Tavern]:
+    """A host with an upstream for each way of being evil from the start."""
+    with serving(strict=True) as (url, _), tempfile.TemporaryDirectory() as home:
+        entries = {
+            f"evil-{mode}": {
+                "url": f"{url}{mode}/mcp",
+                "settings": {
+                    "connectTimeoutMs": 500 if mode == "never-answers" else 30_000,
+                    "maxMessageBytes": 4_000_000,
+                },
+            }
+            for mode in STARTS
+        }
+        with host(Path(home), **entries) as opened:
+            yield opened
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", STARTS)
-def test_a_server_that_is_evil_from_the_start_is_a_clear_error(mode: str, tmp_path: Path) -> None:
-    with serving(mode, strict=True) as url, evil(url, tmp_path) as opened:
-        with pytest.raises(TavernError) as error:
-            opened.upstreams.refresh_sync("evil")
-        assert error.value.code in ("UPSTREAM_ERROR", "OUTPUT_TOO_LARGE")
-        assert getattr(error.value, "outcome", "none") == "none"
-        assert STARTS[mode] in error.value.message and "\n" not in error.value.message
-        if mode == "401":
-            assert "tavern upstreams connect evil" in error.value.hint
+def test_a_server_that_is_evil_from_the_start_is_a_clear_error(mode: str, starting: Tavern) -> None:
+    name = f"evil-{mode}"
+    with pytest.raises(TavernError) as error:
+        starting.upstreams.refresh_sync(name)
+    assert error.value.code in ("UPSTREAM_ERROR", "OUTPUT_TOO_LARGE")
+    assert getattr(error.value, "outcome", "none") == "none"
+    assert STARTS[mode].replace("evil:", f"{name}:") in error.value.message and "\n" not in error.value.message
+    if mode == "401":
+        assert f"tavern upstreams connect {name}" in error.value.hint
 
 
 @pytest.mark.soak
@@ -246,16 +276,16 @@ def test_each_caller_shows_its_own_token_and_all_the_certificate_of_the_entry(tm
     pem.write_text(self_signed())
     shown = {part: {"$file": str(pem)} for part in ("cert", "key", "ca")}
     own = {"user:ann": {"headers": {"X-Key": {"$secret": "of-ann"}}}, "*": {"headers": {"X-Key": "of others"}}}
-    with serving("html", certificate=pem) as url:
+    with serving("html", certificate=pem) as (url, server):
         entry = {"url": url, "headers": {"X-Key": "of the host"}, "certificate": shown, "credentials": own}
         bare = {"url": url, "certificate": {"ca": shown["ca"]}}
         with host(tmp_path / "home", {"secrets": {"of-ann": "ann's own key"}}, own=entry, bare=bare) as opened:
             opened.upstreams.refresh_sync("own")
             for user, key in (("", "of the host"), ("ann", "ann's own key"), ("bob", "of others")):
-                seen_headers.clear()
+                server.seen.clear()
                 context = CallContext(principal=user, user_id=user, permissions={"network"}) if user else None
                 assert opened.invoke_sync("own:good", {}, context=context).value == "well"
-                assert {dict(headers)["x-key"] for _, headers in seen_headers} == {key}
+                assert {dict(headers)["x-key"] for _, headers in server.seen} == {key}
             with pytest.raises(TavernError, match="client certificate"):
                 opened.upstreams.refresh_sync("bare")
 
@@ -355,12 +385,13 @@ async def test_what_the_library_logs_of_a_wrong_answer_is_not_printed(tmp_path: 
     (tmp_path / "tavern.yaml").write_text(
         f"upstreams: {{evil: {{kind: mcp, url: 'http://127.0.0.1:{runner.addresses[0][1]}/mcp'}}}}\n"
     )
-    words = [sys.executable, "-m", "tavern_core", "--home", str(tmp_path / "home")]
     try:
-        for command in (["plugins", "grant", "evil", "network"], ["upstreams", "check", "evil"]):
-            done = await asyncio.create_subprocess_exec(*words, *command, cwd=tmp_path, stderr=asyncio.subprocess.PIPE)
-            _, said = await done.communicate()
+        grant = partial(tavern, "plugins", "grant", "evil", "network", cwd=tmp_path, home=tmp_path / "home")
+        granted = await asyncio.to_thread(grant)
+        assert granted.returncode == 0, granted.stderr
+        words = ["-m", "tavern_core", "--home", tmp_path / "home", "upstreams", "check", "evil"]
+        done = await asyncio.to_thread(run_forked, words, cwd=tmp_path, imports=MCP)
     finally:
         await runner.cleanup()
-    assert done.returncode == 1 and b"error[UPSTREAM_ERROR]" in said
-    assert b"Traceback" not in said and b"\x1b" not in said
+    assert done.returncode == 1 and "error[UPSTREAM_ERROR]" in done.stderr
+    assert "Traceback" not in done.stderr and "\x1b" not in done.stderr
