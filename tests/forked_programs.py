@@ -30,13 +30,16 @@ from typing import IO, Any
 ROOT = Path(__file__).parents[1]
 IMPORTED = ("cli", "flow", "host", "kernel")
 """The packages of tavern_core that a command needs."""
-MCP = (
+NETWORK = (
     "tavern_core.server.mcp.stdio",
+    "tavern_core.upstreams.origin_transport",
+    "tavern_core.builtin.adapters.n8n",
+    "tavern_core.builtin.adapters.comfyui",
     "tavern_core.builtin.adapters.mcp.login",
     "mcp.client.auth",
     "mcp.client.streamable_http",
 )
-"""What programs that speak MCP import: it takes longer than the rest of their start."""
+"""What programs that serve MCP or reach upstreams import: it takes longer than the rest of their start."""
 Stream = int | IO[Any] | None
 
 

@@ -16,7 +16,7 @@ from mcp.server.stdio import stdio_server
 
 from tavern_core import Tavern
 from tavern_core.server.mcp import asgi_app
-from tests.forked_programs import MCP, ForkedProgram
+from tests.forked_programs import NETWORK, ForkedProgram
 
 
 class _Server(uvicorn.Server):
@@ -84,7 +84,7 @@ async def over_stdio(words: Sequence[object], **options: Any) -> AsyncIterator[A
     Args:
         options: further ones of `ForkedProgram`.
     """
-    with ForkedProgram(words, stdin=PIPE, stdout=PIPE, imports=MCP, **options) as server:
+    with ForkedProgram(words, stdin=PIPE, stdout=PIPE, imports=NETWORK, **options) as server:
         # The lines of a client are those of a server, in the other direction.
         async with stdio_server(anyio.wrap_file(server.stdout), anyio.wrap_file(server.stdin)) as streams:
             try:

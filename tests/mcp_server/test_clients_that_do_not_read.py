@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.forked_programs import MCP, ForkedProgram
+from tests.forked_programs import NETWORK, ForkedProgram
 from tests.isolation.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -32,7 +32,7 @@ def serving(folder: Path, *, blocking: bool = True) -> Iterator[tuple[ForkedProg
     command = ["-m", "tavern_core", "-q", "--home", folder / "home", "mcp"]
     with (
         os.fdopen(ours, "rb") as answers,
-        ForkedProgram(command, stdin=PIPE, stdout=theirs, stderr=PIPE, cwd=folder, imports=MCP) as server,
+        ForkedProgram(command, stdin=PIPE, stdout=theirs, stderr=PIPE, cwd=folder, imports=NETWORK) as server,
     ):
         os.close(theirs)
         send(server, id=1, method="initialize", params=KNOWN)

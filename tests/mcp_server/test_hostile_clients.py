@@ -17,7 +17,7 @@ import pytest
 
 from tavern_core import Tavern
 from tavern_core.server.mcp import asgi_app
-from tests.forked_programs import MCP, ForkedProgram, run_forked
+from tests.forked_programs import NETWORK, ForkedProgram, run_forked
 from tests.mcp_server.shop import META, TLS, answer, client, open_shop, post
 
 ASKS = {"elicitation": {"form": {}}}
@@ -170,7 +170,7 @@ LINES: dict[str, tuple[bytes, int, Any]] = {
 @pytest.mark.slow
 def test_over_stdio_no_client_waits_for_the_answer_to_a_line_that_is_no_request(tmp_path: Path) -> None:
     command = ["-m", "tavern_core", "mcp", "--set", "mcp.bodyBytes=150000", "--home", tmp_path / "home"]
-    with ForkedProgram(command, stdin=PIPE, stdout=PIPE, cwd=tmp_path, imports=MCP) as server:
+    with ForkedProgram(command, stdin=PIPE, stdout=PIPE, cwd=tmp_path, imports=NETWORK) as server:
         written = server.stdin.buffer
         for line, code, request_id in LINES.values():
             written.write(line + b"\n \n")
@@ -200,7 +200,7 @@ def test_what_is_piped_into_the_server_is_answered_before_it_ends(tmp_path: Path
     ]
     command = ["-m", "tavern_core", "mcp", "--home", tmp_path / "home"]
     given = "".join(json.dumps(line) + "\n" for line in (*lines, *taken_back))
-    done = run_forked(command, given=given, cwd=tmp_path, imports=MCP)
+    done = run_forked(command, given=given, cwd=tmp_path, imports=NETWORK)
     assert done.returncode == 0, done.stderr
     answers = {line["id"]: line for line in map(json.loads, done.stdout.splitlines())}
     assert answers.keys() == asked.keys() and all("result" in line for line in answers.values())
@@ -229,7 +229,7 @@ def asked(tmp_path: Path) -> Iterator[tuple[ForkedProgram, Callable[..., None], 
     """A server over stdio whose tool has asked its client something: the server, what sends it a message, the id of the question."""
     knows = {"elicitation": {}}
     begin = {"protocolVersion": "2025-11-25", "capabilities": knows, "clientInfo": {"name": "x", "version": "1"}}
-    with ForkedProgram(["-c", ASKING], stdin=PIPE, stdout=PIPE, cwd=tmp_path, imports=MCP) as server:
+    with ForkedProgram(["-c", ASKING], stdin=PIPE, stdout=PIPE, cwd=tmp_path, imports=NETWORK) as server:
         answers = server.stdout
 
         def send(**message: Any) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tavern_core import Tavern
-from tests.forked_programs import MCP, ForkedProgram
+from tests.forked_programs import NETWORK, ForkedProgram
 from tests.programs import WAITING_PLUGIN, WAITING_SCRIPT, tavern
 
 pytestmark = pytest.mark.slow
@@ -26,7 +26,7 @@ KNOWN = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"na
 @contextmanager
 def serving(folder: Path) -> Iterator[ForkedProgram]:
     command = ["-m", "tavern_core", "-q", "--home", folder / "home", "mcp", "--permissions", "network:host"]
-    with ForkedProgram(command, stdin=PIPE, stdout=PIPE, stderr=PIPE, cwd=folder, imports=MCP) as server:
+    with ForkedProgram(command, stdin=PIPE, stdout=PIPE, stderr=PIPE, cwd=folder, imports=NETWORK) as server:
         send(server, id=1, method="initialize", params=KNOWN)
         assert json.loads(server.stdout.readline())["id"] == 1
         send(server, method="notifications/initialized")

@@ -18,7 +18,7 @@ import pytest
 from tavern_core import Plugin, PluginContext, Prompt, Resource, Tavern, hookimpl, tool
 from tavern_core.errors import TavernError, TokenNotFound
 from tests import programs
-from tests.forked_programs import MCP, ForkedProgram
+from tests.forked_programs import NETWORK, ForkedProgram
 from tests.mcp_server.shop import TLS, answer, post
 from tests.state.processes import ENVIRONMENT
 
@@ -146,7 +146,7 @@ def test_the_command_serves_over_http_what_the_command_for_tokens_gave(tmp_path:
         assert run("mcp", *wrong).returncode == 2
     assert run("mcp", "--http", "127.0.0.1:1", "--profile", "x").returncode == 2
     command = ["-m", "tavern_core", "mcp", "--http", "127.0.0.1:0", "--home", tmp_path / "home"]
-    with ForkedProgram(command, cwd=tmp_path, env=ENVIRONMENT, stderr=subprocess.PIPE, imports=MCP) as server:
+    with ForkedProgram(command, cwd=tmp_path, env=ENVIRONMENT, stderr=subprocess.PIPE, imports=NETWORK) as server:
         line = next(line for line in server.stderr if "serving" in line)
         found = re.search(r"http://\S+/mcp", line)
         assert found is not None, line

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from tavern_core import Tavern
 from tavern_core.errors import TavernError
-from tests.forked_programs import MCP, ForkedProgram
+from tests.forked_programs import NETWORK, ForkedProgram
 
 HERE: Final = Path(__file__).parent
 ERAS: Final = ("2026", "2025")
@@ -36,7 +36,9 @@ def listening(name: str, *words: str) -> Iterator[str]:
     """
     with (
         socket.create_server(("127.0.0.1", 0)) as door,
-        ForkedProgram([HERE / name, 0, *words], stdin=door.fileno(), stderr=subprocess.DEVNULL, imports=MCP) as running,
+        ForkedProgram(
+            [HERE / name, 0, *words], stdin=door.fileno(), stderr=subprocess.DEVNULL, imports=NETWORK
+        ) as running,
     ):
         try:
             yield f"http://127.0.0.1:{door.getsockname()[1]}/mcp"

@@ -16,7 +16,7 @@ from comfy_api_proxy.app import make_app
 
 from tavern_core import CallContext, Tavern
 from tavern_core.builtin.adapters.comfyui.watch import Watch
-from tests.forked_programs import ForkedProgram
+from tests.forked_programs import NETWORK, ForkedProgram
 from tests.upstreams.comfyui_stub import JPEG, RECORDED, TRANSCRIPTS, ComfyStub, preview
 from tests.upstreams.opening import failure, opened
 
@@ -197,7 +197,7 @@ async def test_a_key_finds_the_run_of_a_process_that_was_killed(tmp_path: Path, 
     async with ComfyStub() as comfy, served(tmp_path, comfy, api) as host:
         comfy.hold.clear()
         await host.upstreams.refresh("comfy")
-        killed = ForkedProgram(["-c", CALLER, tmp_path])
+        killed = ForkedProgram(["-c", CALLER, tmp_path], imports=NETWORK)
         try:
             await asyncio.wait_for(comfy.begun.wait(), 60)
         finally:
@@ -226,7 +226,7 @@ async def test_a_run_of_a_process_that_was_killed_is_not_queued_anew_where_the_s
             entry = {"kind": "comfyui", "url": url, "settings": {"templates": "comfyui", "api": "v2"}}
             async with opened(tmp_path, {"comfy": entry}) as host:
                 await host.upstreams.refresh("comfy")
-                killed = ForkedProgram(["-c", CALLER, tmp_path])
+                killed = ForkedProgram(["-c", CALLER, tmp_path], imports=NETWORK)
                 try:
                     await asyncio.wait_for(comfy.begun.wait(), 60)
                 finally:
@@ -247,7 +247,7 @@ async def test_a_job_with_a_key_is_resumed_after_its_process_was_killed(tmp_path
         await host.upstreams.refresh("comfy")
         code = CALLER.replace('key="k"', 'key="k", job=True').replace("host.invoke", "job = host.invoke")
         code += "    host.wait(host.jobs.wait(job.job, 60))\n"
-        killed = ForkedProgram(["-c", code, tmp_path])
+        killed = ForkedProgram(["-c", code, tmp_path], imports=NETWORK)
         try:
             await asyncio.wait_for(comfy.begun.wait(), 60)
         finally:

@@ -19,7 +19,7 @@ from aiohttp import web
 
 from tavern_core import CallContext, Tavern
 from tavern_core.errors import TavernError
-from tests.forked_programs import MCP, run_forked
+from tests.forked_programs import NETWORK, run_forked
 from tests.guards.web import self_signed
 from tests.programs import tavern
 from tests.upstreams.evil_http import EVIL as MODES
@@ -390,7 +390,7 @@ async def test_what_the_library_logs_of_a_wrong_answer_is_not_printed(tmp_path: 
         granted = await asyncio.to_thread(grant)
         assert granted.returncode == 0, granted.stderr
         words = ["-m", "tavern_core", "--home", tmp_path / "home", "upstreams", "check", "evil"]
-        done = await asyncio.to_thread(run_forked, words, cwd=tmp_path, imports=MCP)
+        done = await asyncio.to_thread(run_forked, words, cwd=tmp_path, imports=NETWORK)
     finally:
         await runner.cleanup()
     assert done.returncode == 1 and "error[UPSTREAM_ERROR]" in done.stderr

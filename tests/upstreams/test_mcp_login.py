@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from tavern_core import Budget, CallContext, Tavern
-from tests.forked_programs import MCP, ForkedProgram, run_forked
+from tests.forked_programs import NETWORK, ForkedProgram, run_forked
 from tests.isolation.waiting import until
 from tests.programs import tavern
 from tests.upstreams.mcp_hosts import listening
@@ -70,7 +70,7 @@ def ran(*words: str, expected: int = 0) -> str:
 def logged_in() -> dict[str, str]:
     """Connect as a person does: read the address, open it, wait for the command. What the address asks for."""
     words = [*TAVERN, "upstreams", "connect", "docs", "--json"]
-    with ForkedProgram(words, stdout=PIPE, stderr=PIPE, imports=MCP) as command:
+    with ForkedProgram(words, stdout=PIPE, stderr=PIPE, imports=NETWORK) as command:
         address = next(line.strip() for line in command.stderr if line.startswith("  http"))
         with urllib.request.urlopen(address) as page:  # follows the redirect to the port of the command
             assert b"You can close this page" in page.read()
@@ -100,7 +100,7 @@ def test_after_a_login_every_process_calls_and_refreshes_the_tokens_alone(projec
         deadline = time.monotonic() + 30
         while host.invoke_sync("docs:refreshed", {}).value == before.value:  # a token holds for a second
             assert time.monotonic() < deadline
-    done = run_forked([*TAVERN, "tools", "call", "docs:refreshed"], imports=MCP)
+    done = run_forked([*TAVERN, "tools", "call", "docs:refreshed"], imports=NETWORK)
     found = re.search(r"\d+", done.stdout)
     assert found is not None and int(found[0]) > 0, done.stderr
 
@@ -109,7 +109,7 @@ def test_after_a_login_every_process_calls_and_refreshes_the_tokens_alone(projec
 def test_a_login_that_fails_says_so_once_and_leaves_the_one_before(project: Path) -> None:
     logged_in()
     words = [*TAVERN, "upstreams", "connect", "docs"]
-    with ForkedProgram(words, stdout=PIPE, stderr=PIPE, imports=MCP) as command:
+    with ForkedProgram(words, stdout=PIPE, stderr=PIPE, imports=NETWORK) as command:
         address = next(line.strip() for line in command.stderr if line.startswith("  http"))
         asked = {name: values[0] for name, values in parse_qs(urlsplit(address).query).items()}
         for state in ("", "&state=guessed"):  # a page that guesses the port ends no login

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from email.utils import formatdate
 from functools import partial
 from pathlib import Path
@@ -17,7 +18,7 @@ from aiohttp import web
 
 from tavern_core import CallContext, Tavern, ToolResult
 from tavern_core.errors import TavernError
-from tests.forked_programs import ForkedProgram, run_forked
+from tests.forked_programs import NETWORK, ForkedProgram, run_forked
 from tests.governance import redis_server
 from tests.programs import tavern as run_command
 from tests.upstreams.n8n_stub import KEY, Handler, N8nStub, answers, execution, sticky, webhook_node, workflow
@@ -47,6 +48,15 @@ HELLO = {"channel": "#alerts", "text": "Hello"}
 def entry(n8n: N8nStub, *, api: bool = False, **webhooks: Any) -> dict[str, Any]:
     settings: dict[str, Any] = {"webhooks": webhooks, **({"apiKey": {"$secret": "n8n"}} if api else {})}
     return {"kind": "n8n", "url": n8n.url, "idempotencyHeader": "Idempotency-Key", "settings": settings}
+
+
+@asynccontextmanager
+async def answering(tmp_path: Path, *, api: bool = False) -> AsyncIterator[tuple[N8nStub, Tavern]]:
+    """An instance, and a host that calls its webhook ``slack`` once for each call."""
+    async with N8nStub() as n8n:
+        upstream = {**entry(n8n, api=api, slack={"path": "slack"}), "tools": {"slack": {"limits": {"retries": 0}}}}
+        async with opened(tmp_path, {"n8n": upstream}, secrets={"n8n": KEY}) as host:
+            yield n8n, host
 
 
 async def call(
@@ -219,88 +229,85 @@ async def deep(request: web.Request) -> web.StreamResponse:
     return web.Response(body=b"[" * 100_000, content_type="application/json")
 
 
-@pytest.mark.parametrize(
-    ("handler", "kind", "outcome", "reason"),
-    [
-        (None, "UPSTREAM_ERROR", "none", "inactive"),
-        (answers({"message": "Error in workflow"}, 500), "UPSTREAM_ERROR", "unknown", "failed"),
-        (answers({"message": "Authorization is required!"}, 403), "UPSTREAM_ERROR", "none", "unauthorized"),
-        (answers({"code": 0, "message": "no such order"}, 404), "UPSTREAM_ERROR", "unknown", "failed"),
-        (answers({}, 429, **{"Retry-After": "7"}), "UPSTREAM_ERROR", "none", "busy"),
-        (answers([1, 2], 502), "UPSTREAM_ERROR", "unknown", "unreachable"),
-        (answers({"message": "Database is not ready!"}, 503), "UPSTREAM_ERROR", "unknown", "unreachable"),
-        (gone, "UPSTREAM_ERROR", "unknown", "broken off"),
-        (half, "UPSTREAM_ERROR", "unknown", "broken off"),
-        (garbage, "UPSTREAM_ERROR", "unknown", None),
-        (deep, "UPSTREAM_ERROR", "unknown", None),
-        (in_words('{"total": {"a": 1, "a": 2}}', 200, "application/json"), "UPSTREAM_ERROR", "unknown", None),
-        (elsewhere, "UPSTREAM_ERROR", "unknown", None),
-        (answers("x" * 5_000_000), "OUTPUT_TOO_LARGE", "unknown", None),
-    ],
-)
-async def test_each_failure_says_what_it_is_and_whether_anything_may_have_happened(
-    tmp_path: Path, handler: Handler | None, kind: str, outcome: str, reason: str | None
-) -> None:
-    async with N8nStub() as n8n:
-        if handler is not None:
+FAILURES: list[tuple[Handler | None, str, str, str | None]] = [
+    (None, "UPSTREAM_ERROR", "none", "inactive"),
+    (answers({"message": "Error in workflow"}, 500), "UPSTREAM_ERROR", "unknown", "failed"),
+    (answers({"message": "Authorization is required!"}, 403), "UPSTREAM_ERROR", "none", "unauthorized"),
+    (answers({"code": 0, "message": "no such order"}, 404), "UPSTREAM_ERROR", "unknown", "failed"),
+    (answers({}, 429, **{"Retry-After": "7"}), "UPSTREAM_ERROR", "none", "busy"),
+    (answers([1, 2], 502), "UPSTREAM_ERROR", "unknown", "unreachable"),
+    (answers({"message": "Database is not ready!"}, 503), "UPSTREAM_ERROR", "unknown", "unreachable"),
+    (gone, "UPSTREAM_ERROR", "unknown", "broken off"),
+    (half, "UPSTREAM_ERROR", "unknown", "broken off"),
+    (garbage, "UPSTREAM_ERROR", "unknown", None),
+    (deep, "UPSTREAM_ERROR", "unknown", None),
+    (in_words('{"total": {"a": 1, "a": 2}}', 200, "application/json"), "UPSTREAM_ERROR", "unknown", None),
+    (elsewhere, "UPSTREAM_ERROR", "unknown", None),
+    (answers("x" * 5_000_000), "OUTPUT_TOO_LARGE", "unknown", None),
+]
+
+
+async def test_each_failure_says_what_it_is_and_whether_anything_may_have_happened(tmp_path: Path) -> None:
+    async with answering(tmp_path) as (n8n, host):
+        for handler, kind, outcome, reason in FAILURES:
+            if handler is not None:
+                n8n.webhooks["POST slack"] = handler
+            result = await host.invoke("n8n:slack", {})
+            assert failure(result) == (kind, outcome, reason), result.error
+            assert result.error is not None and result.error.fix
+            if handler is elsewhere:
+                assert n8n.url in result.error.message and "http://169.254.169.254" in result.error.message
+
+
+WORDS: list[tuple[Handler, str]] = [
+    (in_words("", 413), "the workflow of slack failed (413)"),
+    (answers({"error": "no such customer"}, 404), "the workflow of slack failed (404): no such customer"),
+    (in_words("no such customer", 400), "the workflow of slack failed (400): no such customer"),
+    (in_words("<html>", 500, "text/html"), "the workflow of slack failed (500)"),
+    (in_words("Authorization is required!", 401), "the webhook of slack refuses the credentials (401): Authorization is required!"),
+    (answers({"error": {"code": 7, "message": "no such customer"}}, 400), "the workflow of slack failed (400): no such customer"),
+    (answers({"error": {"code": 7}}, 400), "the workflow of slack failed (400)"),
+    (answers({"message": "no authorization at the shop"}, 403), "the webhook of slack refuses the credentials (403): no authorization at the shop"),
+]  # fmt: skip
+
+
+async def test_a_failure_says_what_the_workflow_said(tmp_path: Path) -> None:
+    async with answering(tmp_path) as (n8n, host):
+        for handler, message in WORDS:
             n8n.webhooks["POST slack"] = handler
-        result = await call(tmp_path, n8n, "slack", {}, more={"tools": {"slack": {"limits": {"retries": 0}}}})
-        assert failure(result) == (kind, outcome, reason), result.error
-        assert result.error is not None and result.error.fix
-        if handler is elsewhere:
-            assert n8n.url in result.error.message and "http://169.254.169.254" in result.error.message
-
-
-@pytest.mark.parametrize(
-    ("handler", "message"),
-    [
-        (in_words("", 413), "the workflow of slack failed (413)"),
-        (answers({"error": "no such customer"}, 404), "the workflow of slack failed (404): no such customer"),
-        (in_words("no such customer", 400), "the workflow of slack failed (400): no such customer"),
-        (in_words("<html>", 500, "text/html"), "the workflow of slack failed (500)"),
-        (in_words("Authorization is required!", 401), "the webhook of slack refuses the credentials (401): Authorization is required!"),
-        (answers({"error": {"code": 7, "message": "no such customer"}}, 400), "the workflow of slack failed (400): no such customer"),
-        (answers({"error": {"code": 7}}, 400), "the workflow of slack failed (400)"),
-        (answers({"message": "no authorization at the shop"}, 403), "the webhook of slack refuses the credentials (403): no authorization at the shop"),
-    ],
-)  # fmt: skip
-async def test_a_failure_says_what_the_workflow_said(tmp_path: Path, handler: Handler, message: str) -> None:
-    async with N8nStub() as n8n:
-        n8n.webhooks["POST slack"] = handler
-        result = await call(tmp_path, n8n, "slack", {}, more={"tools": {"slack": {"limits": {"retries": 0}}}})
-        assert result.error is not None and result.error.message == message
-        assert result.error.outcome == ("none" if "Authorization" in message else "unknown")
+            result = await host.invoke("n8n:slack", {})
+            assert result.error is not None and result.error.message == message
+            assert result.error.outcome == ("none" if "Authorization" in message else "unknown")
 
 
 def in_fifty_minutes() -> str:
     return formatdate(time.time() + 3000, usegmt=True)
 
 
-@pytest.mark.parametrize(
-    ("header", "least", "most"),
-    [
-        ("7", 7_000, 7_000),
-        ("999999999999", 3_600_000, 3_600_000),
-        (in_fifty_minutes, 2_900_000, 3_000_000),
-        ("Wed, 21 Oct 2015 07:28:00 GMT", 0, 0),
-        ("Wed, 21 Oct 2015 07:28:00", 0, 0),
-        ("soon", None, None),
-        ("-5", None, None),
-        ("", None, None),
-    ],
-)
-async def test_an_instance_that_is_not_ready_says_why_and_when_to_call_again(
-    tmp_path: Path, header: str | Callable[[], str], least: int | None, most: int | None
-) -> None:
-    async with N8nStub() as n8n:
-        headers = {"Retry-After": header() if callable(header) else header}
-        n8n.webhooks["POST slack"] = answers({"message": "Database is not ready!"}, 503, **headers)
-        error = (await call(tmp_path, n8n, "slack", {}, more={"tools": {"slack": {"limits": {"retries": 0}}}})).error
-        assert error is not None and "Database is not ready!" in error.message
-    if least is None or most is None:
-        assert error.retry_after_ms is None
-    else:
-        assert error.retry_after_ms is not None and least <= error.retry_after_ms <= most
+RETRY_AFTER: list[tuple[str | Callable[[], str], int | None, int | None]] = [
+    ("7", 7_000, 7_000),
+    ("999999999999", 3_600_000, 3_600_000),
+    (in_fifty_minutes, 2_900_000, 3_000_000),
+    ("Wed, 21 Oct 2015 07:28:00 GMT", 0, 0),
+    ("Wed, 21 Oct 2015 07:28:00", 0, 0),
+    ("soon", None, None),
+    ("-5", None, None),
+    ("", None, None),
+]
+"""The header, and at least and at most how many milliseconds later the error says to call again."""
+
+
+async def test_an_instance_that_is_not_ready_says_why_and_when_to_call_again(tmp_path: Path) -> None:
+    async with answering(tmp_path) as (n8n, host):
+        for header, least, most in RETRY_AFTER:
+            headers = {"Retry-After": header() if callable(header) else header}
+            n8n.webhooks["POST slack"] = answers({"message": "Database is not ready!"}, 503, **headers)
+            error = (await host.invoke("n8n:slack", {})).error
+            assert error is not None and "Database is not ready!" in error.message
+            if least is None or most is None:
+                assert error.retry_after_ms is None, header
+            else:
+                assert error.retry_after_ms is not None and least <= error.retry_after_ms <= most, header
 
 
 async def test_an_instance_that_is_not_there_has_done_nothing(tmp_path: Path) -> None:
@@ -328,26 +335,26 @@ async def nothing(request: web.Request) -> web.StreamResponse:
     return web.Response(status=200)
 
 
-@pytest.mark.parametrize(
-    ("handler", "value"),
-    [
-        (answers([{"a": 1}, {"a": 2}]), [{"a": 1}, {"a": 2}]),
-        (answers({"message": "Workflow was started"}), {"message": "Workflow was started"}),
-        (answers({"jobId": "7"}), {"jobId": "7"}),
-        (answers({"jobId": "../workflows"}, 202), {"jobId": "../workflows"}),
-        (text, "straße"),
-        (in_charset("gbk"), "发送"),
-        (in_charset("big5"), "發送"),
-        (nothing, None),
-    ],
-)
-async def test_what_a_workflow_answers_is_the_value(tmp_path: Path, handler: Handler, value: Any) -> None:
-    async with N8nStub() as n8n:
-        n8n.webhooks["POST slack"] = handler
-        result = await call(tmp_path, n8n, "slack", {})
-        assert (result.ok, result.value) == (True, value)
-        is_open = isinstance(value, dict) and "message" in value
-        assert any("not known" in seen.summary for seen in result.evidence) is is_open
+VALUES: list[tuple[Handler, Any]] = [
+    (answers([{"a": 1}, {"a": 2}]), [{"a": 1}, {"a": 2}]),
+    (answers({"message": "Workflow was started"}), {"message": "Workflow was started"}),
+    (answers({"jobId": "7"}), {"jobId": "7"}),
+    (answers({"jobId": "../workflows"}, 202), {"jobId": "../workflows"}),
+    (text, "straße"),
+    (in_charset("gbk"), "发送"),
+    (in_charset("big5"), "發送"),
+    (nothing, None),
+]
+
+
+async def test_what_a_workflow_answers_is_the_value(tmp_path: Path) -> None:
+    async with answering(tmp_path) as (n8n, host):
+        for handler, value in VALUES:
+            n8n.webhooks["POST slack"] = handler
+            result = await host.invoke("n8n:slack", {})
+            assert (result.ok, result.value) == (True, value)
+            is_open = isinstance(value, dict) and "message" in value
+            assert any("not known" in seen.summary for seen in result.evidence) is is_open, value
 
 
 @pytest.mark.slow
@@ -366,12 +373,12 @@ async def test_a_key_is_sent_where_the_operator_says_and_nowhere_else(tmp_path: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("key", "sent"), [("a%b c", "a%b c"), ("订单-1", "%E8%AE%A2%E5%8D%95-1"), (" a ", "%20a%20")])
-async def test_any_key_becomes_a_header(tmp_path: Path, key: str, sent: str) -> None:
-    async with N8nStub() as n8n:
+async def test_any_key_becomes_a_header(tmp_path: Path) -> None:
+    async with answering(tmp_path) as (n8n, host):
         n8n.webhooks["POST slack"] = answers({})
-        assert (await call(tmp_path, n8n, "slack", {}, idempotency_key=key)).ok
-        assert n8n.headers[-1]["idempotency-key"] == sent
+        for key, sent in (("a%b c", "a%b c"), ("订单-1", "%E8%AE%A2%E5%8D%95-1"), (" a ", "%20a%20")):
+            assert (await host.invoke("n8n:slack", {}, idempotency_key=key)).ok
+            assert n8n.headers[-1]["idempotency-key"] == sent
 
 
 async def test_arguments_too_long_for_an_address_have_done_nothing(tmp_path: Path) -> None:
@@ -396,22 +403,23 @@ async def test_a_file_becomes_an_artifact_of_the_caller(tmp_path: Path) -> None:
             assert result.content[0]["mimeType"] == "image/png"
 
 
-@pytest.mark.parametrize(
-    ("webhook", "arguments", "asked", "body"),
-    [
-        ({"path": "q", "method": "GET"}, {"a": "x y", "b": [1]}, "GET /webhook/q", {"a": "x y", "b": "[1]"}),
-        ({"path": "users/:编号"}, {"编号": "甲"}, "POST /webhook/users/%E7%94%B2", {}),
-        ({"path": "users/:संख्या/:user-id"}, {"संख्या": 7, "user-id": 8}, "POST /webhook/users/7/8", {}),
-        ({"path": "users/:id/mail"}, {"id": "a/../b", "x": 1}, "POST /webhook/users/a%2F..%2Fb/mail", {"x": 1}),
-        ({"path": "größe"}, {}, "POST /webhook/gr%C3%B6%C3%9Fe", {}),
-    ],
-)
-async def test_arguments_go_where_the_webhook_takes_them(
-    tmp_path: Path, webhook: dict[str, Any], arguments: Any, asked: str, body: Any
-) -> None:
-    async with N8nStub() as n8n, opened(tmp_path, {"n8n": entry(n8n, t=webhook)}) as host:
-        await host.invoke("n8n:t", arguments)
-        assert (n8n.asked, n8n.bodies) == ([asked], [body])
+PLACES: list[tuple[dict[str, Any], dict[str, Any], str, dict[str, Any]]] = [
+    ({"path": "q", "method": "GET"}, {"a": "x y", "b": [1]}, "GET /webhook/q", {"a": "x y", "b": "[1]"}),
+    ({"path": "users/:编号"}, {"编号": "甲"}, "POST /webhook/users/%E7%94%B2", {}),
+    ({"path": "users/:संख्या/:user-id"}, {"संख्या": 7, "user-id": 8}, "POST /webhook/users/7/8", {}),
+    ({"path": "users/:id/mail"}, {"id": "a/../b", "x": 1}, "POST /webhook/users/a%2F..%2Fb/mail", {"x": 1}),
+    ({"path": "größe"}, {}, "POST /webhook/gr%C3%B6%C3%9Fe", {}),
+]
+"""The webhook, arguments, what was asked, and the body."""
+
+
+async def test_arguments_go_where_the_webhook_takes_them(tmp_path: Path) -> None:
+    async with N8nStub() as n8n:
+        webhooks = {f"t{number}": webhook for number, (webhook, *_) in enumerate(PLACES)}
+        async with opened(tmp_path, {"n8n": entry(n8n, **webhooks)}) as host:
+            for number, (_, arguments, asked, body) in enumerate(PLACES):
+                await host.invoke(f"n8n:t{number}", arguments)
+                assert (n8n.asked[number:], n8n.bodies[number:]) == ([asked], [body])
 
 
 NOTE = """Says hello.
@@ -487,36 +495,37 @@ async def test_a_workflow_that_cannot_be_a_tool_is_left_out_with_the_reason(tmp_
             assert all(status.left_out.values())
 
 
+RUNS: list[tuple[list[Any], str, Any]] = [
+    (["running", ("success", [{"a": 1}])], "", {"a": 1}),
+    (["new", "waiting", ("success", [{"a": 1}, {"a": 2}])], "", [{"a": 1}, {"a": 2}]),
+    ([("success", [])], "", []),
+    ([("error", None)], "failed", "at the node 'HTTP Request': The service refused"),
+    ([("crashed", None)], "failed", "ended as crashed"),
+    ([("canceled", None)], "canceled", "ended as canceled"),
+    ([], "lost", "n8n does not know this execution"),
+    (["running", 5], "lost", "something that is not an object"),
+    ([{"status": ["running"]}], "failed", "ended as ['running']"),
+]
+"""What the API says one after the other, the reason of the failure, and the value or words of the error."""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("states", "kind", "expected"),
-    [
-        (["running", ("success", [{"a": 1}])], "", {"a": 1}),
-        (["new", "waiting", ("success", [{"a": 1}, {"a": 2}])], "", [{"a": 1}, {"a": 2}]),
-        ([("success", [])], "", []),
-        ([("error", None)], "failed", "at the node 'HTTP Request': The service refused"),
-        ([("crashed", None)], "failed", "ended as crashed"),
-        ([("canceled", None)], "canceled", "ended as canceled"),
-        ([], "lost", "n8n does not know this execution"),
-        (["running", 5], "lost", "something that is not an object"),
-        ([{"status": ["running"]}], "failed", "ended as ['running']"),
-    ],
-)
-async def test_a_run_is_followed_to_its_end(tmp_path: Path, states: list[Any], kind: str, expected: Any) -> None:
+async def test_a_run_is_followed_to_its_end(tmp_path: Path) -> None:
     error = {"message": "The service refused", "node": {"name": "HTTP Request"}}
-    async with N8nStub() as n8n:
+    async with answering(tmp_path, api=True) as (n8n, host):
         n8n.webhooks["POST slack"] = answers({"jobId": 7}, 202)
-        n8n.executions["7"] = [
-            execution(s) if isinstance(s, str) else execution(s[0], s[1], error if s[0] == "error" else None)
-            if isinstance(s, tuple) else s for s in states
-        ]  # fmt: skip
-        result = await call(tmp_path, n8n, "slack", {}, api=True)
-        if not kind:
-            assert result.value == expected
-            assert any(seen.ref.endswith("/api/v1/executions/7") for seen in result.evidence)
-        else:
-            assert failure(result) == ("UPSTREAM_ERROR", "unknown", kind)
-            assert result.error is not None and expected in result.error.message and result.error.fix
+        for states, kind, expected in RUNS:
+            n8n.executions["7"] = [
+                execution(s) if isinstance(s, str) else execution(s[0], s[1], error if s[0] == "error" else None)
+                if isinstance(s, tuple) else s for s in states
+            ]  # fmt: skip
+            result = await host.invoke("n8n:slack", {})
+            if not kind:
+                assert result.value == expected
+                assert any(seen.ref.endswith("/api/v1/executions/7") for seen in result.evidence)
+            else:
+                assert failure(result) == ("UPSTREAM_ERROR", "unknown", kind), states
+                assert result.error is not None and expected in result.error.message and result.error.fix
         assert not [asked for asked in n8n.asked if asked.endswith(("/execute", "/run", "/stop"))]
 
 
@@ -626,7 +635,7 @@ async def test_a_job_is_followed_on_after_its_process_ended_and_not_started_agai
             del upstream["idempotencyHeader"]
         async with opened(tmp_path, {"n8n": upstream}, secrets={"n8n": KEY}) as host:
             await host.upstreams.refresh("n8n")
-            await asyncio.to_thread(run_forked, ["-c", POLLING, tmp_path, key, end])
+            await asyncio.to_thread(run_forked, ["-c", POLLING, tmp_path, key, end], imports=NETWORK)
             [job] = host.jobs.list(tool="n8n:slack")
             await host.jobs.resume(job.id)
             n8n.executions["103"] = [execution("success", [{"done": True}])]
@@ -694,12 +703,12 @@ async def test_of_two_processes_that_resume_a_job_at_once_one_follows_the_execut
             state = {"state": {"store": address if store == "redis" else store}}
             async with opened(tmp_path, {"n8n": upstream}, secrets={"n8n": KEY}, **state) as host:
                 await host.upstreams.refresh("n8n")
-                await asyncio.to_thread(run_forked, ["-c", POLLING, tmp_path, "", "killed"])
+                await asyncio.to_thread(run_forked, ["-c", POLLING, tmp_path, "", "killed"], imports=NETWORK)
                 [job] = host.jobs.list(tool="n8n:slack")
             command = ["-c", RESUMING, tmp_path, job.id]
             with (
-                ForkedProgram(command, stdin=PIPE, stdout=PIPE) as one,
-                ForkedProgram(command, stdin=PIPE, stdout=PIPE) as other,
+                ForkedProgram(command, stdin=PIPE, stdout=PIPE, imports=NETWORK) as one,
+                ForkedProgram(command, stdin=PIPE, stdout=PIPE, imports=NETWORK) as other,
             ):
                 for each in (one, other):
                     assert await asyncio.to_thread(each.stdout.readline) == "ready\n"
@@ -720,12 +729,11 @@ async def listed(host: Tavern) -> str:
     return str(failed.value)
 
 
-@pytest.mark.parametrize("data", [None, 5, [], {"data": {}}, {"data": "x"}])
-async def test_an_api_that_answers_something_else_is_an_error_with_a_hint(tmp_path: Path, data: Any) -> None:
-    async with N8nStub() as n8n:
-        n8n._api = lambda request, path: web.json_response(data)  # type: ignore[method-assign]
-        async with opened(tmp_path, {"n8n": entry(n8n, api=True)}, secrets={"n8n": KEY}) as host:
-            assert "no list of workflows" in (said := await listed(host)) or "not an object" in said
+async def test_an_api_that_answers_something_else_is_an_error_with_a_hint(tmp_path: Path) -> None:
+    async with N8nStub() as n8n, opened(tmp_path, {"n8n": entry(n8n, api=True)}, secrets={"n8n": KEY}) as host:
+        for data in (None, 5, [], {"data": {}}, {"data": "x"}):
+            n8n._api = lambda request, path, data=data: web.json_response(data)  # type: ignore[method-assign,misc]
+            assert "no list of workflows" in (said := await listed(host)) or "not an object" in said, data
 
 
 async def test_a_wrong_key_names_the_setting(tmp_path: Path) -> None:
