@@ -515,21 +515,18 @@ def test_tasks_belong_to_their_caller(shop: Any) -> None:
     assert found["result"]["content"][0]["text"] == "delivered 4 of tea"
 
 
-@pytest.mark.parametrize(
-    ("tool_name", "action", "status"),
-    [
-        ("workflow__ask", "decline", "cancelled"),
-        ("workflow__ask", "cancel", "input_required"),
-        ("workflow__ask", "accept", "input_required"),
-        ("shop__deliver", "accept", "input_required"),
-        ("shop__deliver", "decline", "completed"),
-        ("shop__deliver", "cancel", "completed"),
-    ],
-)
-def test_what_becomes_of_a_task_whose_question_is_not_answered(
-    tmp_path: Path, tool_name: str, action: str, status: str
-) -> None:
-    """A tool gets None; a workflow cannot go on without a value: it is cancelled, or its question stays open."""
+UNANSWERED = [
+    ("workflow__ask", "decline", "cancelled"),
+    ("workflow__ask", "cancel", "input_required"),
+    ("workflow__ask", "accept", "input_required"),
+    ("shop__deliver", "accept", "input_required"),
+    ("shop__deliver", "decline", "completed"),
+    ("shop__deliver", "cancel", "completed"),
+]
+"""Tool, what the client does, and what becomes of the task: a tool gets None; a workflow cannot go on without a value."""
+
+
+def test_what_becomes_of_a_task_whose_question_is_not_answered(tmp_path: Path) -> None:
     nodes = [{"id": "q", "type": "core:Ask", "inputValues": {"prompt": "Which colour?"}}]
     flow = {"name": "ask", "description": "Asks.", "nodes": nodes, "edges": []}
     (tmp_path / "ask.json").write_text(json.dumps(flow), encoding="utf-8")
@@ -543,15 +540,18 @@ def test_what_becomes_of_a_task_whose_question_is_not_answered(
         def result(method: str, **params: Any) -> Any:
             return said(method, **params)["result"]
 
-        arguments = {"item": "tea"} if tool_name == "shop__deliver" else {}
-        task = result("tools/call", name=tool_name, arguments=arguments)["taskId"]
-        asyncio.run(tavern.jobs.wait(task, 10))
-        (question,) = result("tasks/get", taskId=task)["inputRequests"]
-        updated = said("tasks/update", taskId=task, inputResponses={question: {"action": action}})
-        assert ("error" in updated) == (action == "accept")  # which needs a value
-        asyncio.run(tavern.jobs.wait(task, 10))
-        found = result("tasks/get", taskId=task)
-        assert (found["status"], question in found.get("inputRequests", {})) == (status, status == "input_required")
+        for tool_name, action, status in UNANSWERED:
+            case = f"{tool_name}: {action}"
+            arguments = {"item": "tea"} if tool_name == "shop__deliver" else {}
+            task = result("tools/call", name=tool_name, arguments=arguments)["taskId"]
+            asyncio.run(tavern.jobs.wait(task, 10))
+            (question,) = result("tasks/get", taskId=task)["inputRequests"]
+            updated = said("tasks/update", taskId=task, inputResponses={question: {"action": action}})
+            assert ("error" in updated) == (action == "accept"), case  # which needs a value
+            asyncio.run(tavern.jobs.wait(task, 10))
+            found = result("tasks/get", taskId=task)
+            is_open = question in found.get("inputRequests", {})
+            assert (found["status"], is_open) == (status, status == "input_required"), case
 
 
 def test_a_task_that_waits_for_approval_says_who_approves_it(tmp_path: Path) -> None:
@@ -659,8 +659,7 @@ def test_a_call_that_its_client_gives_up_ends_in_the_tool(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("era", ERAS)
-def test_thousands_of_tools_come_in_pages_or_as_a_search(tmp_path: Path, era: str) -> None:
+def test_thousands_of_tools_come_in_pages_or_as_a_search(tmp_path: Path) -> None:
     many = Plugin([tool(name=f"t-{n}", description=f"Tool number {n}")(lambda: 1) for n in range(2_500)], name="many")
     inventory = [f"many:t-{n}" for n in range(2_500)]
     profiles = tmp_path / "profiles"
@@ -673,7 +672,7 @@ def test_thousands_of_tools_come_in_pages_or_as_a_search(tmp_path: Path, era: st
         everything = tavern.tokens.create("agent:all", profile="all")[1]
         searching = tavern.tokens.create("agent:search", profile="search")[1]
 
-        async def main() -> None:
+        async def main(era: str) -> None:
             async with client(url, everything, era) as session:
                 names, cursor, sizes = [], None, []
                 while True:
@@ -699,7 +698,8 @@ def test_thousands_of_tools_come_in_pages_or_as_a_search(tmp_path: Path, era: st
                 assert "many:t-77" in [each["id"] for each in found]
                 assert text(await session.call_tool("call_tool", {"tool": "many:t-77", "arguments": {}})) == "1"
 
-        asyncio.run(main())
+        for era in ERAS:
+            asyncio.run(main(era))
 
 
 WRONG_CALLS: list[dict[str, Any]] = [

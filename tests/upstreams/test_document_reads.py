@@ -24,7 +24,7 @@ def entry() -> dict[str, Any]:
 
 
 def caller(**fields: Any) -> CallContext:
-    return CallContext(principal="user:ann", permissions=frozenset({"process:host"}), **fields)
+    return CallContext(**{"principal": "user:ann", "permissions": frozenset({"process:host"}), **fields})
 
 
 def reads(tavern: Tavern, context: CallContext | None) -> list[str]:
@@ -47,24 +47,40 @@ def reads(tavern: Tavern, context: CallContext | None) -> list[str]:
 
 
 READ, REFUSED = "", "POLICY_DENIED"
-LISTS: dict[str, tuple[dict[str, Any], CallContext | None, list[str]]] = {
-    "no lists": ({}, caller(), [READ, READ]),
-    "the upstream denied": ({"tools": {"deny": ["mini"]}}, caller(), [REFUSED, REFUSED]),
-    "the upstream denied for the host": ({"tools": {"deny": ["mini:*"]}}, None, [REFUSED, REFUSED]),
-    "one prompt denied": ({"tools": {"deny": ["mini:greet"]}}, caller(), [READ, REFUSED]),
-    "one address denied": ({"tools": {"deny": ["mini:mini://note"]}}, caller(), [REFUSED, READ]),
-    "only other tools": ({"tools": {"only": ["text:count"]}}, caller(), [REFUSED, REFUSED]),
-    "only the upstream": ({"tools": {"only": ["mini"]}}, caller(), [READ, READ]),
-    "denied for another caller": ({"callers": {"user:bob": {"deny": ["mini"]}}}, caller(), [READ, READ]),
-    "denied for the caller": ({"callers": {"user:ann": {"deny": ["mini"]}}}, caller(), [REFUSED, REFUSED]),
-    "not allowed for its role": (
-        {"callers": {"role:guest": {"allow": ["text:count"]}}}, caller(roles=frozenset({"guest"})), [REFUSED, REFUSED],
+Case = tuple[str, CallContext | None, list[str]]
+"""What it is, the caller, and what comes of its reads."""
+LISTS: list[tuple[dict[str, Any], list[Case]]] = [
+    (
+        {},
+        [
+            ("no lists", caller(), [READ, READ]),
+            ("a profile without its tools", caller(profile="other"), [REFUSED, REFUSED]),
+            ("a profile with one of its tools", caller(profile="reader"), [READ, READ]),
+            ("a profile with too few capabilities", caller(profile="poor"), [REFUSED, REFUSED]),
+            ("no such profile", caller(profile="nobody"), [REFUSED, REFUSED]),
+        ],
     ),
-    "a profile without its tools": ({}, caller(profile="other"), [REFUSED, REFUSED]),
-    "a profile with one of its tools": ({}, caller(profile="reader"), [READ, READ]),
-    "a profile with too few capabilities": ({}, caller(profile="poor"), [REFUSED, REFUSED]),
-    "no such profile": ({}, caller(profile="nobody"), [REFUSED, REFUSED]),
-}  # fmt: skip
+    ({"tools": {"deny": ["mini"]}}, [("the upstream denied", caller(), [REFUSED, REFUSED])]),
+    ({"tools": {"deny": ["mini:*"]}}, [("the upstream denied for the host", None, [REFUSED, REFUSED])]),
+    ({"tools": {"deny": ["mini:greet"]}}, [("one prompt denied", caller(), [READ, REFUSED])]),
+    ({"tools": {"deny": ["mini:mini://note"]}}, [("one address denied", caller(), [REFUSED, READ])]),
+    ({"tools": {"only": ["text:count"]}}, [("only other tools", caller(), [REFUSED, REFUSED])]),
+    ({"tools": {"only": ["mini"]}}, [("only the upstream", caller(), [READ, READ])]),
+    (
+        {
+            "callers": {
+                "user:bob": {"deny": ["mini"]},
+                "role:guest": {"allow": ["text:count"]},
+            }
+        },
+        [
+            ("denied for another caller", caller(), [READ, READ]),
+            ("denied for the caller", caller(principal="user:bob"), [REFUSED, REFUSED]),
+            ("not allowed for its role", caller(roles=frozenset({"guest"})), [REFUSED, REFUSED]),
+        ],
+    ),
+]
+"""Configuration → callers of a host that has it."""
 PROFILES = {
     "other": '{"tool_ids_inventory": ["system:get_current_time"]}',
     "reader": '{"tool_ids_inventory": ["mini:echo"]}',
@@ -103,9 +119,8 @@ def test_an_entry_for_a_prompt_or_an_address_is_no_mistake_in_a_list(tmp_path: P
     assert pin.severity == "warning" and "the entry has no effect" in pin.message
 
 
-@pytest.mark.parametrize("what", LISTS)
-def test_lists_and_profiles_hold_for_what_is_read(tmp_path: Path, what: str) -> None:
-    config, context, expected = LISTS[what]
+@pytest.mark.parametrize(("config", "cases"), LISTS, ids=[cases[0][0] for _, cases in LISTS])
+def test_lists_and_profiles_hold_for_what_is_read(tmp_path: Path, config: dict[str, Any], cases: list[Case]) -> None:
     folder = tmp_path / "profiles"
     folder.mkdir()
     for name, text in PROFILES.items():
@@ -114,9 +129,11 @@ def test_lists_and_profiles_hold_for_what_is_read(tmp_path: Path, what: str) -> 
         tavern.upstreams.refresh_sync("mini")
         events: list[Any] = []
         tavern.events.subscribe(events.append, "UPSTREAM_READ")
-        assert reads(tavern, context) == expected
-        assert [event.data["ok"] for event in events] == [code == READ for code in expected]
-        assert [event.data.get("error", {}).get("kind", READ) for event in events] == expected
+        for what, context, expected in cases:
+            events.clear()
+            assert reads(tavern, context) == expected, what
+            assert [event.data["ok"] for event in events] == [code == READ for code in expected], what
+            assert [event.data.get("error", {}).get("kind", READ) for event in events] == expected, what
 
 
 def test_the_log_says_who_read_what_and_not_what_it_holds(tmp_path: Path) -> None:
@@ -145,14 +162,13 @@ WRONG: dict[str, tuple[Any, ...]] = {
 }
 
 
-@pytest.mark.parametrize("case", WRONG)
-def test_what_is_not_of_its_type_is_refused_before_the_server_is_asked(case: str, tmp_path: Path) -> None:
-    given = WRONG[case]
+def test_what_is_not_of_its_type_is_refused_before_the_server_is_asked(tmp_path: Path) -> None:
     with host(tmp_path / "home", mini=entry()) as tavern:
-        ask = tavern.upstreams.get_prompt if len(given) > 1 else tavern.upstreams.read_resource
-        with pytest.raises(UsageError):
-            asyncio.run(ask("mini", *given))
-        assert tavern.upstreams["mini"].asked_at is None
+        for case, given in WRONG.items():
+            ask = tavern.upstreams.get_prompt if len(given) > 1 else tavern.upstreams.read_resource
+            with pytest.raises(UsageError):
+                asyncio.run(ask("mini", *given))
+            assert tavern.upstreams["mini"].asked_at is None, case
 
 
 def test_what_the_server_refuses_is_in_the_log(tmp_path: Path) -> None:
@@ -175,17 +191,18 @@ def test_a_profile_may_name_a_tool_of_an_upstream_that_was_never_listed(tmp_path
         assert reads(tavern, caller(profile="reader")) == [READ, READ]
 
 
-@pytest.mark.parametrize("written", [f" {NOTE}", f"{NOTE}\n", "mini://no\tte", f"{NOTE}\x00", ""])
-def test_a_name_that_a_server_may_read_as_another_is_refused(tmp_path: Path, written: str) -> None:
+def test_a_name_that_a_server_may_read_as_another_is_refused(tmp_path: Path) -> None:
     with host(tmp_path / "home", {"tools": {"deny": [f"mini:{NOTE}"]}}, mini=entry()) as tavern:
         events: list[Any] = []
         tavern.events.subscribe(events.append, "UPSTREAM_READ")
-        for asked in (tavern.upstreams.read_resource, tavern.upstreams.get_prompt):
-            with pytest.raises(UsageError):
-                asyncio.run(asked("mini", written, context=caller()))
-        assert [(event.data["what"], event.data["name"], event.data["ok"]) for event in events] == [
-            ("resource", written, False), ("prompt", written, False),
-        ]  # fmt: skip
+        for written in (f" {NOTE}", f"{NOTE}\n", "mini://no\tte", f"{NOTE}\x00", ""):
+            events.clear()
+            for asked in (tavern.upstreams.read_resource, tavern.upstreams.get_prompt):
+                with pytest.raises(UsageError):
+                    asyncio.run(asked("mini", written, context=caller()))
+            assert [(event.data["what"], event.data["name"], event.data["ok"]) for event in events] == [
+                ("resource", written, False), ("prompt", written, False),
+            ]  # fmt: skip
 
 
 def test_a_text_that_is_no_unicode_is_read_and_in_the_log(tmp_path: Path) -> None:

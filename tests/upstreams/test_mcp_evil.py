@@ -27,7 +27,7 @@ SLOW = {
 }
 """Modes with so much to read that it takes its time."""
 STARTS: dict[str, tuple[str, str]] = {
-    "start-silent": ("UPSTREAM_ERROR", "does not answer within 1.5 s"),
+    "start-silent": ("UPSTREAM_ERROR", "does not answer within 0.5 s"),
     "start-dies": ("CONNECTION_LOST", "ended with code 1: there is no such file"),
     "start-floods": ("CONNECTION_LOST", "not asked for"),
     "start-garbage": ("CONNECTION_LOST", "lines that are not messages"),
@@ -72,13 +72,13 @@ ANSWERS: dict[str, tuple[str, str, str]] = {
 
 
 def entry(mode: str, home: Path) -> dict[str, Any]:
-    settings = {**SETTINGS, **({"connectTimeoutMs": 1_500} if mode == "start-silent" else {})}
+    settings = {**SETTINGS, **({"connectTimeoutMs": 500} if mode == "start-silent" else {})}
     limits = {"bad": {"timeoutMs": 30_000 if mode in SLOW else 1_500}}
     return {"command": program("evil_mcp.py", mode, f"evil-of-{home.name}"), "settings": settings, "tools": limits}
 
 
 def evil(mode: str, home: Path, **changes: Any) -> Any:
-    return host(home, evil={**entry(mode, home), **changes}, mini={"command": program("mini_mcp.py", "2026")})
+    return host(home, evil={**entry(mode, home), **changes}, other=entry("good", home))
 
 
 @pytest.fixture(autouse=True)
@@ -99,8 +99,8 @@ def test_a_server_that_cannot_be_used_is_a_clear_error_and_harms_no_other(mode: 
         assert (error.value.code, getattr(error.value, "outcome", "none")) == (kind, "none")
         assert message in error.value.message
         assert message in opened.upstreams["evil"].last_error
-        opened.upstreams.refresh_sync("mini")
-        assert opened.invoke_sync("mini:echo", {"text": "well"}).ok
+        opened.upstreams.refresh_sync("other")
+        assert opened.invoke_sync("other:good", {}).value == "well"
 
 
 @pytest.fixture(scope="module")
@@ -137,11 +137,9 @@ def test_an_evil_answer_costs_its_own_call_and_no_other(mode: str, answering: Ta
 
 
 @pytest.mark.slow
-def test_only_the_answer_with_the_right_number_counts(tmp_path: Path) -> None:
-    with evil("other-ids", tmp_path) as opened:
-        opened.upstreams.refresh_sync("evil")
-        assert opened.invoke_sync("evil:bad", {}).value == "right"
-        assert opened.invoke_sync("evil:good", {}).value == "well"
+def test_only_the_answer_with_the_right_number_counts(answering: Tavern) -> None:
+    assert answering.invoke_sync("slow:bad", {"mode": "other-ids"}).value == "right"
+    assert answering.invoke_sync("slow:good", {}).value == "well"
 
 
 @pytest.mark.slow
@@ -153,11 +151,9 @@ def test_only_the_answer_with_the_right_number_counts(tmp_path: Path) -> None:
         ("key-twice-in-part", "[a part of kind unknown, which cannot be shown]"),
     ],
 )
-def test_a_part_that_is_damaged_costs_itself(mode: str, shown: str, tmp_path: Path) -> None:
-    with evil(mode, tmp_path) as opened:
-        opened.upstreams.refresh_sync("evil")
-        (block,) = opened.invoke_sync("evil:bad", {}).content
-        assert block.get("text", block.get("mimeType")) == shown
+def test_a_part_that_is_damaged_costs_itself(mode: str, shown: str, answering: Tavern) -> None:
+    (block,) = answering.invoke_sync("slow:bad", {"mode": mode}).content
+    assert block.get("text", block.get("mimeType")) == shown
 
 
 @pytest.mark.slow
@@ -201,7 +197,7 @@ def test_texts_of_a_server_are_marked_and_nothing_in_them_can_be_read_as_a_call(
         opened.upstreams.refresh_sync("evil")
         manual, (exported,) = (
             opened.manual(language="en"),
-            [each["function"] for each in opened.openai_tools() if "good" in each["function"]["name"]],
+            [each["function"] for each in opened.openai_tools() if each["function"]["name"] == "evil__good"],
         )
         found = opened.invoke_sync("system:search_tools", {"query": "good"}).value
         lines = [line.strip() for line in manual.splitlines()]
@@ -245,5 +241,5 @@ def test_nothing_survives_of_a_server_and_what_it_started(mode: str, trusted: bo
 @pytest.mark.parametrize("mode", [*STARTS, *ANSWERS, "bad-tools", "ten-thousand", "endless-cursors"])
 def test_the_loop_is_never_blocked_for_long(mode: str, tmp_path: Path) -> None:
     with evil(mode, tmp_path) as opened:
-        opened.upstreams.refresh_sync("mini")
+        opened.upstreams.refresh_sync("other")
         assert longest_turn(opened, "evil:bad") < 0.1

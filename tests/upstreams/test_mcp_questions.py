@@ -51,18 +51,16 @@ ANSWERS: dict[str, tuple[Mapping[str, Any] | None, dict[str, Any]]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("era", ERAS)
-@pytest.mark.parametrize("case", ANSWERS)
-def test_a_question_is_put_to_the_person_and_the_answer_goes_back(case: str, era: str, tmp_path: Path) -> None:
-    answer, sent = ANSWERS[case]
-
+def test_a_question_is_put_to_the_person_and_the_answer_goes_back(era: str, tmp_path: Path) -> None:
     async def use(connection: Connection, tools: Mapping[str, UpstreamTool]) -> None:
-        call = DirectCall(answer)
-        result = await connection.invoke(tools["ask"], {}, call)
-        assert json.loads(result.value) == sent
-        message, schema, name = call.asked[0]
-        assert message == "Who are you?"
-        assert schema["required"] == ["name"]
-        assert name == ("who" if era == "2026" else "answer")
+        for case, (answer, sent) in ANSWERS.items():
+            call = DirectCall(answer)
+            result = await connection.invoke(tools["ask"], {}, call)
+            assert json.loads(result.value) == sent, case
+            message, schema, name = call.asked[0]
+            assert message == "Who are you?"
+            assert schema["required"] == ["name"]
+            assert name == ("who" if era == "2026" else "answer")
 
     connected(tmp_path, era, use)
 
@@ -103,23 +101,21 @@ def test_a_question_of_the_old_era_that_may_be_for_two_callers_is_put_to_none(
     connected(tmp_path, "2025", use)
 
 
-REFUSED: dict[str, tuple[str, str]] = {
-    "nag": ("again and again", "2026"),
-    "pry": ("'sampling/createMessage', which this host does not give", "2026"),
-    "lure": ("'javascript:alert.1.', which is not the address of a web page", "2026"),
+REFUSED: dict[str, str] = {
+    "nag": "again and again",
+    "pry": "'sampling/createMessage', which this host does not give",
+    "lure": "'javascript:alert.1.', which is not the address of a web page",
 }
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("tool", REFUSED)
-def test_what_a_server_may_not_ask_ends_the_call(tool: str, tmp_path: Path) -> None:
-    message, era = REFUSED[tool]
-
+def test_what_a_server_may_not_ask_ends_the_call(tmp_path: Path) -> None:
     async def use(connection: Connection, tools: Mapping[str, UpstreamTool]) -> None:
-        with pytest.raises(CallError, match=message):
-            await connection.invoke(tools[tool], {}, DirectCall({"name": "Ada"}))
+        for tool, message in REFUSED.items():
+            with pytest.raises(CallError, match=message):
+                await connection.invoke(tools[tool], {}, DirectCall({"name": "Ada"}))
 
-    connected(tmp_path, era, use)
+    connected(tmp_path, "2026", use)
 
 
 TASKS: dict[str, tuple[dict[str, Any], str, str]] = {
@@ -134,21 +130,24 @@ TASKS: dict[str, tuple[dict[str, Any], str, str]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", TASKS)
-def test_a_task_of_the_new_era_is_followed_to_its_end(case: str, tmp_path: Path) -> None:
-    arguments, value, error = TASKS[case]
+def test_a_task_of_the_new_era_is_followed_to_its_end(tmp_path: Path) -> None:
+    updates: dict[str, list[str]] = {}
 
     async def use(connection: Connection, tools: Mapping[str, UpstreamTool]) -> None:
-        call = DirectCall({"name": "Ada"})
-        if error:
-            with pytest.raises(CallError, match=error):
-                await connection.invoke(tools["later"], arguments, call)
-        else:
-            assert (await connection.invoke(tools["later"], arguments, call)).value == value
+        log = tmp_path / "server.log"
+        for case, (arguments, value, error) in TASKS.items():
+            call = DirectCall({"name": "Ada"})
+            if error:
+                with pytest.raises(CallError, match=error):
+                    await connection.invoke(tools["later"], arguments, call)
+            else:
+                assert (await connection.invoke(tools["later"], arguments, call)).value == value, case
+            updates[case] = log.read_text().splitlines() if log.exists() else []
+            log.unlink(missing_ok=True)
 
-    log = connected(tmp_path, "2026", use)
-    if case == "with a question":
-        assert log == ['update {"who": {"action": "accept", "content": {"name": "Ada", "size": "medium"}}}']
+    connected(tmp_path, "2026", use)
+    sent = 'update {"who": {"action": "accept", "content": {"name": "Ada", "size": "medium"}}}'
+    assert updates["completed"] == [] and updates["with a question"] == [sent]
 
 
 @pytest.mark.slow
