@@ -28,16 +28,26 @@ from subprocess import DEVNULL, PIPE
 from typing import IO, Any
 
 ROOT = Path(__file__).parents[1]
-IMPORTED = ("cli", "flow", "host", "kernel")
-"""The packages of tavern_core that a command needs."""
+IMPORTED = (
+    *("cli", "flow", "host", "kernel"),
+    *("builtin.executors", "builtin.policies", "builtin.services", "builtin.tools"),
+)
+"""The packages of tavern_core that a command needs, and what every host has."""
 NETWORK = (
     "tavern_core.server.mcp.stdio",
     "tavern_core.upstreams.origin_transport",
     "tavern_core.builtin.adapters.n8n",
     "tavern_core.builtin.adapters.comfyui",
+    "tavern_core.builtin.adapters.mcp.connection",
+    "tavern_core.builtin.adapters.mcp.http",
     "tavern_core.builtin.adapters.mcp.login",
+    "tavern_core.builtin.adapters.mcp.resources_and_prompts",
+    "tavern_core.builtin.adapters.mcp.stdio",
+    "anyio._backends._asyncio",
+    "httpcore2",
     "mcp.client.auth",
     "mcp.client.streamable_http",
+    "sqlite3",
 )
 """What programs that serve MCP or reach upstreams import: it takes longer than the rest of their start."""
 Stream = int | IO[Any] | None
@@ -254,9 +264,10 @@ if __name__ == "__main__":
     import tavern_core
 
     for package in IMPORTED:
-        for module in pkgutil.walk_packages([str(Path(tavern_core.__path__[0]) / package)], f"tavern_core.{package}."):
+        folder = Path(tavern_core.__path__[0], *package.split("."))
+        for module in pkgutil.walk_packages([str(folder)], f"tavern_core.{package}."):
             importlib.import_module(module.name)
-    for name in sys.argv[2:]:
+    for name in ("jsonschema_rs", *sys.argv[2:]):
         importlib.import_module(name)
     gc.collect()
     gc.freeze()

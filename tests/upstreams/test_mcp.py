@@ -34,21 +34,30 @@ def opened(era: str, home: Path, *words: str) -> Iterator[Tavern]:
 
 
 @pytest.fixture(scope="module")
-def shared(era: str) -> Iterator[Tavern]:
+def folder(era: str) -> Iterator[Path]:
+    """Of the host that tests share."""
+    with tempfile.TemporaryDirectory() as made:
+        yield Path(made)
+
+
+@pytest.fixture(scope="module")
+def shared(era: str, folder: Path) -> Iterator[Tavern]:
     """The host of the tests that leave it and its server as they were."""
-    with tempfile.TemporaryDirectory() as home, opened(era, Path(home)) as tavern:
+    with opened(era, folder / "home", str(folder / "server.log")) as tavern:
         yield tavern
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> Path:
-    return tmp_path / "server.log"
+def log(folder: Path) -> Path:
+    """What the shared server writes down, empty at first."""
+    (folder / "server.log").write_text("")
+    return folder / "server.log"
 
 
 @pytest.fixture
-def mini(era: str, tmp_path: Path, log: Path) -> Iterator[Tavern]:
+def mini(era: str, tmp_path: Path) -> Iterator[Tavern]:
     """A host and a server of one test alone."""
-    with opened(era, tmp_path / "home", str(log)) as tavern:
+    with opened(era, tmp_path / "home") as tavern:
         yield tavern
 
 
@@ -154,32 +163,34 @@ def test_a_server_that_does_not_know_ping_is_there_all_the_same(tmp_path: Path) 
         assert not state.last_error, state
 
 
-def test_progress_reaches_whoever_listens(mini: Tavern) -> None:
+def test_progress_reaches_whoever_listens(shared: Tavern) -> None:
     seen: list[Any] = []
-    mini.events.subscribe(seen.append, "TOOL_PROGRESS")
-    assert mini.invoke_sync("mini:steps", {}).value == "walked"
+    unsubscribe = shared.events.subscribe(seen.append, "TOOL_PROGRESS")
+    assert shared.invoke_sync("mini:steps", {}).value == "walked"
+    unsubscribe()
     assert seen[0].data["message"] == "step 0"
 
 
-def test_a_cancelled_call_is_cancelled_at_the_server(mini: Tavern, log: Path) -> None:
+def test_a_cancelled_call_is_cancelled_at_the_server(shared: Tavern, log: Path) -> None:
     async def call() -> None:
         begun = asyncio.Event()
         loop = asyncio.get_running_loop()
-        mini.events.subscribe(lambda event: loop.call_soon_threadsafe(begun.set), "TOOL_PROGRESS")
-        task = asyncio.create_task(mini.invoke("mini:wait", {}))
+        unsubscribe = shared.events.subscribe(lambda _: loop.call_soon_threadsafe(begun.set), "TOOL_PROGRESS")
+        task = asyncio.create_task(shared.invoke("mini:wait", {}))
         await begun.wait()
+        unsubscribe()
         task.cancel()
         await asyncio.wait([task])
-        assert (await mini.invoke("mini:echo", {"text": "still there"})).ok
+        assert (await shared.invoke("mini:echo", {"text": "still there"})).ok
 
     asyncio.run(call())
     assert log.read_text().split() == ["waiting", "cancelled"]
 
 
-def test_a_deadline_ends_the_work_at_the_server(mini: Tavern, log: Path) -> None:
-    result = mini.invoke_sync("mini:wait", {})
+def test_a_deadline_ends_the_work_at_the_server(shared: Tavern, log: Path) -> None:
+    result = shared.invoke_sync("mini:wait", {})
     assert result.error is not None and result.error.kind == "TIMEOUT"
-    assert mini.invoke_sync("mini:echo", {"text": "x"}).ok
+    assert shared.invoke_sync("mini:echo", {"text": "x"}).ok
     assert log.read_text().split() == ["waiting", "cancelled"]
 
 
