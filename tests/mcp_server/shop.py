@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import ssl
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -21,8 +20,6 @@ from tests.plain_http import NO_TLS
 
 ERAS = ["2026-07-28", "legacy"]
 META = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}
-TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-"""For clients that speak plain HTTP: without it each would read the public authorities, which takes longer than its requests."""
 ORDER = {"type": "object", "properties": {"count": {"type": "integer", "minimum": 1}}, "required": ["count"]}
 
 
@@ -134,7 +131,7 @@ async def client(url: str, token: str, era: str, **options: Any) -> AsyncIterato
     headers = {"Authorization": f"Bearer {token}"}
     try:
         async with (
-            httpx2.AsyncClient(headers=headers, timeout=30, verify=TLS) as http,
+            httpx2.AsyncClient(headers=headers, timeout=30, verify=NO_TLS) as http,
             Client(streamable_http_client(url, http_client=http), mode=era, **options) as made,
         ):
             yield made
@@ -159,7 +156,7 @@ def post(
     name = (params or {}).get("name") or (params or {}).get("uri") or (params or {}).get("taskId")
     sent |= {"mcp-name": name} if name else {}
     sent |= {"authorization": f"Bearer {token}"} if token is not None else {}
-    return httpx2.post(url, content=json.dumps(body), headers={**sent, **(headers or {})}, timeout=30, verify=TLS)
+    return httpx2.post(url, content=json.dumps(body), headers={**sent, **(headers or {})}, timeout=30, verify=NO_TLS)
 
 
 @contextmanager
@@ -171,7 +168,7 @@ def subscribed(url: str, token: str, notifications: dict[str, Any]) -> Iterator[
         "accept": "application/json, text/event-stream", "authorization": f"Bearer {token}",
         "mcp-protocol-version": "2026-07-28", "mcp-method": "subscriptions/listen",
     }  # fmt: skip
-    with httpx2.stream("POST", url, headers=headers, json=body, timeout=30, verify=TLS) as response:
+    with httpx2.stream("POST", url, headers=headers, json=body, timeout=30, verify=NO_TLS) as response:
         yield (json.loads(line.removeprefix("data:")) for line in response.iter_lines() if line.startswith("data:"))
 
 

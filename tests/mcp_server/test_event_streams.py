@@ -20,7 +20,8 @@ from tavern_core.server.mcp import asgi_app, changes, event_store
 from tavern_core.server.mcp.event_store import RecentEvents, SessionEvents
 from tavern_core.server.mcp.service import Pages
 from tests.mcp_server.serving import over_stdio
-from tests.mcp_server.shop import META, TLS, answer, open_shop, subscribed
+from tests.mcp_server.shop import META, answer, open_shop, subscribed
+from tests.plain_http import NO_TLS
 
 JSON = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
 
@@ -39,7 +40,7 @@ class Session:
 
     def post(self, method: str, params: dict[str, Any], id_: int | None = 1) -> httpx2.Response:
         body = {"jsonrpc": "2.0", "method": method, "params": params, **({} if id_ is None else {"id": id_})}
-        return httpx2.post(self.url, json=body, headers=self.headers, timeout=30, verify=TLS)
+        return httpx2.post(self.url, json=body, headers=self.headers, timeout=30, verify=NO_TLS)
 
     def price(self, item: str) -> str:
         """Call a tool, always with the same id; the id of the last event."""
@@ -51,7 +52,7 @@ class Session:
         """What is sent again, up to where the stream goes on."""
         found: list[str] = []
         with httpx2.stream(
-            "GET", self.url, headers={**self.headers, "last-event-id": event}, timeout=30, verify=TLS
+            "GET", self.url, headers={**self.headers, "last-event-id": event}, timeout=30, verify=NO_TLS
         ) as response:
             for line in response.iter_lines():
                 if line.startswith("retry:"):
@@ -67,7 +68,7 @@ def listening(url: str, headers: dict[str, str], **request: Any) -> Iterator[lis
     ready = threading.Event()
 
     def read() -> None:
-        with httpx2.stream(url=url, headers=headers, timeout=30, verify=TLS, **request) as response:
+        with httpx2.stream(url=url, headers=headers, timeout=30, verify=NO_TLS, **request) as response:
             ready.set()
             lines.extend(response.iter_lines())
         lines.append("end")
@@ -92,7 +93,7 @@ def test_a_lost_stream_goes_on_for_its_own_session_alone(tmp_path: Path) -> None
         again = Session(url, ann.headers["authorization"].removeprefix("Bearer "))
         for session, event in ((ann, bob_s.rpartition("-")[0] + "-1"), (again, first)):
             with httpx2.stream(
-                "GET", url, headers={**session.headers, "last-event-id": event}, timeout=30, verify=TLS
+                "GET", url, headers={**session.headers, "last-event-id": event}, timeout=30, verify=NO_TLS
             ) as other:
                 assert other.read() == b""
 
@@ -186,7 +187,7 @@ def test_a_stream_of_events_begins_before_the_first_event(tmp_path: Path, versio
         session = Session(url, tavern.tokens.create("agent:x")[1])
         headers = {**session.headers, "mcp-protocol-version": version}
         timeout = httpx2.Timeout(10)  # a sign of life comes after 15 seconds
-        with httpx2.stream("GET", url, headers=headers, timeout=timeout, verify=TLS) as response:
+        with httpx2.stream("GET", url, headers=headers, timeout=timeout, verify=NO_TLS) as response:
             assert response.status_code == 200
 
 
@@ -223,9 +224,9 @@ def test_a_client_that_reads_nothing_keeps_no_change_from_others(tmp_path: Path)
         streams = {"accept": "text/event-stream"}
         with (
             httpx2.stream(
-                "GET", url, headers={**deaf.headers, **streams, "x-reads": "nothing"}, timeout=30, verify=TLS
+                "GET", url, headers={**deaf.headers, **streams, "x-reads": "nothing"}, timeout=30, verify=NO_TLS
             ),
-            httpx2.stream("GET", url, headers={**other.headers, **streams}, timeout=10, verify=TLS) as response,
+            httpx2.stream("GET", url, headers={**other.headers, **streams}, timeout=10, verify=NO_TLS) as response,
         ):
             lines = response.iter_lines()
             for number in range(24):  # more than the library holds back for one
@@ -314,4 +315,4 @@ def test_two_versions_in_one_request_open_no_more_sessions_than_there_may_be(tmp
         body = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": client}
         headers = [*JSON.items(), ("authorization", f"Bearer {text}"), ("mcp-method", "tools/list")]
         headers += [("mcp-protocol-version", version) for version in ("2025-11-25", "2026-07-28")]
-        assert httpx2.post(url, json=body, headers=headers, timeout=30, verify=TLS).status_code == 503
+        assert httpx2.post(url, json=body, headers=headers, timeout=30, verify=NO_TLS).status_code == 503

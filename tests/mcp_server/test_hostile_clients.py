@@ -18,7 +18,8 @@ import pytest
 from tavern_core import Tavern
 from tavern_core.server.mcp import asgi_app
 from tests.forked_programs import NETWORK, ForkedProgram, run_forked
-from tests.mcp_server.shop import META, TLS, answer, client, open_shop, post
+from tests.mcp_server.shop import META, answer, client, open_shop, post
+from tests.plain_http import NO_TLS
 
 ASKS = {"elicitation": {"form": {}}}
 CALL = {"name": "shop__price", "arguments": {"item": "tea"}}
@@ -70,7 +71,7 @@ def test_nothing_is_answered_without_a_token_that_holds_here(shop: Any, token: s
             assert refused.status_code == 401, shown
             assert "resource_metadata=" in refused.headers["www-authenticate"]
     assert len(plugin.done) == before + 1
-    answered = httpx2.get(url.replace("/mcp", "/.well-known/oauth-protected-resource/mcp"), verify=TLS).json()
+    answered = httpx2.get(url.replace("/mcp", "/.well-known/oauth-protected-resource/mcp"), verify=NO_TLS).json()
     assert (answered["resource"], answered["authorization_servers"]) == ("https://shop.test/mcp", ["https://auth.test"])
 
 
@@ -92,9 +93,9 @@ def test_a_request_with_two_tokens_is_refused_although_both_hold(shop: Any, toke
     sent += [("mcp-protocol-version", "2026-07-28"), ("mcp-method", "tools/list")]
     listing = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {"_meta": META}}
     for second in (other, token):
-        assert httpx2.post(shop[0], json=listing, headers=sent, verify=TLS).status_code == 200
+        assert httpx2.post(shop[0], json=listing, headers=sent, verify=NO_TLS).status_code == 200
         both = [*sent, ("authorization", f"Bearer {second}")]
-        assert httpx2.post(shop[0], json=listing, headers=both, verify=TLS).status_code == 401
+        assert httpx2.post(shop[0], json=listing, headers=both, verify=NO_TLS).status_code == 401
 
 
 @pytest.mark.parametrize(
@@ -139,7 +140,7 @@ def test_what_is_no_request_is_refused_and_the_next_one_answered(shop: Any, toke
         "authorization": f"Bearer {token}", "content-type": "application/json", "mcp-protocol-version": "2026-07-28",
         "accept": "application/json, text/event-stream", "mcp-method": "tools/call",
     }  # fmt: skip
-    assert 400 <= httpx2.post(shop[0], content=body, headers=headers, verify=TLS).status_code < 500
+    assert 400 <= httpx2.post(shop[0], content=body, headers=headers, verify=NO_TLS).status_code < 500
     assert answer(post(shop[0], token, "tools/call", CALL))["result"]["isError"] is False
 
 
@@ -340,7 +341,7 @@ def test_a_session_is_its_token_s_alone(shop: Any, token: str) -> None:
         "jsonrpc": "2.0", "id": 1, "method": "initialize",
         "params": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}},
     }  # fmt: skip
-    with httpx2.Client(verify=TLS) as http:
+    with httpx2.Client(verify=NO_TLS) as http:
         begun = http.post(url, json=begin, headers=headers)
         session = {"mcp-session-id": begun.headers["mcp-session-id"], "mcp-protocol-version": "2025-11-25"}
         thief = {**headers, **session, "authorization": f"Bearer {other}"}
@@ -359,7 +360,7 @@ def test_a_session_is_its_token_s_alone(shop: Any, token: str) -> None:
 def test_a_caller_with_many_sessions_gives_way_to_one_with_fewer(shop: Any, token: str) -> None:
     url, tavern, _ = shop
     begin = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
-    with httpx2.Client(timeout=30, verify=TLS) as http:
+    with httpx2.Client(timeout=30, verify=NO_TLS) as http:
 
         def asked(text: str, method: str, params: dict[str, Any], **headers: str) -> httpx2.Response:
             body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}

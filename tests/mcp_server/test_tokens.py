@@ -19,7 +19,8 @@ from tavern_core import Plugin, PluginContext, Prompt, Resource, Tavern, hookimp
 from tavern_core.errors import TavernError, TokenNotFound
 from tests import programs
 from tests.forked_programs import NETWORK, ForkedProgram
-from tests.mcp_server.shop import TLS, answer, post
+from tests.mcp_server.shop import answer, post
+from tests.plain_http import NO_TLS
 from tests.state.processes import ENVIRONMENT
 
 
@@ -152,7 +153,7 @@ def test_the_command_serves_over_http_what_the_command_for_tokens_gave(tmp_path:
         assert found is not None, line
         listed = answer(post(found[0], made["token"], "tools/list"))["result"]["tools"]
         assert [each["name"] for each in listed] == ["system__get_current_time"]
-        assert httpx2.post(found[0], verify=TLS).status_code == 401
+        assert httpx2.post(found[0], verify=NO_TLS).status_code == 401
         run("tokens", "revoke", made["id"])
         assert post(found[0], made["token"], "tools/list").status_code == 401
         server.send_signal(signal.SIGINT)
