@@ -136,19 +136,19 @@ def test_words_of_the_command_are_never_given_to_a_shell(scripts: Scripts) -> No
     assert facts(scripts)["argv"] == ["--one two", "$HOME", "`id`"]
 
 
-def test_a_script_inherits_no_descriptor(scripts: Scripts, tmp_path: Path) -> None:
+def test_a_script_inherits_no_descriptor(own_scripts: Scripts, tmp_path: Path) -> None:
     with (tmp_path / "secret").open("w") as file:
         os.set_inheritable(file.fileno(), True)
-        found = facts(scripts)["fds"]
+        found = facts(own_scripts)["fds"]
     assert found[:3] == [0, 1, 2]
     assert len(found) == 4  # the fourth is the listing itself
 
 
-def test_a_script_sees_only_what_the_allow_list_names(scripts: Scripts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_script_sees_only_what_the_allow_list_names(own_scripts: Scripts, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AWS_SECRET_ACCESS_KEY", "PYTHONPATH", "TAVERN_HOME", "LD_PRELOAD", "MY_PROXY", "MY_OTHER"):
         monkeypatch.setenv(name, "/planted")
     monkeypatch.setenv("LC_ALL", "C.UTF-8")
-    env = facts(scripts, env=["MY_PROXY", "NOT_SET"])["env"]
+    env = facts(own_scripts, env=["MY_PROXY", "NOT_SET"])["env"]
     assert {k for k, v in env.items() if v == "/planted"} == {"MY_PROXY"}
     assert env["LC_ALL"] == "C.UTF-8"
     assert (env["TAVERN_TOOL"], env["TAVERN_CALL_ID"]) == ("demo:t", "call-7")

@@ -76,6 +76,7 @@ time.sleep(0.05)
 {end}
 """
 IN_BOTH = pytest.mark.parametrize("scripts", ["plain", "boxed"], indirect=True)
+OWN_IN_BOTH = pytest.mark.parametrize("own_scripts", ["plain", "boxed"], indirect=True)
 WAYS = ["own_session", "no_trace", "daemon", "deaf", "chain"]
 
 
@@ -199,26 +200,26 @@ def test_a_script_that_kills_its_guard_loses_its_processes_to_the_keeper(scripts
     asyncio.run(scenario())
 
 
-@IN_BOTH
-def test_a_keeper_that_was_killed_is_replaced(scripts: Scripts) -> None:
+@OWN_IN_BOTH
+def test_a_keeper_that_was_killed_is_replaced(own_scripts: Scripts) -> None:
     before = set(child_processes())
-    assert scripts.run("print(1)") == 1
+    assert own_scripts.run("print(1)") == 1
     (pid,) = set(child_processes()) - before
     os.kill(pid, signal.SIGKILL)
-    assert scripts.run("print(2)") == 2
+    assert own_scripts.run("print(2)") == 2
     assert pid not in child_processes()
 
 
-@IN_BOTH
-def test_a_keeper_without_descriptors_is_an_error_and_recovers(scripts: Scripts) -> None:
+@OWN_IN_BOTH
+def test_a_keeper_without_descriptors_is_an_error_and_recovers(own_scripts: Scripts) -> None:
     before = set(child_processes())
-    assert scripts.run("print(1)") == 1
+    assert own_scripts.run("print(1)") == 1
     (pid,) = set(child_processes()) - before
     _, most = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (7, most))
-    assert failing(ConnectionLost, scripts.call("print(2)")).message
+    assert failing(ConnectionLost, own_scripts.call("print(2)")).message
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (most, most))
-    assert scripts.run("print(3)") == 3
+    assert own_scripts.run("print(3)") == 3
 
 
 def test_a_host_without_descriptors_says_so_and_recovers(scripts: Scripts) -> None:
@@ -241,13 +242,13 @@ def test_a_host_without_descriptors_says_so_and_recovers(scripts: Scripts) -> No
     assert scripts.run("print(3)") == 3
 
 
-def test_a_host_that_blocks_or_ignores_signals_runs_scripts_all_the_same(scripts: Scripts) -> None:
+def test_a_host_that_blocks_or_ignores_signals_runs_scripts_all_the_same(own_scripts: Scripts) -> None:
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD, signal.SIGTERM})
     ignored = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     try:
         body = "import signal; print([int(signal.getsignal(signal.SIGCHLD) == signal.SIG_DFL), len(signal.pthread_sigmask(0, []))])"
-        assert scripts.run(body) == [1, 0]
-        scripts.close()
+        assert own_scripts.run(body) == [1, 0]
+        own_scripts.close()
     finally:
         signal.signal(signal.SIGCHLD, ignored)
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
@@ -269,19 +270,19 @@ def test_when_the_host_is_killed_its_scripts_end(scripts: Scripts, marker: str) 
     asyncio.run(until(lambda: processes_with(marker) == []))
 
 
-@IN_BOTH
-def test_a_forked_host_has_a_keeper_of_its_own(scripts: Scripts) -> None:
-    assert scripts.run("print(1)") == 1
+@OWN_IN_BOTH
+def test_a_forked_host_has_a_keeper_of_its_own(own_scripts: Scripts) -> None:
+    assert own_scripts.run("print(1)") == 1
     pid = os.fork()
     if pid == 0:
         code = 1
         try:
-            code = 0 if scripts.run("print(3)") == 3 else 1
-            scripts.close()
+            code = 0 if own_scripts.run("print(3)") == 3 else 1
+            own_scripts.close()
         finally:
             os._exit(code)
     assert os.waitpid(pid, 0)[1] == 0
-    assert scripts.run("print(2)") == 2
+    assert own_scripts.run("print(2)") == 2
 
 
 @pytest.mark.slow
@@ -296,24 +297,24 @@ def test_calls_of_every_kind_leak_no_descriptor_and_no_process(scripts: Scripts,
         home = scripts.home(output_bytes=10_000)
         await asyncio.gather(scripts.call(body, timeout=400, home=home), return_exceptions=True)
 
-    async def all_of_them() -> None:
-        await asyncio.gather(*(one(body) for body in bodies * 3))
+    async def all_of_them(times: int) -> None:
+        await asyncio.gather(*(one(body) for body in bodies * times))
 
-    asyncio.run(all_of_them())
+    asyncio.run(all_of_them(1))
     before = in_use()
-    for _ in range(3):
-        asyncio.run(all_of_them())
+    for _ in range(2):
+        asyncio.run(all_of_them(2))
     assert left_since(before) == []
 
 
-@IN_BOTH
-def test_closing_the_executor_ends_its_keeper(scripts: Scripts) -> None:
+@OWN_IN_BOTH
+def test_closing_the_executor_ends_its_keeper(own_scripts: Scripts) -> None:
     before, children = in_use(), child_processes()
-    assert scripts.run("print(1)") == 1
+    assert own_scripts.run("print(1)") == 1
     assert len(child_processes()) == len(children) + 1
-    scripts.close()
+    own_scripts.close()
     assert left_since(before) == []
-    assert scripts.run("print(2)") == 2
+    assert own_scripts.run("print(2)") == 2
 
 
 def test_children_are_found_without_the_kernels_list_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -343,12 +344,12 @@ def test_the_parent_of_a_process_is_read_past_any_name(tmp_path: Path) -> None:
     assert process_tree.parent_of(2**22 + 1) == 0
 
 
-@IN_BOTH
+@OWN_IN_BOTH
 @pytest.mark.soak
-def test_a_thousand_scripts_with_a_hundred_escapes_leave_no_survivor(scripts: Scripts, marker: str) -> None:
-    plain = scripts.bind(f"python {scripts.write('plain.py', 'print(1)')}")
-    ways = scripts.write("ways.py", ESCAPE.format(marker=marker, ways=WAYS, end="print(2)"))
-    escaping = scripts.bind(f"python {ways}")
+def test_a_thousand_scripts_with_a_hundred_escapes_leave_no_survivor(own_scripts: Scripts, marker: str) -> None:
+    plain = own_scripts.bind(f"python {own_scripts.write('plain.py', 'print(1)')}")
+    ways = own_scripts.write("ways.py", ESCAPE.format(marker=marker, ways=WAYS, end="print(2)"))
+    escaping = own_scripts.bind(f"python {ways}")
 
     async def all_of_them() -> list[int]:
         chosen = [escaping if n % 10 == 0 else plain for n in range(1000)]
@@ -358,5 +359,5 @@ def test_a_thousand_scripts_with_a_hundred_escapes_leave_no_survivor(scripts: Sc
     answers = asyncio.run(all_of_them())
     assert (answers.count(1), answers.count(2)) == (900, 100)
     assert processes_with(marker) == []
-    scripts.close()
+    own_scripts.close()
     assert left_since(before) == []

@@ -51,17 +51,21 @@ def call(**arguments: Any) -> ToolCall:
 class Scripts:
     """A plugin with scripts."""
 
-    def __init__(self, folder: Path, *, is_boxed: bool = False) -> None:
+    def __init__(self, folder: Path, executor: ScriptExecutor, *, is_boxed: bool = False) -> None:
         self.folder = folder
         state = folder.parent / "state"
         self.work = WorkFolders(state)
         boxes = Sandboxes(IsolationConfig(), state, (), Diagnostics(), self.work)
         self.sandbox = PluginSandbox(boxes, "demo", "required", state / "data", True) if is_boxed else None
-        self.executor = ScriptExecutor()
+        self.executor = executor
 
     def close(self) -> None:
-        """What the end of a host ends."""
+        """What the end of a host ends; for an executor that no other test uses."""
         self.executor.close()
+        self.end()
+
+    def end(self) -> None:
+        """Remove the folders of the calls."""
         self.work.close()
 
     def write(self, name: str, text: str, mode: int = 0o644) -> str:
