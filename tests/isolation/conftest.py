@@ -56,6 +56,26 @@ TOOL = {
     "parameters": {"type": "object", "properties": {"code": {"type": "string"}, "facts": {"type": "object"}}},
 }
 
+EACH = """
+parent, answer = os.getppid(), []
+for code in codes:
+    reader, writer = os.pipe()
+    if os.fork() == 0:
+        scope, did = {**globals()}, True
+        try:
+            exec(code, scope)
+        except OSError as error:
+            did, scope["answer"] = False, f"{type(error).__name__}: {error}"
+        except BaseException as error:
+            did, scope["answer"] = None, f"{type(error).__name__}: {error}"
+        os.write(writer, json.dumps([did, scope.get("answer")]).encode())
+        os._exit(0)
+    os.close(writer)
+    answer.append(json.loads(open(reader).read()))
+    os.wait()
+"""
+"""One script tries all of `codes`, each in a copy of it; `answer` has for each whether it was done, and its answer or error."""
+
 
 class Place:
     """A plugin with one script that runs the code that it is given, among files of other users."""
@@ -110,15 +130,17 @@ Shared = Callable[..., tuple[Place, Tavern]]
 
 @pytest.fixture(scope="module")
 def demo(module_folder: Path) -> Iterator[Shared]:
-    """`demo(*capabilities, tier="none")`: a place and its host, which the tests of a module with the same grants share."""
+    """`demo(*capabilities, tier="none", isolation={})`: a place and its host, which the tests of a module with the same grants share."""
     with ExitStack() as stack:
         made: dict[str, tuple[Place, Tavern]] = {}
 
-        def opened(*capabilities: Any, tier: str = "none") -> tuple[Place, Tavern]:
-            key = json.dumps([tier, *capabilities])
+        def opened(
+            *capabilities: Any, tier: str = "none", isolation: dict[str, Any] | None = None
+        ) -> tuple[Place, Tavern]:
+            key = json.dumps([tier, isolation, *capabilities])
             if key not in made:
                 place = Place(module_folder / str(len(made)))
-                made[key] = place, stack.enter_context(place.open(*capabilities, tier=tier))
+                made[key] = place, stack.enter_context(place.open(*capabilities, tier=tier, isolation=isolation))
             return made[key]
 
         yield opened

@@ -22,7 +22,8 @@ from tavern_core.isolation.gateway.listener import Seats
 from ..executors.workbench import in_use, left_since, until
 from ..guards.web import CERTIFICATE, Web, has_ipv6, http, web
 from . import waiting
-from .conftest import Place
+from .conftest import EACH, Place
+from .conftest import Shared as SharedHosts
 
 pytestmark = pytest.mark.slow
 
@@ -41,17 +42,37 @@ def tunnel(place): return ask(f'CONNECT {place} HTTP/1.1\\r\\n\\r\\n', 'GET / HT
 URLLIB = "import urllib.request; answer = urllib.request.urlopen(f'http://{site}/', timeout=20).read().decode()"
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
+class Shared(Place):
+    """A place of one test, which may use hosts that others opened: what its scripts need to know is given with each call."""
+
+    def __init__(self, root: Path, demo: SharedHosts) -> None:
+        super().__init__(root)
+        self._demo = demo
+
+    def host(self, *capabilities: Any, isolation: dict[str, Any] | None = None) -> Tavern:
+        """A host in which the plugin was granted `capabilities`; it stays open."""
+        return self._demo(*capabilities, tier="process", isolation=isolation)[1]
 
 
 @pytest.fixture
-def site(place: Place) -> Iterator[Web]:
+def place(tmp_path: Path, demo: SharedHosts) -> Shared:
+    return Shared(tmp_path, demo)
+
+
+@pytest.fixture(scope="module")
+def module_site() -> Iterator[Web]:
     with web() as server:
-        server.answers["/"] = http(b"hello", Content_Type="text/plain", X_Own="1")
-        place.facts["site"] = server.place
         yield server
+
+
+@pytest.fixture
+def site(place: Shared, module_site: Web) -> Web:
+    """One server for all tests of this module, so that they may share hosts: where it is, is in their grants."""
+    for remembered in (module_site.answers, module_site.asked, module_site.bodies, module_site.names):
+        remembered.clear()
+    module_site.answers["/"] = http(b"hello", Content_Type="text/plain", X_Own="1")
+    place.facts["site"] = module_site.place
+    return module_site
 
 
 def network(*scope: str, name: str = "network") -> dict[str, Any]:
@@ -64,9 +85,8 @@ def ran(place: Place, tavern: Tavern, code: str, **context: Any) -> Any:
     return result.value["answer"]
 
 
-def tried(place: Place, code: str, *capabilities: Any, isolation: dict[str, Any] | None = None, **context: Any) -> Any:
-    with place.open(*capabilities, isolation=isolation) as tavern:
-        return ran(place, tavern, code, **context)
+def tried(place: Shared, code: str, *capabilities: Any, isolation: dict[str, Any] | None = None, **context: Any) -> Any:
+    return ran(place, place.host(*capabilities, isolation=isolation), code, **context)
 
 
 def refusals(tavern: Tavern) -> list[str]:
@@ -89,14 +109,14 @@ def refusals(tavern: Tavern) -> list[str]:
         "answer = subprocess.run(['curl', '-sSp', f'http://{site}/'], capture_output=True, text=True).stdout",
     ],
 )
-def test_programs_that_know_of_proxies_reach_what_was_granted(place: Place, site: Web, code: str) -> None:
+def test_programs_that_know_of_proxies_reach_what_was_granted(place: Shared, site: Web, code: str) -> None:
     if "curl" in code and shutil.which("curl") is None:
         return
     assert tried(place, code, network(site.place), "process:spawn") == "hello"
     assert len(site.asked) == 1
 
 
-def test_tls_is_between_the_program_and_the_server(place: Place) -> None:
+def test_tls_is_between_the_program_and_the_server(place: Shared) -> None:
     pem = CERTIFICATE.read_text()
     place.facts["trusted"] = pem[pem.index("-----BEGIN CERTIFICATE") :]
     code = """
@@ -117,7 +137,7 @@ answer = b''.join(iter(lambda: safe.recv(4096), b'')).decode().rpartition('\\r\\
             assert server.names == ["good.example.com"]
 
 
-def test_a_request_with_a_body_goes_on_as_it_came_and_without_what_is_for_the_proxy(place: Place, site: Web) -> None:
+def test_a_request_with_a_body_goes_on_as_it_came_and_without_what_is_for_the_proxy(place: Shared, site: Web) -> None:
     code = "\n".join((
         "answer = [",
         " ask(f'POST http://{site}/ HTTP/1.1\\r\\nHost: elsewhere.example\\r\\nContent-Length: 3\\r\\nProxy-Authorization: x\\r\\n\\r\\nabc')[:12],",
@@ -142,7 +162,7 @@ def test_a_request_with_a_body_goes_on_as_it_came_and_without_what_is_for_the_pr
 
 
 def test_a_name_is_looked_up_once_and_connected_to_where_it_was_judged(
-    place: Place, site: Web, monkeypatch: pytest.MonkeyPatch
+    place: Shared, site: Web, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = know(monkeypatch, {"good.example.org": [["127.0.0.1"], ["10.0.0.1"]]})
     place.facts["named"] = f"good.example.org:{site.port}"
@@ -199,32 +219,37 @@ HERE = [
 
 @pytest.mark.parametrize("capability", ["network", "read:web"])
 def test_without_a_scope_there_are_public_names_at_the_ports_of_the_web_and_nothing_else(
-    place: Place, site: Web, capability: str
+    place: Shared, site: Web, capability: str
 ) -> None:
     place.facts["places"] = [where.format(port=site.port) for where in HERE]
     code = "\n".join((
         "answer = [(p, status(f'CONNECT {p} HTTP/1.1\\r\\n\\r\\n')) for p in places]",
         "answer += [(p, status(f'GET http://{p}/ HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n')) for p in places]",
     ))  # fmt: skip
-    with place.open(capability) as tavern:
-        answers = ran(place, tavern, code)
+    answers = tried(place, code, capability)
     assert [row for row in answers if not row[1].startswith("HTTP/1.1 403 Forbidden: demo may not connect")] == []
     assert not site.asked
 
 
-@pytest.mark.parametrize("answers", [
+PRIVATE = [
     ["127.0.0.1"], ["93.184.216.34", "127.0.0.1"], ["10.1.2.3"], ["::1"], ["::ffff:127.0.0.1"], ["169.254.169.254"], ["fd00::1"], ["0.0.0.0"],
     ["64:ff9b::7f00:1"], ["fe80::1%lo"],
-])  # fmt: skip
+]  # fmt: skip
+
+
 def test_a_name_that_leads_to_a_private_address_is_not_connected_to(
-    place: Place, answers: list[str], monkeypatch: pytest.MonkeyPatch
+    place: Shared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    know(monkeypatch, {"rebound.example.org": [answers]})
-    code = "answer = status('CONNECT rebound.example.org:443 HTTP/1.1\\r\\n\\r\\n')"
-    assert "which is not a public address" in tried(place, code, "network")
+    names = {f"rebound-{number}.example.org": [answers] for number, answers in enumerate(PRIVATE)}
+    asked = know(monkeypatch, {**names})
+    place.facts["names"] = list(names)
+    code = "answer = [status(f'CONNECT {name}:443 HTTP/1.1\\r\\n\\r\\n') for name in names]"
+    said = dict(zip(names, tried(place, code, "network"), strict=True))
+    assert {name: text for name, text in said.items() if "which is not a public address" not in text} == {}
+    assert asked == list(names)
 
 
-def test_a_refusal_names_plugin_place_permission_and_command_and_is_on_record(place: Place, site: Web) -> None:
+def test_a_refusal_names_plugin_place_permission_and_command_and_is_on_record(place: Shared, site: Web) -> None:
     with web() as other:
         place.facts["other"] = other.place
         code = "answer = [ask(f'GET http://{other}/ HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n'), ask(f'CONNECT {other} HTTP/1.1\\r\\n\\r\\n')] * 2"
@@ -253,7 +278,7 @@ def test_a_refusal_names_plugin_place_permission_and_command_and_is_on_record(pl
     assert all(event.call_id for event in events)
 
 
-def test_one_call_puts_a_bounded_number_of_refusals_on_record(place: Place) -> None:
+def test_one_call_puts_a_bounded_number_of_refusals_on_record(place: Shared) -> None:
     code = "for n in range(1, 60): status(f'CONNECT 10.0.0.{n}:80 HTTP/1.1\\r\\n\\r\\n')"
     with place.open("network") as tavern:
         ran(place, tavern, code)
@@ -283,7 +308,7 @@ def test_one_call_puts_a_bounded_number_of_refusals_on_record(place: Place) -> N
     ids=str,
 )
 def test_a_script_reaches_no_more_than_its_caller(
-    place: Place, site: Web, capability: str, context: dict[str, Any], may: bool
+    place: Shared, site: Web, capability: str, context: dict[str, Any], may: bool
 ) -> None:
     code = "try: answer = status(f'GET http://{site}/ HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n')[:12]\nexcept OSError as e: answer = repr(e)"
     who = {"principal": "user:a", **context} if context else {}
@@ -292,19 +317,18 @@ def test_a_script_reaches_no_more_than_its_caller(
     assert len(site.asked) == may
 
 
-@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND"])
-def test_reading_the_web_is_reading(place: Place, site: Web, method: str) -> None:
-    place.facts["method"] = method
-    code = "answer = status(f'{method} http://{site}/ HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n')"
-    answer = tried(place, code, network(site.place, name="read:web"))
-    assert answer.startswith("HTTP/1.1 403") and f"{method} takes network" in answer and "grant demo network" in answer
+def test_reading_the_web_is_reading(place: Shared, site: Web) -> None:
+    methods = place.facts["methods"] = ["POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND"]
+    code = "answer = [status(f'{method} http://{site}/ HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n') for method in methods]"
+    for method, said in zip(methods, tried(place, code, network(site.place, name="read:web")), strict=True):
+        assert said.startswith("HTTP/1.1 403") and f"{method} takes network" in said and "grant demo network" in said
     assert not site.asked
 
 
 @pytest.mark.parametrize(
     "first", ["GET / HTTP/1.0\\r\\n\\r\\n", "SSH-2.0-x\\r\\n", "\\x16\\x02\\x00", "\\x15\\x03\\x01"]
 )
-def test_with_reading_the_web_alone_a_tunnel_carries_tls_only(place: Place, site: Web, first: str) -> None:
+def test_with_reading_the_web_alone_a_tunnel_carries_tls_only(place: Shared, site: Web, first: str) -> None:
     code = f"answer = ask(f'CONNECT {{site}} HTTP/1.1\\r\\n\\r\\n', '{first}')"
     with place.open(network(site.place, name="read:web")) as tavern:
         assert ran(place, tavern, code) == "HTTP/1.1 200 Connection established\r\n\r\n"
@@ -312,43 +336,44 @@ def test_with_reading_the_web_alone_a_tunnel_carries_tls_only(place: Place, site
     assert not site.asked
 
 
-def test_the_whole_network_of_the_host_is_a_permission_of_its_own(place: Place, site: Web) -> None:
+def test_the_whole_network_of_the_host_is_a_permission_of_its_own(place: Shared, site: Web) -> None:
     code = "answer = [n for n in os.environ if 'proxy' in n.lower()], socket.create_connection(('127.0.0.1', port)).close(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM).close()"
     place.facts["port"] = site.port
     with place.open("network:host", grant=False) as tavern:
         assert place.run(tavern, code).value["did"] is False
     assert tried(place, code, "network:host") == [[], None, None]
     assert tried(place, code, "network:host", network("example.org")) == [[], None, None]
-    with place.open("network:host", "network") as tavern:
-        result = place.run(tavern, code, principal="user:a", permissions=frozenset({"network"}))
-        assert (result.value["did"], "Connection refused" in result.value["answer"]) == (False, True)
+    tavern = place.host("network:host", "network")
+    result = place.run(tavern, code, principal="user:a", permissions=frozenset({"network"}))
+    assert (result.value["did"], "Connection refused" in result.value["answer"]) == (False, True)
 
 
-@pytest.mark.parametrize(
-    ("code", "error"),
-    [
-        ("socket.create_connection(site.split(':'))", "ConnectionRefusedError"),
-        ("socket.create_connection(('10.0.0.1', 80), 5)", "OSError: [Errno 101] Network is unreachable"),
-        ("socket.create_connection(('1.1.1.1', 53), 5)", "OSError: [Errno 101] Network is unreachable"),
-        ("socket.getaddrinfo('example.org', 80)", "gaierror"),
-        ("socket.socket(socket.AF_INET, socket.SOCK_DGRAM)", "PermissionError"),
-        ("socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)", "PermissionError"),
-        ("socket.socket(socket.AF_INET, socket.SOCK_RAW, 1)", "PermissionError"),
-        ("socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262)", "PermissionError"),
-        ("socket.socket(socket.AF_PACKET, socket.SOCK_RAW)", "PermissionError"),
-        ("socket.socket(socket.AF_NETLINK, socket.SOCK_RAW)", "PermissionError"),
-        ("socket.socket(socket.AF_UNIX)", "PermissionError"),
-        ("os.unshare(0x40000000) if hasattr(os, 'unshare') else open('/proc/self/setgroups', 'w')", "PermissionError"),
-    ],
-)
-def test_beside_the_gateway_there_is_no_way_out(place: Place, site: Web, code: str, error: str) -> None:
-    with place.open(network(site.place)) as tavern:
-        result = place.run(tavern, code)
+BESIDE = {
+    # what a script tries: the error that it gets
+    "socket.create_connection(site.split(':'))": "ConnectionRefusedError",
+    "socket.create_connection(('10.0.0.1', 80), 5)": "OSError: [Errno 101] Network is unreachable",
+    "socket.create_connection(('1.1.1.1', 53), 5)": "OSError: [Errno 101] Network is unreachable",
+    "socket.getaddrinfo('example.org', 80)": "gaierror",
+    "socket.socket(socket.AF_INET, socket.SOCK_DGRAM)": "PermissionError",
+    "socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)": "PermissionError",
+    "socket.socket(socket.AF_INET, socket.SOCK_RAW, 1)": "PermissionError",
+    "socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262)": "PermissionError",
+    "socket.socket(socket.AF_PACKET, socket.SOCK_RAW)": "PermissionError",
+    "socket.socket(socket.AF_NETLINK, socket.SOCK_RAW)": "PermissionError",
+    "socket.socket(socket.AF_UNIX)": "PermissionError",
+    "os.unshare(0x40000000) if hasattr(os, 'unshare') else open('/proc/self/setgroups', 'w')": "PermissionError",
+}
+
+
+def test_beside_the_gateway_there_is_no_way_out(place: Shared, site: Web) -> None:
+    place.facts["codes"] = list(BESIDE)
+    result = place.run(place.host(network(site.place)), EACH)
     assert result.ok, result.error
-    assert (result.value["did"], error in result.value["answer"]) == (False, True), result.value
+    for (code, error), (did, answer) in zip(BESIDE.items(), result.value["answer"], strict=True):
+        assert (did, error in answer) == (False, True), (code, answer)
 
 
-def test_two_calls_at_once_each_have_a_gateway_of_their_own(place: Place, site: Web) -> None:
+def test_two_calls_at_once_each_have_a_gateway_of_their_own(place: Shared, site: Web) -> None:
     code = ASK + "answer = status(f'GET http://{site}/ HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n')[9:12]"
 
     async def all_at_once(tavern: Tavern) -> list[Any]:
@@ -401,7 +426,7 @@ BROKEN = {
 }
 
 
-def test_what_two_readers_could_read_differently_is_not_sent_on(place: Place, site: Web) -> None:
+def test_what_two_readers_could_read_differently_is_not_sent_on(place: Shared, site: Web) -> None:
     place.facts["broken"] = {name: text.replace("S", site.place, 1) for name, text in BROKEN.items()}
     code = """
 answer = {}
@@ -424,7 +449,7 @@ for name, text in broken.items():
     assert whole == []  # of the broken chunk the head went on, and no body
 
 
-def test_what_comes_after_a_request_is_dropped(place: Place, site: Web) -> None:
+def test_what_comes_after_a_request_is_dropped(place: Shared, site: Web) -> None:
     code = "\n".join((
         "second = f'GET http://{site}/second HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n'",
         "answer = [ask(f'GET http://{site}/ HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n' + second).count('HTTP/1.1'),",
@@ -447,7 +472,7 @@ def test_what_comes_after_a_request_is_dropped(place: Place, site: Web) -> None:
     ],
     ids=["nothing", "half a body", "another protocol", "half a head", "another one from now on", "zeros"],
 )
-def test_a_server_that_breaks_off_breaks_off_one_request(place: Place, site: Web, answer: bytes) -> None:
+def test_a_server_that_breaks_off_breaks_off_one_request(place: Shared, site: Web, answer: bytes) -> None:
     site.answers["/"] = answer
     site.answers["/again"] = http(b"well")
     code = "answer = [ask(f'GET http://{site}/{p} HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n') for p in ('', 'again')]"
@@ -456,7 +481,7 @@ def test_a_server_that_breaks_off_breaks_off_one_request(place: Place, site: Web
     assert other.endswith("well")
 
 
-def test_a_port_without_a_listener_is_reported(place: Place) -> None:
+def test_a_port_without_a_listener_is_reported(place: Shared) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         place.facts["site"] = f"127.0.0.1:{unused.getsockname()[1]}"
@@ -468,7 +493,7 @@ def test_a_port_without_a_listener_is_reported(place: Place) -> None:
 # Bounds -----------------------------------------------------------------------------------------------------------------
 
 
-def test_further_connections_wait_for_one_to_end(place: Place, site: Web) -> None:
+def test_further_connections_wait_for_one_to_end(place: Shared, site: Web) -> None:
     code = """
 held = [socket.create_connection(('127.0.0.1', 3128)) for _ in range(2)]
 third = socket.create_connection(('127.0.0.1', 3128))
@@ -482,22 +507,22 @@ answer = [early, third.recv(12).decode()]
 
 
 def test_all_calls_of_a_host_share_a_number_of_connections(
-    place: Place, site: Web, monkeypatch: pytest.MonkeyPatch
+    place: Shared, site: Web, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seats = Seats(2)
     monkeypatch.setattr(proxy, "_seats", seats)
     code = "held = [socket.create_connection(('127.0.0.1', 3128)) for _ in range(2)]\nanswer = status(f'GET http://{site}/ HTTP/1.0\\r\\n\\r\\n')"
-    with place.open(network(site.place)) as tavern:
-        assert ran(place, tavern, code).startswith("HTTP/1.1 503")
-        waiting.until(lambda: seats._left == 2)  # the proxy has noticed that the script is over
-        assert "200" in ran(place, tavern, "answer = status(f'GET http://{site}/ HTTP/1.0\\r\\n\\r\\n')")
+    tavern = place.host(network(site.place))
+    assert ran(place, tavern, code).startswith("HTTP/1.1 503")
+    waiting.until(lambda: seats._left == 2)  # the proxy has noticed that the script is over
+    assert "200" in ran(place, tavern, "answer = status(f'GET http://{site}/ HTTP/1.0\\r\\n\\r\\n')")
 
 
 @pytest.mark.parametrize(
     "way",
     ["GET http://{site}/ HTTP/1.0\\r\\n\\r\\n", "CONNECT {site} HTTP/1.1\\r\\n\\r\\n', 'GET / HTTP/1.0\\r\\n\\r\\n"],
 )
-def test_a_call_moves_so_many_bytes_and_no_more(place: Place, site: Web, way: str) -> None:
+def test_a_call_moves_so_many_bytes_and_no_more(place: Shared, site: Web, way: str) -> None:
     site.answers["/"] = http(b"x" * 3_000_000)
     code = f"answer = [len(ask(f'{way}')), status(f'GET http://{{site}}/ HTTP/1.0\\r\\n\\r\\n')]"
     with place.open(network(site.place), isolation={"networkBytes": 1_000_000}) as tavern:
@@ -507,7 +532,7 @@ def test_a_call_moves_so_many_bytes_and_no_more(place: Place, site: Web, way: st
         assert any("1,000,000 bytes" in said for said in refusals(tavern))
 
 
-def test_a_head_that_does_not_end_ends_in_time(place: Place, site: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_head_that_does_not_end_ends_in_time(place: Shared, site: Web, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proxy, "HEAD_S", 0.3)
     code = "\n".join((
         "line = socket.create_connection(('127.0.0.1', 3128)); line.settimeout(20)",
@@ -517,7 +542,7 @@ def test_a_head_that_does_not_end_ends_in_time(place: Place, site: Web, monkeypa
     assert tried(place, code, network(site.place)) == "HTTP/1.1 408"
 
 
-def test_a_flood_of_connections_delays_no_call_and_leaves_nothing(place: Place, site: Web) -> None:
+def test_a_flood_of_connections_delays_no_call_and_leaves_nothing(place: Shared, site: Web) -> None:
     flood = """
 import threading
 held = []
@@ -544,12 +569,11 @@ answer = len(held)
             await until(lambda: not left_since(before))
         return [answers, all(counts), left_since(before)]
 
-    with place.open(network(site.place)) as tavern:
-        assert asyncio.run(together(tavern)) == [["200"] * 3, True, []]
+    assert asyncio.run(together(place.host(network(site.place)))) == [["200"] * 3, True, []]
 
 
 @pytest.mark.parametrize("way", ["cancelled", "too late", "at its end"])
-def test_connections_end_with_the_call(place: Place, site: Web, way: str) -> None:
+def test_connections_end_with_the_call(place: Shared, site: Web, way: str) -> None:
     reached, over = threading.Event(), threading.Event()
 
     def answer(connection: socket.socket) -> None:
@@ -573,15 +597,14 @@ def test_connections_end_with_the_call(place: Place, site: Web, way: str) -> Non
         await asyncio.wait([work])
         await until(over.is_set)
 
-    with place.open(network(site.place)) as tavern:
-        asyncio.run(call(tavern))
+    asyncio.run(call(place.host(network(site.place))))
 
 
 # Without namespaces -----------------------------------------------------------------------------------------------------
 
 
 def test_without_namespaces_the_gateway_is_there_cannot_be_enforced_and_the_host_says_so(
-    place: Place, site: Web
+    place: Shared, site: Web
 ) -> None:
     code = """
 import urllib.request, urllib.parse, urllib.error
@@ -613,7 +636,7 @@ except PermissionError: answer.append('refused')
 
 
 def test_variables_of_the_host_about_proxies_do_not_lead_around_it(
-    place: Place, site: Web, monkeypatch: pytest.MonkeyPatch
+    place: Shared, site: Web, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tool = json.loads((place.plugin / "tools" / "try.tool.json").read_text())
     tool["implementation"]["env"] = ["NO_PROXY", "no_proxy", "HTTPS_PROXY"]
@@ -622,7 +645,8 @@ def test_variables_of_the_host_about_proxies_do_not_lead_around_it(
         monkeypatch.setenv(name, "127.0.0.1")
     code = "answer = sorted({v for n, v in os.environ.items() if n.lower().endswith('_proxy') and not n.startswith('NODE')}), os.environ.get('NODE_USE_ENV_PROXY')"
     variables = [f"env:{name}" for name in ("NO_PROXY", "no_proxy", "HTTPS_PROXY")]
-    assert tried(place, code, network(site.place), *variables) == [["", "http://127.0.0.1:3128"], "1"]
+    with place.open(network(site.place), *variables) as tavern:
+        assert ran(place, tavern, code) == [["", "http://127.0.0.1:3128"], "1"]
 
 
 def know(monkeypatch: pytest.MonkeyPatch, names: dict[str, list[list[str]]]) -> list[str]:
@@ -641,7 +665,7 @@ def know(monkeypatch: pytest.MonkeyPatch, names: dict[str, list[list[str]]]) -> 
     return asked
 
 
-def test_there_is_ipv6_where_the_machine_has_it(place: Place) -> None:
+def test_there_is_ipv6_where_the_machine_has_it(place: Shared) -> None:
     if not has_ipv6():
         return
     with web("::1") as server:

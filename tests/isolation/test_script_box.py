@@ -16,7 +16,7 @@ from tavern_core.box.protected_path_splitting import around
 from tavern_core.isolation.closed_paths import Mount, closed, read_mounts
 
 from ..executors.workbench import processes_with
-from .conftest import Place, Shared
+from .conftest import EACH, Place, Shared
 
 pytestmark = pytest.mark.slow
 
@@ -80,25 +80,6 @@ MAY = [
     ([{"name": "process:spawn", "scope": ["expr"]}], SHELL, False),
 ]  # fmt: skip
 """Capabilities, what a script tries, and whether it may; None when the outcome is for the program that it starts."""
-EACH = """
-parent, answer = os.getppid(), []
-for code in codes:
-    reader, writer = os.pipe()
-    if os.fork() == 0:
-        scope, did = {**globals()}, True
-        try:
-            exec(code, scope)
-        except OSError as error:
-            did, scope["answer"] = False, f"{type(error).__name__}: {error}"
-        except BaseException as error:
-            did, scope["answer"] = None, f"{type(error).__name__}: {error}"
-        os.write(writer, json.dumps([did, scope.get("answer")]).encode())
-        os._exit(0)
-    os.close(writer)
-    answer.append(json.loads(open(reader).read()))
-    os.wait()
-"""
-"""One script tries what belongs to the same capabilities, each attempt in a copy of it."""
 
 
 @pytest.fixture(scope="module")
