@@ -25,7 +25,7 @@ import time
 import traceback
 from typing import Any
 
-from tavern_core.box import syscalls
+from tavern_core.box import seccomp, syscalls
 from tavern_core.box.confine import close_others, confine
 from tavern_core.box.policy import BoxPolicy
 from tavern_core.box.syscall_numbers import NUMBERS
@@ -116,6 +116,7 @@ def main() -> None:
     asked = json.load(sys.stdin)
     become(asked["uid"])
     policy = BoxPolicy.from_json(json.dumps(asked["policy"]))
+    seccomp.prepare(policy)  # as who forks boxed processes does; test_seccomp.py: it is the filter that each would make
     victim = os.fork()
     if victim == 0:
         signal.pause()

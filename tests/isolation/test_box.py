@@ -22,6 +22,7 @@ from tavern_core.box import runtime_paths, seccomp
 from tavern_core.box.layer_probe import available_layers
 from tavern_core.box.policy import LAYERS, PROCESSES, BoxLimits, BoxPolicy, BoxUnavailable, Granted
 from tavern_core.box.syscalls import MACHINE
+from tests.forked_programs import run_forked
 
 from .attacks import ATTACKS, FOREIGN, HARMLESS
 
@@ -141,8 +142,7 @@ def confined(policy: BoxPolicy) -> tuple[str, ...] | BoxUnavailable:
         "except BoxUnavailable as error: said = ['missing', error.layer, error.reason]\n"
         "print(json.dumps(said))"
     )
-    command = [sys.executable, "-c", program, policy.to_json()]
-    done = subprocess.run(command, capture_output=True, text=True, env={"PYTHONPATH": str(ROOT)})
+    done = run_forked(["-c", program, policy.to_json()])
     assert done.returncode == 0, done.stderr
     kind, *said = json.loads(done.stdout)
     return BoxUnavailable(*said) if kind else tuple(said)
@@ -189,8 +189,7 @@ def test_a_layer_that_the_system_does_not_have_is_named(call: str, layer: str) -
     """A filter makes the system look as if it had no such call, as containers do."""
     found = {}
     for level in ("required", "best-effort"):
-        command = [sys.executable, "-c", WITHOUT_A_CALL, replace(BoxPolicy(), level=level).to_json(), call]
-        done = subprocess.run(command, capture_output=True, text=True, env={"PYTHONPATH": str(ROOT)})
+        done = run_forked(["-c", WITHOUT_A_CALL, replace(BoxPolicy(), level=level).to_json(), call])
         assert done.returncode == 0, done.stderr
         found[level] = json.loads(done.stdout)
     assert found["required"] == ["missing", layer, "Function not implemented"]
@@ -204,9 +203,7 @@ def test_a_process_with_several_threads_is_not_confined() -> None:
         "try: confine(BoxPolicy())\n"
         "except BoxUnavailable as error: print(error.reason)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, env={"PYTHONPATH": str(ROOT)}
-    )
+    done = run_forked(["-c", program])
     assert "has 2 threads" in done.stdout
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,9 +12,9 @@ import pytest
 
 from tavern_core.box import launcher
 from tavern_core.box.policy import NAMESPACES, PROCESSES, BoxLimits, BoxPolicy
+from tests.forked_programs import run_forked
 
 from ..executors.workbench import processes_with
-from .test_box import ROOT
 from .test_program import SHELL, marker, user
 
 __all__ = ["marker", "user"]
@@ -50,16 +48,8 @@ SHM = replace(SHELL, limits=BoxLimits(memory_bytes=1 << 30))
 
 
 def ended(user: int, policy: BoxPolicy, *argv: str) -> tuple[str, Any]:
-    command = [sys.executable, "-c", STAGE, str(user), policy.to_json(), *argv]
-    done = subprocess.run(
-        command,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        env={"PYTHONPATH": str(ROOT)},
-        timeout=60,
-        check=True,
-    )
+    done = run_forked(["-c", STAGE, user, policy.to_json(), *argv])
+    assert done.returncode == 0, done.stderr
     return done.stdout, json.loads(done.stderr.splitlines()[-1])
 
 

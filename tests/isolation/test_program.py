@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import pytest
@@ -19,9 +20,10 @@ from tavern_core.box import runtime_paths
 from tavern_core.box.layer_probe import PROGRAM
 from tavern_core.box.policy import LAYERS, BoxLimits, BoxPolicy
 from tavern_core.box.syscalls import KERNEL
+from tests.forked_programs import ForkedProgram, run_forked
 
 from ..executors.workbench import processes_with
-from .test_box import ROOT, USERS
+from .test_box import USERS
 
 STAGE = """
 import json, os, signal, sys
@@ -62,11 +64,8 @@ def marker() -> Iterator[str]:
         os.kill(pid, signal.SIGKILL)
 
 
-def stage(user: int, policy: BoxPolicy, *argv: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", STAGE, str(user), policy.to_json(), *argv]
-    return subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={"PYTHONPATH": str(ROOT)}
-    )  # fmt: skip
+def stage(user: int, policy: BoxPolicy, *argv: str) -> ForkedProgram:
+    return ForkedProgram(["-c", STAGE, user, policy.to_json(), *argv], stdout=PIPE, stderr=PIPE)
 
 
 def ended(user: int, policy: BoxPolicy, *argv: str) -> tuple[str, Any]:
@@ -94,7 +93,6 @@ def test_what_it_leaves_behind_ends_with_it(user: int, marker: str) -> None:
 def test_it_ends_with_the_process_that_started_it(user: int, marker: str, end: signal.Signals) -> None:
     script = f"setsid sh -c 'trap : TERM; echo up; sleep 300; : {marker}' & sleep 300; : {marker}"
     with stage(user, SHELL, "/bin/sh", "-c", script) as running:
-        assert running.stdout is not None
         assert running.stdout.readline() == "up\n"
         running.send_signal(end)
         assert running.stdout.read() == ""  # nobody holds it open any more: all of them are gone
@@ -105,9 +103,8 @@ def test_a_signal_is_handed_on(user: int) -> None:
     with stage(
         user, SHELL, "/bin/sh", "-c", "trap 'echo bye; exit 5' TERM; echo up; while :; do sleep 0.01; done"
     ) as running:
-        assert running.stdout is not None
         assert running.stdout.readline() == "up\n"
-        running.terminate()
+        running.send_signal(signal.SIGTERM)
         assert running.stdout.read() == "bye\n"
 
 
@@ -159,7 +156,7 @@ def test_the_command_ends_as_the_program_does(program: list[str], policy: BoxPol
     [[], ["{}"], ["{}", "/", "--", "sh"], ["nonsense", "/", "--", "/bin/sh"], ['{"a": 1}', "/", "--", "/bin/sh"]],
 )
 def test_the_command_refuses_what_it_does_not_understand(arguments: list[str]) -> None:
-    done = subprocess.run([sys.executable, "-I", "-S", str(PROGRAM), *arguments], capture_output=True, text=True)
+    done = run_forked([PROGRAM, *arguments])
     assert done.returncode in (1, 125)
     assert "usage" in done.stderr or "not a policy" in done.stderr
 
@@ -205,17 +202,7 @@ def test_the_gateway_of_a_box_is_served_from_outside_and_nothing_else_is_there(u
     shell = "/bin/bash" if Path("/bin/bash").exists() else "/usr/bin/bash"
     if not Path(shell).exists():
         return
-    command = [
-        sys.executable,
-        "-c",
-        GATEWAY_STAGE,
-        str(user),
-        replace(SHELL, has_gateway=True).to_json(),
-        shell,
-        "-c",
-        script,
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env={"PYTHONPATH": str(ROOT)})
+    done = run_forked(["-c", GATEWAY_STAGE, user, replace(SHELL, has_gateway=True).to_json(), shell, "-c", script])
     assert done.stdout.split("\n")[:3] == ["HELLO http://127.0.0.1:3128", "nobody", "no datagrams"], done
     assert json.loads(done.stderr.splitlines()[-1])["status"] == 0
 
@@ -223,8 +210,7 @@ def test_the_gateway_of_a_box_is_served_from_outside_and_nothing_else_is_there(u
 def test_without_namespaces_a_gateway_has_a_password(user: int) -> None:
     policy = replace(SHELL, has_gateway=True, level="best-effort", without=("namespaces", "pid-namespace"))
     stage = GATEWAY_STAGE.replace("line, _ = gateway.accept()\nline.sendall(line.recv(100).upper())\nline.close()", "")
-    command = [sys.executable, "-c", stage, str(user), policy.to_json(), "/bin/sh", "-c", "echo $http_proxy"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env={"PYTHONPATH": str(ROOT)})
+    done = run_forked(["-c", stage, user, policy.to_json(), "/bin/sh", "-c", "echo $http_proxy"])
     who, _, place = done.stdout.strip().partition("@")
     assert who.startswith("http://tavern:") and len(who) > 40, done
     assert place.startswith("127.0.0.1:") and not place.endswith(":3128")
