@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Iterator
+import uuid
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tavern_core import Tavern
+
 from ..executors.workbench import processes_with
-from .conftest import Place
+from .conftest import EACH, Place
 
 pytestmark = pytest.mark.slow
 
@@ -73,17 +76,12 @@ ATTACKS: dict[str, tuple[str, list[Any] | None]] = {
 }  # fmt: skip
 
 
-@pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    place = Place(tmp_path / "项目")
-    person, other, kept = place.root / "person", place.plugin.parent / "other", place.home / "data" / "other"
-    for folder in (person / ".ssh", other, kept, place.home / "data" / "demo"):
-        folder.mkdir(parents=True)
-    for file in (place.root / "notes", person / ".ssh" / "id_ed25519", kept / "kept", other / "plugin.yaml"):
-        file.write_text("name: other\nversion: '1.0'\n")
-    (place.plugin / "leak").symlink_to(place.outside / "secret")
-    monkeypatch.setenv("A_CANARY_OF_THE_HOST", "canary-in-the-environment")
+@pytest.fixture(scope="module")
+def neighbours() -> Iterator[dict[str, Any]]:
+    """Servers and memory of others, and a secret in the environment of the host."""
     with ExitStack() as stack:
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        patch.setenv("A_CANARY_OF_THE_HOST", "canary-in-the-environment")
         shared = Path("/dev/shm", f"tavern-{os.getpid()}-{threading.get_ident()}")
         shared.write_text("text")
         stack.callback(shared.unlink)
@@ -95,32 +93,83 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
             each.bind(where)
             each.listen()
         stack.callback(os.unlink, places[0])
-        place.facts |= {
-            "person": str(person), "other": str(other), "port": tcp.getsockname()[1], "unix": places[0], "name": name, "host": os.getpid(),
-        }  # fmt: skip
-        yield place
+        yield {"port": tcp.getsockname()[1], "unix": places[0], "name": name, "host": os.getpid()}
+
+
+Opened = Callable[..., tuple[Place, Tavern]]
+
+
+@pytest.fixture(scope="module")
+def opened(module_folder: Path, neighbours: dict[str, Any]) -> Iterator[Opened]:
+    """`opened(*capabilities, timeout_ms=20_000)`: a place among others, and its host, for all tests with these grants."""
+    with ExitStack() as stack:
+        made: dict[str, tuple[Place, Tavern]] = {}
+
+        def host(*capabilities: Any, timeout_ms: int = 20_000) -> tuple[Place, Tavern]:
+            key = str([timeout_ms, *capabilities])
+            if key not in made:
+                place = Place(module_folder / f"项目{len(made)}")
+                person, other, kept = (
+                    place.root / "person",
+                    place.plugin.parent / "other",
+                    place.home / "data" / "other",
+                )
+                for folder in (person / ".ssh", other, kept, place.home / "data" / "demo"):
+                    folder.mkdir(parents=True)
+                for file in (
+                    place.root / "notes",
+                    person / ".ssh" / "id_ed25519",
+                    kept / "kept",
+                    other / "plugin.yaml",
+                ):
+                    file.write_text("name: other\nversion: '1.0'\n")
+                (place.plugin / "leak").symlink_to(place.outside / "secret")
+                tool = place.plugin / "tools" / "try.tool.json"
+                tool.write_text(tool.read_text().replace("20000", str(timeout_ms)))
+                place.facts |= {**neighbours, "person": str(person), "other": str(other)}
+                made[key] = place, stack.enter_context(place.open(*capabilities, tier="none"))
+            return made[key]
+
+        yield host
 
 
 GRANTS = {str(grants): grants for _, grants in ATTACKS.values()}
 
 
+def attacked(place: Place, tavern: Tavern, attacks: dict[str, str]) -> dict[str, Any]:
+    """What came of each attack: whether it was done; each is tried with an empty folder of its own."""
+    found: dict[str, Any] = {}
+    alone = {
+        attack: code for attack, code in attacks.items() if "getppid" in code
+    }  # the parent of a copy is the script
+    for attack, code in alone.items():
+        result = place.run(tavern, code)
+        assert result.ok, (attack, result.error)
+        found[attack] = result.value["did"]
+    together = {
+        attack: f"os.environ['HOME'] = tempfile.mkdtemp()\n{code}"
+        for attack, code in attacks.items()
+        if attack not in alone
+    }
+    if together:
+        given = {"code": EACH, "facts": {**place.facts, "codes": list(together.values())}}
+        result = tavern.invoke_sync("demo:try", given)
+        assert result.ok, result.error
+        found |= {attack: did for attack, (did, _) in zip(together, result.value["answer"], strict=True)}
+    return found
+
+
 @pytest.mark.parametrize("grants", GRANTS.values(), ids=GRANTS)
-def test_what_was_not_granted_is_refused_and_with_the_grant_it_works(place: Place, grants: list[Any] | None) -> None:
+def test_what_was_not_granted_is_refused_and_with_the_grant_it_works(opened: Opened, grants: list[Any] | None) -> None:
     attacks = {attack: code for attack, (code, helps) in ATTACKS.items() if helps == grants}
-    with place.open(tier="none") as tavern:
-        for attack, code in attacks.items():
-            refused = place.run(tavern, code)
-            assert refused.ok, (attack, refused.error)
-            assert refused.value["did"] is False, attack
-        assert not [d for d in tavern.diagnostics if d.code == "ISOLATION_WEAK"]
-    with place.open(*(grants or [*FILES, "network", "process:spawn"]), tier="none") as tavern:
-        for attack, code in attacks.items():
-            result = place.run(tavern, code)
-            assert result.ok, (attack, result.error)
-            assert result.value["did"] is (grants is not None), (attack, result.value)
+    place, tavern = opened()
+    assert attacked(place, tavern, attacks) == dict.fromkeys(attacks, False)
+    assert not [d for d in tavern.diagnostics if d.code == "ISOLATION_WEAK"]
+    place, tavern = opened(*(grants or [*FILES, "network", "process:spawn"]))
+    assert attacked(place, tavern, attacks) == dict.fromkeys(attacks, grants is not None)
 
 
-def test_the_environment_of_the_host_is_nowhere_to_be_found(place: Place) -> None:
+def test_the_environment_of_the_host_is_nowhere_to_be_found(opened: Opened) -> None:
     look = """
 def all_of(path):
     try: return open(path, 'rb').read()
@@ -129,14 +178,14 @@ found = [os.environ.get('A_CANARY_OF_THE_HOST')]
 found += [n for n in os.listdir('/proc') if b'canary' in all_of(f'/proc/{n}/environ') + all_of(f'/proc/{n}/cmdline')]
 answer = found
 """
-    with place.open("read:fs", tier="none") as tavern:
-        assert place.run(tavern, look).value["answer"] == [None]
+    place, tavern = opened("read:fs")
+    assert place.run(tavern, look).value["answer"] == [None]
 
 
-def test_it_is_handed_nothing_but_its_three_streams(place: Place) -> None:
+def test_it_is_handed_nothing_but_its_three_streams(opened: Opened) -> None:
     code = "answer = sorted(int(n) for n in os.listdir('/proc/self/fd') if os.path.exists(f'/proc/self/fd/{n}'))"
-    with place.open(tier="none") as tavern:
-        assert place.run(tavern, code).value["answer"] == [0, 1, 2]
+    place, tavern = opened()
+    assert place.run(tavern, code).value["answer"] == [0, 1, 2]
 
 
 @pytest.mark.parametrize(
@@ -148,31 +197,29 @@ def test_it_is_handed_nothing_but_its_three_streams(place: Place) -> None:
         "signal.signal(signal.SIGTERM, signal.SIG_IGN); subprocess.Popen(me, preexec_fn=lambda: signal.signal(signal.SIGTERM, signal.SIG_IGN)); time.sleep(60)",
     ],
 )
-def test_nothing_of_it_stays_behind(place: Place, escape: str) -> None:
-    marker = f"mark-{os.getpid()}-{place.facts['name']}"
-    place.facts["marker"] = marker
-    body = f"import signal, time\nme = [sys.executable, '-S', '-c', 'import time; time.sleep(60)', marker]\n{escape}\n"
-    tool = (place.plugin / "tools" / "try.tool.json").read_text().replace("20000", "1500")
-    (place.plugin / "tools" / "try.tool.json").write_text(tool)
-    with place.open(tier="none") as tavern:
-        place.run(tavern, body)
-        assert processes_with(marker) == []
+def test_nothing_of_it_stays_behind(opened: Opened, escape: str) -> None:
+    place, tavern = opened(timeout_ms=1500)
+    marker = f"mark-{uuid.uuid4().hex}"
+    body = f"import signal, time\nmarker = {marker!r}\nme = [sys.executable, '-S', '-c', 'import time; time.sleep(60)', marker]\n{escape}\n"
+    place.run(tavern, body)
+    assert processes_with(marker) == []
 
 
-def test_what_it_leaves_in_shared_memory_is_invisible_to_others(place: Place) -> None:
+def test_what_it_leaves_in_shared_memory_is_invisible_to_others(opened: Opened) -> None:
+    place, tavern = opened()
     left = f"left-{place.facts['name']}"
-    with place.open(tier="none") as tavern:
-        assert place.run(tavern, f"open('/dev/shm/{left}', 'w').write('x'); answer = os.listdir('/dev/shm')").value[
-            "answer"
-        ] == [left]
-        assert not Path("/dev/shm", left).exists()
-        assert place.run(tavern, "answer = os.listdir('/dev/shm')").value["answer"] == []
-        full = place.run(tavern, f"open('/dev/shm/{left}', 'wb').write(bytes(1 << 29))")
+    answer = place.run(tavern, f"open('/dev/shm/{left}', 'w').write('x'); answer = os.listdir('/dev/shm')").value[
+        "answer"
+    ]
+    assert answer == [left]
+    assert not Path("/dev/shm", left).exists()
+    assert place.run(tavern, "answer = os.listdir('/dev/shm')").value["answer"] == []
+    full = place.run(tavern, f"open('/dev/shm/{left}', 'wb').write(bytes(1 << 29))")
     assert full.value["did"] is False
     assert "No space left" in full.value["answer"]
 
 
-def test_a_script_cannot_disturb_the_process_that_watches_over_it(place: Place) -> None:
+def test_a_script_cannot_disturb_the_process_that_watches_over_it(opened: Opened) -> None:
     code = "import signal\nfor number in set(signal.Signals) - {signal.SIGTERM}:\n    try: os.kill(1, number)\n    except OSError: pass\nanswer = os.getppid()"
-    with place.open(tier="none") as tavern:
-        assert place.run(tavern, code).value == {"did": True, "answer": 1}
+    place, tavern = opened()
+    assert place.run(tavern, code).value == {"did": True, "answer": 1}
