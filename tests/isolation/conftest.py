@@ -118,12 +118,6 @@ class Place:
         given = {"context": CallContext(**context)} if context else {}
         return tavern.invoke_sync("demo:try", {"code": code, "facts": self.facts}, **given)
 
-    def tried(self, code: str, *capabilities: Any, **context: Any) -> Any:
-        with self.open(*capabilities) as tavern:
-            result = self.run(tavern, code, **context)
-            assert result.ok, result.error
-            return result.value
-
 
 Shared = Callable[..., tuple[Place, Tavern]]
 

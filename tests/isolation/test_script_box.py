@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tavern_core import Tavern
 from tavern_core.box.policy import LAYERS
 from tavern_core.box.protected_path_splitting import around
 from tavern_core.isolation.closed_paths import Mount, closed, read_mounts
@@ -115,6 +116,14 @@ def test_a_script_may_what_its_plugin_was_granted(
         assert answer in ("text", "42\n")
 
 
+def each(place: Place, tavern: Tavern, *codes: str) -> dict[str, Any]:
+    """Whether each could be done."""
+    place.facts["codes"] = list(codes)
+    result = place.run(tavern, EACH)
+    assert result.ok, result.error
+    return {code: did for code, (did, _) in zip(codes, result.value["answer"], strict=True)}
+
+
 WITHOUT_A_GRANT = {
     READ_OUTSIDE: True,
     WRITE_OUTSIDE: True,
@@ -134,33 +143,33 @@ def test_scripts_of_a_plugin_whose_code_runs_in_the_host_may_no_more_than_was_gr
     with socket.create_server(("127.0.0.1", 0)) as server:
         place.facts["port"] = server.getsockname()[1]
         with place.open(tier="none", isolation={"scripts": "tier"}) as tavern:
-            open_one = {code: place.run(tavern, code).value["did"] for code in WITHOUT_A_GRANT}
+            assert each(place, tavern, *WITHOUT_A_GRANT) == WITHOUT_A_GRANT
         with place.open(tier="none") as tavern:
-            strict = {code: place.run(tavern, code).value["did"] for code in WITHOUT_A_GRANT}
-    assert open_one == WITHOUT_A_GRANT
-    assert strict == dict.fromkeys(WITHOUT_A_GRANT, False)
+            assert each(place, tavern, *WITHOUT_A_GRANT) == dict.fromkeys(WITHOUT_A_GRANT, False)
 
 
-@pytest.mark.parametrize("code", [READ, CONNECT, SHELL])
-def test_what_was_asked_for_and_not_granted_is_not_there(place: Place, code: str) -> None:
+def test_what_was_asked_for_and_not_granted_is_not_there(place: Place) -> None:
     place.facts["port"] = 9
     with place.open("read:fs", "network", "process:spawn", grant=False) as tavern:
-        assert place.run(tavern, code).value["did"] is False
+        assert each(place, tavern, READ, CONNECT, SHELL) == dict.fromkeys((READ, CONNECT, SHELL), False)
 
 
 @pytest.mark.parametrize(
     ("permissions", "may"), [(["read:fs"], True), (["read:*"], True), (["write:fs"], False), ([], False)]
 )
-def test_a_script_has_at_most_the_rights_of_its_caller(place: Place, permissions: list[str], may: bool) -> None:
-    did = place.tried(READ, "read:fs", principal="user:guest", permissions=frozenset(permissions))
-    assert did["did"] is may
+def test_a_script_has_at_most_the_rights_of_its_caller(demo: Shared, permissions: list[str], may: bool) -> None:
+    place, tavern = demo("read:fs", tier="process")
+    result = place.run(tavern, READ, principal="user:guest", permissions=frozenset(permissions))
+    assert result.ok, result.error
+    assert result.value["did"] is may
 
 
 def test_the_workspace_of_the_call_is_part_of_the_scope(place: Place) -> None:
     scope = {"name": "read:fs", "scope": ["$workspace"]}
     who = {"principal": "user:a", "permissions": frozenset({"read:fs"})}
-    assert place.tried(READ, scope, workspace_dir=str(place.granted), **who)["did"] is True
-    assert place.tried(READ, scope, **who)["did"] is False
+    with place.open(scope) as tavern:
+        assert place.run(tavern, READ, workspace_dir=str(place.granted), **who).value["did"] is True
+        assert place.run(tavern, READ, **who).value["did"] is False
 
 
 def test_a_script_gets_the_paths_of_its_granted_folders(place: Place) -> None:
@@ -183,10 +192,10 @@ def test_a_script_gets_the_paths_of_its_granted_folders(place: Place) -> None:
         assert place.run(tavern, look, **refused).value["answer"] == [None, None]
 
 
-def test_each_call_has_a_folder_of_its_own_that_is_gone_afterwards(place: Place) -> None:
+def test_each_call_has_a_folder_of_its_own_that_is_gone_afterwards(demo: Shared) -> None:
     code = "answer = [os.environ['HOME'], os.listdir(os.environ['HOME'])]; os.makedirs(os.environ['HOME'] + '/a/b'); open(os.environ['HOME'] + '/a/b/c', 'w')"
-    with place.open() as tavern:
-        folders = [place.run(tavern, code).value["answer"] for _ in range(3)]
+    place, tavern = demo(tier="process")
+    folders = [place.run(tavern, code).value["answer"] for _ in range(3)]
     assert len({folder for folder, _ in folders}) == 3
     assert all(found == [] for _, found in folders)
     assert not any(Path(folder).exists() for folder, _ in folders)
@@ -243,30 +252,36 @@ def test_without_a_box_a_script_has_what_the_host_has(place: Place) -> None:
 def test_a_script_that_never_stops_starting_others_ends_with_its_call(place: Place) -> None:
     marker = f"mark-{os.getpid()}-{place.root.name}"
     bomb = "\n".join((
+        "import time",
         "me = [sys.executable, '-S', '-c', 'import time; time.sleep(60)', marker]",
         "count = 0",
         "try:",
-        "    while count < 2000: subprocess.Popen(me, start_new_session=True); count += 1",
+        "    while count < 2000:",
+        "        if count % 10 == 0: subprocess.Popen(me, start_new_session=True)",
+        "        elif os.fork() == 0: os.setsid(); time.sleep(60); os._exit(0)",
+        "        count += 1",
         "except BlockingIOError: answer = count",
     ))  # fmt: skip
     place.facts["marker"] = marker
     with place.open(isolation={"processes": 20}) as tavern:
         result = place.run(tavern, bomb)
     assert processes_with(marker) == []
+    assert processes_with(str(place.plugin)) == []  # its copies
     assert result.ok, result.error
     assert result.value["answer"] is None or result.value["answer"] < 400
 
 
-def test_another_call_is_out_of_reach(place: Place) -> None:
+def test_another_call_is_out_of_reach(demo: Shared) -> None:
     """Two calls of one plugin at once: neither sees the other's processes or folder."""
     import asyncio
 
     code = "import time; answer = [os.environ['HOME'], os.listdir('/proc')]; time.sleep(0.2)"
 
+    _, tavern = demo(tier="process")
+
     async def both() -> list[Any]:
-        async with place.open() as tavern:
-            calls = [tavern.invoke("demo:try", {"code": code, "facts": {}}) for _ in range(2)]
-            return [result.value["answer"] for result in await asyncio.gather(*calls)]
+        calls = [tavern.invoke("demo:try", {"code": code, "facts": {}}) for _ in range(2)]
+        return [result.value["answer"] for result in await asyncio.gather(*calls)]
 
     one, other = asyncio.run(both())
     assert one[0] != other[0]

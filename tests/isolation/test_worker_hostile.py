@@ -214,9 +214,7 @@ with Tavern.open({"plugins": {"roots": [sys.argv[2]], "entryPoints": False}}, ho
 
 def test_a_worker_reads_the_package_and_nothing_beside_it(shop: Workshop, tmp_path: Path) -> None:
     # A copy: what lies beside a project that is installed from where it is written may be another package.
-    shutil.copytree(
-        tavern_core.package_location.FOLDER, tmp_path / "tavern_core", ignore=shutil.ignore_patterns("__pycache__")
-    )
+    shutil.copytree(tavern_core.package_location.FOLDER, tmp_path / "tavern_core")
     (tmp_path / "notes.txt").write_text("private")
     shown = subprocess.run(
         [sys.executable, "-c", BESIDE, tmp_path, shop.root / "plugins"],

@@ -397,8 +397,11 @@ def test_a_missing_layer_is_named_and_refused_unless_the_level_allows_it(worksho
     assert [layer in d.message for d in weak] == [True]
     records = "".join(file.read_text() for file in (workshop.root / "home2").rglob("*.jsonl"))
     assert '"ISOLATION_WEAK"' in records
-    none = workshop.open(config={"isolation": {"level": "none"}}, home=workshop.root / "home3")
-    assert value(none, "p:pid")
+
+
+def test_without_a_level_no_layer_is_needed(workshop: Workshop) -> None:
+    folder(workshop)
+    assert value(workshop.open(config={"isolation": {"level": "none"}}), "p:pid")
 
 
 @pytest.mark.slow
