@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import functools
 import gzip
 import json
 import socket
@@ -35,7 +36,14 @@ def net(*network: str, read: Any = (), resolve: Any = None, tls: bool = False) -
     """What a plugin with this scope of `network` (and of `read:web`) uses; () is not granted, None without a scope."""
     trusted = ssl.create_default_context(cafile=str(CERTIFICATE)) if tls else None
     scopes = {"network": network, "read:web": read}
-    return WholeNet(resolve, trusted).for_plugin(ServiceUser("desk", lambda c: scopes.get(c, ())))
+    whole = whole_net() if resolve is None and trusted is None else WholeNet(resolve, trusted)
+    return whole.for_plugin(ServiceUser("desk", lambda c: scopes.get(c, ())))
+
+
+@functools.cache
+def whole_net() -> WholeNet:
+    """The service of a host: plugins share it, and what it read of the system's certificates."""
+    return WholeNet()
 
 
 def refused(net: NetOf, url: str, **more: Any) -> CallError:
@@ -418,10 +426,15 @@ def endless_head(connection: socket.socket) -> None:
         connection.sendall(b"X-More: " + b"x" * 60_000 + b"\r\n")
 
 
+@functools.cache
+def gzip_bomb() -> bytes:
+    return gzip.compress(b"\0" * 50_000_000, 9)
+
+
 # Packed when they are sent: every process that collects tests imports this.
 BOMBS: dict[str, Callable[[], bytes]] = {
-    "gzip": lambda: gzip.compress(b"\0" * 50_000_000, 9),
-    "x-gzip": lambda: gzip.compress(b"\0" * 50_000_000, 9),
+    "gzip": gzip_bomb,
+    "x-gzip": gzip_bomb,
     "deflate": lambda: zlib.compress(b"\0" * 50_000_000, 9),
     "members": lambda: gzip.compress(b"\0" * 60_000) * 1000,
 }
