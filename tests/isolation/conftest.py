@@ -98,14 +98,8 @@ class Place:
         self, *capabilities: Any, isolation: dict[str, Any] | None = None, grant: bool = True, tier: str = "process"
     ) -> Tavern:
         """A host in which the plugin asked for `capabilities` and was granted them."""
-        requests = [c if isinstance(c, dict) else {"name": c} for c in capabilities]
-        manifest = {
-            "name": "demo",
-            "version": "1.0",
-            "tools": {"entry": "./tools"},
-            "permissions": {"capabilities": requests},
-            "isolation": tier,
-        }
+        manifest = self.manifest(*capabilities, tier=tier)
+        requests = manifest["permissions"]["capabilities"]
         (self.plugin / "plugin.yaml").write_text(json.dumps(manifest))
         config = {"plugins": {"entryPoints": False}, "isolation": isolation or {}}
         (self.root / "tavern.yaml").write_text(json.dumps(config))
@@ -113,6 +107,16 @@ class Place:
         if requests and grant:
             tavern.grant("demo", *(request["name"] for request in requests))
         return tavern
+
+    def manifest(self, *capabilities: Any, tier: str) -> dict[str, Any]:
+        """The manifest of the plugin that asks for `capabilities`."""
+        return {
+            "name": "demo",
+            "version": "1.0",
+            "tools": {"entry": "./tools"},
+            "permissions": {"capabilities": [c if isinstance(c, dict) else {"name": c} for c in capabilities]},
+            "isolation": tier,
+        }
 
     def run(self, tavern: Tavern, code: str, **context: Any) -> ToolResult:
         given = {"context": CallContext(**context)} if context else {}

@@ -105,6 +105,8 @@ def test_javascript_is_run_where_node_is_installed(tavern: Tavern, language: str
     result = run(tavern, "console.log('hi'); [1, 2].map(n => n * 2)", language)
     if HAS_NODE:
         assert result.value == {"stdout": "hi\n", "stderr": "", "exitCode": 0, "value": [2, 4]}
+        if language != "node":  # the same program under its other name
+            return
         assert run(tavern, "Promise.resolve({a: 1})", language).value["value"] == {"a": 1}
         failed = run(tavern, "null.x", language).value
         assert (failed["exitCode"], "TypeError" in failed["stderr"]) == (1, True)

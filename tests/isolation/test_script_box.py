@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,7 @@ MAY = [
     (["read:fs", "write:fs"], "open(project + '/tavern.yaml', 'r+')", False),
     (["read:fs", "write:fs"], "os.rename(project + '/tavern.yaml', outside + '/y')", False),
     (["read:fs", "write:fs"], "open(home + '/settings.json', 'w')", False),
-    ([{"name": "write:fs", "scope": ["$data"]}, {"name": "read:fs", "scope": ["$data"]}], "open(home + '/data/demo/x', 'w'); os.listdir(home + '/data/demo')", True),
+    ([{"name": "write:fs", "scope": ["$data"]}, {"name": "read:fs", "scope": ["$data"]}], "open(data + '/x', 'w'); os.listdir(data)", True),
     ([{"name": "write:fs", "scope": ["$data"]}], "open(home + '/data/other', 'w')", False),
     (["network"], CONNECT, False),
     (["read:web"], CONNECT, False),
@@ -83,32 +84,52 @@ MAY = [
 """Capabilities, what a script tries, and whether it may; None when the outcome is for the program that it starts."""
 
 
+TIERS = ("none", "process")
+Outcomes = Callable[[str, list[Any], str], Any]
+
+
 @pytest.fixture(scope="module")
-def tried(demo: Shared) -> Callable[[str, list[Any], str], Any]:
-    """`tried(tier, capabilities, code)`: what came of a row of `MAY`: whether it was done, and the answer."""
+def tried(module_folder: Path) -> Iterator[Outcomes]:
+    """`tried(tier, capabilities, code)`: what came of a row of `MAY`: whether it was done, and the answer.
+
+    Opening a host and starting what starts its scripts takes longer than the scripts: one has a plugin for each tier and grant.
+    """
+    place = Place(module_folder / "may")
+    kinds = [(tier, grants) for tier in TIERS for grants in {str(row[0]): row[0] for row in MAY}.values()]
+    names = {str(kind): f"demo-{number}" for number, kind in enumerate(kinds)}
+    for tier, grants in kinds:
+        folder = shutil.copytree(place.plugin, place.plugin.parent / names[str((tier, grants))])
+        (folder / "plugin.yaml").write_text(json.dumps({**place.manifest(*grants, tier=tier), "name": folder.name}))
+        (place.home / "data" / folder.name).mkdir(parents=True)
+    shutil.rmtree(place.plugin)
     found: dict[str, dict[str, Any]] = {}
 
     def outcome(tier: str, capabilities: list[Any], code: str) -> Any:
-        key = json.dumps([tier, capabilities])
-        if key not in found:
-            place, tavern = demo(*capabilities, tier=tier)
-            (place.home / "data" / "demo").mkdir(parents=True, exist_ok=True)
+        name = names[str((tier, capabilities))]
+        if name not in found:
             codes = [tried for given, tried, _ in MAY if given == capabilities]
+            facts = {**place.facts, "codes": codes, "data": str(place.home / "data" / name)}
             with socket.create_server(("127.0.0.1", 0)) as server:
-                place.facts |= {"port": server.getsockname()[1], "codes": codes}
-                result = place.run(tavern, EACH)
+                facts["port"] = server.getsockname()[1]
+                result = tavern.invoke_sync(f"{name}:try", {"code": EACH, "facts": facts})
             assert result.ok, result.error
             assert not [d for d in tavern.diagnostics if d.code == "ISOLATION_WEAK"]
-            found[key] = dict(zip(codes, result.value["answer"], strict=True))
-        return found[key][code]
+            found[name] = dict(zip(codes, result.value["answer"], strict=True))
+        return found[name][code]
 
-    return outcome
+    config = place.root / "tavern.yaml"
+    config.write_text("plugins: {entryPoints: false}\n")
+    with Tavern.open(config, home=place.home) as tavern:
+        for name in names.values():
+            if tavern.plugins[name].requested:
+                tavern.grant(name, all_requested=True)
+        yield outcome
 
 
 @pytest.mark.parametrize(("capabilities", "code", "may"), MAY)
-@pytest.mark.parametrize("tier", ["none", "process"])
+@pytest.mark.parametrize("tier", TIERS)
 def test_a_script_may_what_its_plugin_was_granted(
-    tried: Callable[[str, list[Any], str], Any], capabilities: list[Any], code: str, may: bool | None, tier: str
+    tried: Outcomes, capabilities: list[Any], code: str, may: bool | None, tier: str
 ) -> None:
     did, answer = tried(tier, capabilities, code)
     assert did is may, answer
