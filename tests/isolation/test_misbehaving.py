@@ -310,7 +310,8 @@ NAMED = {
 
 def traced(folder: Path, home: Path, *words: str) -> dict[str, Any]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest -p no:xdist -p no:langsmith_plugin")
+        # Plain asserts: rewriting them means compiling all of tavern_core, whose bytecode the guarded process may not keep.
+        patch.setenv("PYTEST_ADDOPTS", "--assert=plain -p no:hypothesispytest -p no:xdist -p no:langsmith_plugin")
         done = programs.tavern("plugins", "check", str(folder), "--trace", "--json", *words, cwd=folder, home=home)
     assert done.returncode == 4, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)

@@ -106,6 +106,7 @@ class _Watched(dict[bytes, bytes]):
 
 _PYTHON: Final = ("builtins", "io", "json", "os", "socket", "ssl", "subprocess", "sys", "threading", "time")
 """The most attractive modules of the standard library to replace."""
+_WRAPPERS: Final = (MethodType, staticmethod, classmethod, property, functools.partial, functools.cached_property)
 _CALLED: Final = ("func", "fget", "__func__", "__wrapped__")
 
 
@@ -139,9 +140,7 @@ def _code(value: Any) -> CodeType | None:
     for _ in range(4):
         if isinstance(value, FunctionType):
             return value.__code__
-        if not isinstance(
-            value, MethodType | staticmethod | classmethod | property | functools.partial | functools.cached_property
-        ):
+        if not isinstance(value, _WRAPPERS):
             return None
         value = next((inner for name in _CALLED if (inner := getattr(value, name, None)) is not None), None)
     return None
