@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +23,20 @@ from .workbench import Scripts, home
 WHERE: Callable[[str], str | None] = {"python": "/py", "node": "/node", "bun": "/bun", "deno": "/deno"}.get
 
 
-@pytest.fixture
-def plugin(tmp_path: Path) -> Path:
-    root = tmp_path / "plug-in"
+@pytest.fixture(scope="module")
+def plugin() -> Iterator[Path]:
+    """A folder that the tests only read."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield made(Path(folder))
+
+
+def made(folder: Path) -> Path:
+    root = folder / "plug-in"
     for name in ("scripts/a.py", "scripts/a b.py", "src/m.ts", "bin/tool", "脚本.py", "-c"):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text("")
     (root / "bin/tool").chmod(0o755)
-    outside = tmp_path / "plug-in-evil"
+    outside = folder / "plug-in-evil"
     outside.mkdir()
     (outside / "x.py").write_text("")
     (root / "link.py").symlink_to(outside / "x.py")
@@ -171,7 +178,8 @@ def test_the_working_directory_stays_inside_the_plugin(plugin: Path, cwd: Any, w
     assert read_command("p:t", "python scripts/a.py", "bin", plugin).folder == plugin / "bin"
 
 
-def test_a_tree_of_links_made_by_an_editable_install_is_the_plugin_itself(plugin: Path, tmp_path: Path) -> None:
+def test_a_tree_of_links_made_by_an_editable_install_is_the_plugin_itself(tmp_path: Path) -> None:
+    plugin = made(tmp_path)
     (plugin / "plugin.yaml").write_text("name: x")
     tree = tmp_path / "links"
     (tree / "scripts").mkdir(parents=True)

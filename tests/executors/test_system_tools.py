@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tavern_core.builtin import BUILTIN
@@ -61,6 +61,7 @@ def test_an_unknown_zone_names_the_nearest(zone: str, nearest: str | None) -> No
 
 
 @pytest.mark.slow
+@settings(max_examples=50)  # the nearest of 600 zones is looked for each time
 @given(st.text(max_size=80), st.none() | st.text(max_size=80))
 def test_no_text_does_more_than_be_refused(zone: str, pattern: str | None) -> None:
     for chosen in (zone, "UTC"):

@@ -75,6 +75,9 @@ class Gate:
         )
 
 
+WRITES = {"version": "1", "permissions": {"capabilities": ["write:fs"]}}
+
+
 class Host:
     """Opens hosts with those tools and keeps what they were asked."""
 
@@ -83,23 +86,19 @@ class Host:
         self._stack = contextlib.ExitStack()
         self.asked: list[ApprovalRequest] = []
 
-    def open(self, answer: Any = None, **config: Any) -> Tavern:
+    def open(self, answer: Any = None, *more: Plugin, **config: Any) -> Tavern:
         """`answer`: a value, a function of the request, or None when nobody can be asked."""
 
         def approve(request: ApprovalRequest) -> Any:
             self.asked.append(request)
             return answer(request) if callable(answer) else answer
 
-        tools = Plugin(
-            [wipe, wipe_later, write, look],
-            name="desk",
-            manifest={"version": "1", "permissions": {"capabilities": ["write:fs"]}},
-        )
+        tools = Plugin([wipe, wipe_later, write, look], name="desk", manifest=WRITES)
         return self._stack.enter_context(
             Tavern.open(
                 config=config,
                 home=self._home,
-                plugins=[tools, Plugin(Gate(), name="gate")],
+                plugins=[tools, *more, Plugin(Gate(), name="gate")],
                 approve=None if answer is None else approve,
             )
         )
@@ -359,18 +358,45 @@ RULES: list[tuple[Mapping[str, Any], str, str]] = [
 ]
 
 
+def is_about_the_plugin_alone(rules: Mapping[str, Any]) -> bool:
+    return all(entry.partition(":")[0] == "desk" for entries in rules.values() for entry in entries)
+
+
+def assert_decided(host: Host, tavern: Tavern, tool: str, expected: str, first: int = 0) -> None:
+    """Args: first: where the first rule about it that denies stands."""
+    host.asked.clear()
+    result = tavern.invoke_sync(tool, {"place": "a"})
+    found = {"": "run", "APPROVAL_REJECTED": "ask", "POLICY_DENIED": "deny"}[kind(result)]
+    assert found == expected, tool
+    assert len(host.asked) == (expected == "ask"), tool
+    if expected == "deny":
+        assert f"approval.deny[{first}]" in str(result.error), tool
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("rules", "name", "expected"), RULES, ids=range(len(RULES)))
+@pytest.mark.parametrize(("rules", "name", "expected"), [row for row in RULES if not is_about_the_plugin_alone(row[0])])
 def test_the_most_specific_rule_decides_and_the_stricter_of_equals(
     host: Host, rules: Any, name: str, expected: str
 ) -> None:
-    tavern = host.open(False, approval=rules)
-    result = tavern.invoke_sync(f"desk:{name}", {"place": "a"})
-    found = {"": "run", "APPROVAL_REJECTED": "ask", "POLICY_DENIED": "deny"}[kind(result)]
-    assert found == expected
-    assert len(host.asked) == (expected == "ask")
-    if expected == "deny":
-        assert "approval.deny[0]" in str(result.error)
+    assert_decided(host, host.open(False, approval=rules), f"desk:{name}", expected)
+
+
+@pytest.mark.slow
+def test_the_most_specific_rule_about_a_plugin_decides(host: Host) -> None:
+    """Each row has a plugin of its own in one host."""
+    rows = [row for row in RULES if is_about_the_plugin_alone(row[0])]
+    written: dict[str, list[str]] = {"deny": [], "ask": [], "allow": []}
+    places = []
+    for number, (rules, _, _) in enumerate(rows):
+        places.append(len(written["deny"]))
+        for decision, entries in rules.items():
+            written[decision] += [entry.replace("desk", f"desk-{number}", 1) for entry in entries]
+    desks = [
+        Plugin([wipe, wipe_later, write, look], name=f"desk-{number}", manifest=WRITES) for number in range(len(rows))
+    ]
+    tavern = host.open(False, *desks, approval=written)
+    for number, (_, name, expected) in enumerate(rows):
+        assert_decided(host, tavern, f"desk-{number}:{name}", expected, places[number])
 
 
 def test_rules_may_name_groups_and_misspelt_ones_are_reported(host: Host) -> None:

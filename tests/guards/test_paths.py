@@ -236,7 +236,7 @@ STEPS = st.lists(st.sampled_from(["..", ".", "a", "b", "link", "up", "", "…", 
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(STEPS, st.booleans())
 def test_what_is_let_through_is_where_the_system_would_go(steps: list[str], absolute: bool) -> None:
     """An independent model: open the parent folder for real and ask the kernel where it is."""
