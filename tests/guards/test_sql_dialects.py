@@ -76,6 +76,7 @@ def test_what_does_more_than_ask_is_refused(desk: Desk, dialect: str) -> None:
         assert "argument /q: the SQL" in refusal(ask({"q": text}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dialect", ["sqlite", "postgres", "mysql", "tsql"])
 def test_without_a_dialect_what_does_more_in_a_usual_one_is_refused(desk: Desk, dialect: str) -> None:
     ask = desk.tool(schema(), "read:db")
