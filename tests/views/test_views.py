@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import contextlib
 import copy
 import inspect
 import types
+from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
 
-from tavern_core import Plugin, ToolFailed, ToolSpec, hookimpl, mutates, read_only
+from tavern_core import Plugin, Tavern, ToolFailed, ToolSpec, hookimpl, mutates, read_only
 from tavern_core.contract.protocols import BoundTool
 from tavern_core.errors import CallError, OutputTooLarge, PolicyDenied, SettingsInvalid, UpstreamError
 
-from ..host.conftest import Opened, home, opened, run  # noqa: F401 - fixtures
+from ..host.conftest import QUIET, Opened, home, opened, run  # noqa: F401 - fixtures
 from .crawl import leaks, leaks_of_each
 from .curious import REFUSED, Thrown, caught
 from .keeper import ANSWERS, FAILURES, Colour, Keeper, Sly
@@ -61,6 +63,19 @@ def test_nothing_that_a_view_shows_leads_to_its_service(ctx: Any, keeper: Keeper
 def test_nothing_that_a_context_shows_leads_to_a_service(ctx: Any, keeper: Keeper) -> None:
     ctx.service("store").fetch("list")
     assert leaks(keeper.secrets, ctx, ctx._facilities, ctx.service) == []
+
+
+def test_what_a_plugin_does_to_the_type_of_its_facilities_reaches_no_other_host(tmp_path: Path) -> None:
+    users = [User(), User()]
+    options = [{"key": "extensions.user.key", "type": "string", "defaultValue": "own"}]
+    asked = {"name": "user", "version": "1", "start": True, "configOptions": options}
+    with (
+        Tavern.open(QUIET, home=tmp_path / "one", plugins=[Plugin(users[0], manifest=asked)]),
+        Tavern.open(QUIET, home=tmp_path / "other", plugins=[Plugin(users[1], manifest=asked)]),
+    ):
+        with contextlib.suppress(TypeError):
+            type(users[0].ctx._facilities).get_config = property(lambda seen: lambda option: "stolen")
+        assert users[1].ctx.get_config("key") == "own"
 
 
 @pytest.mark.slow

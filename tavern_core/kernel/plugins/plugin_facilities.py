@@ -43,7 +43,7 @@ class GrantedFacilities:
 
     def shown(self) -> Any:
         """The plugin's view of the facilities: methods, without access to their implementation."""
-        return sealed_object(self, FACILITIES, f"{self._plugin}GrantedFacilities")
+        return sealed_object(self, FACILITIES)
 
     def close(self) -> None:
         """The plugin was stopped: a stored context or view stops working."""

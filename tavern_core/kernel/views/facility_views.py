@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, Final, cast
 
 from tavern_core.contract.protocols import FlowEngine, Sandbox, ToolHome
@@ -15,19 +15,13 @@ from tavern_core.kernel.views.sealed_functions import hidden
 from tavern_core.kernel.views.values import exact
 
 
-def sealed_object(facilities: object, names: tuple[str, ...], label: str) -> Any:
-    """An object with the methods `names` of `facilities`; neither it nor its errors lead to `facilities`."""
-    sealed = _type_of(label, names)()
-    for name in names:
-        method = getattr(facilities, name)
-        setattr(sealed, name, hidden(_call, method, name, method.__doc__ or ""))
-    return sealed
+def sealed_object(facilities: object, names: Iterable[str]) -> Any:
+    """An object with the methods `names` of `facilities`; neither it nor its errors lead to `facilities`.
 
-
-@functools.cache
-def _type_of(label: str, names: tuple[str, ...]) -> type:
-    """The type of a sealed object: one for each label, as plugins may change the types of what they get."""
-    return type(label, (), {"__slots__": names, "__module__": "tavern"})
+    Its type is one that Python code cannot change: what a plugin does to its own object is seen by no other plugin or host.
+    """
+    methods = {name: getattr(facilities, name) for name in names}
+    return SimpleNamespace(**{name: hidden(_call, one, name, one.__doc__ or "") for name, one in methods.items()})
 
 
 def sealed_home(home: ToolHome) -> ToolHome:
