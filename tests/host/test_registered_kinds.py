@@ -353,3 +353,33 @@ def test_an_isolated_plugin_may_return_objects_of_langchain(workshop: Workshop) 
     folder = workshop.folder("lone", None, "tools: [{id: add, implementation: {type: python}}]\nisolation: process\n")
     (folder / "__init__.py").write_text(code)
     assert workshop.open().invoke_sync("lone:add", {"a": 1}).value == 3
+
+
+class CodeInTheType(type):
+    def __getattr__(cls, name: str) -> Any:
+        raise RuntimeError(f"code of the plugin was run to look for {name}")
+
+
+class AnyName(type):
+    def __getattr__(cls, name: str) -> Any:
+        return name
+
+
+@pytest.mark.parametrize(
+    ("meta", "has_bind", "state"),
+    [(CodeInTheType, True, "active"), (CodeInTheType, False, "failed"), (AnyName, False, "failed")],
+)
+def test_whether_an_object_is_an_executor_is_seen_without_code_of_its_type(
+    opened: Opened, meta: type, has_bind: bool, state: str
+) -> None:
+    executor = meta("Runner", (), {})()
+    if has_bind:
+        executor.bind = lambda tool, home: None
+
+    class Runner:
+        @hookimpl
+        def tavern_register_executors(self) -> Any:
+            return {"odd": executor}
+
+    found = opened(Plugin(Runner(), name="runner")).plugins["runner"]
+    assert (found.state, "RuntimeError" in found.reason) == (state, False)

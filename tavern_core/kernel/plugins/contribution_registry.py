@@ -237,10 +237,10 @@ def _mapping_of(kind: type, what: str) -> Callable[[Any], Iterable[tuple[str, An
 
 
 def _has_form_of(thing: Any, protocol: type) -> bool:
-    """`isinstance` as from Python 3.12: properties are looked up and not run, since an adapter may load its module in one."""
+    """`isinstance` as from Python 3.12: members are looked up and not run, since an adapter may load its module in a property."""
     members = [name for name in vars(protocol) if not name.startswith("_")]
-    kind = type(thing)  # where most members are, and a look takes a tenth of the time
-    return all(hasattr(kind, name) or inspect.getattr_static(thing, name, kind) is not kind for name in members)
+    of_type = set().union(*map(vars, type(thing).__mro__))  # most are there, where a look takes little time
+    return all(name in of_type or inspect.getattr_static(thing, name, protocol) is not protocol for name in members)
 
 
 def _list_of(kind: type, what: str) -> Callable[[Any], Iterable[tuple[str, Any]]]:
