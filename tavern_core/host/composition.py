@@ -9,7 +9,6 @@ bound. The caller passes the built-in plugins; this module does not know them.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -285,17 +284,12 @@ def _watched(base: Foundation, pipeline: Pipeline, metrics: Metrics) -> Pipeline
     """
     wanted = base.config.metrics.spans
     # Spans go nowhere until the program has loaded the SDK, and it never does where that is not installed.
-    may_come = wanted is None and _has_opentelemetry()
+    may_come = wanted is None and find_spec("opentelemetry") is not None
     if not (wanted or may_come or metrics.is_on):
         return pipeline
     from tavern_core.kernel.observability.observed import ObservedPipeline
 
     return ObservedPipeline(pipeline, metrics if metrics.is_on else None, base.version, wanted=wanted)
-
-
-@functools.cache
-def _has_opentelemetry() -> bool:
-    return find_spec("opentelemetry") is not None
 
 
 def _retrieval(specs: ToolSpecs, files: WorkflowFiles, nodes: Nodes) -> Retrieval:

@@ -392,6 +392,34 @@ def test_spans_begin_when_the_program_loads_the_sdk_after_the_host(tmp_path: Pat
     assert run(LATE, tmp_path / "home").strip() == "['execute_tool t:works']"
 
 
+INSTALLED_LATE = """
+import sys
+from pathlib import Path
+from tavern_core import Plugin, Tavern, tool
+@tool
+def works() -> int:
+    return 1
+sys.modules["opentelemetry"] = None
+with Tavern.open({}, home=Path(sys.argv[1], "one"), plugins=[Plugin([works], name="t")]):
+    del sys.modules["opentelemetry"]
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+exporter, provider = InMemorySpanExporter(), TracerProvider()
+provider.add_span_processor(SimpleSpanProcessor(exporter))
+trace.set_tracer_provider(provider)
+with Tavern.open({}, home=Path(sys.argv[1], "other"), plugins=[Plugin([works], name="t")]) as host:
+    host.invoke_sync("t:works")
+print([span.name for span in exporter.get_finished_spans()])
+"""
+
+
+@pytest.mark.slow
+def test_a_host_makes_spans_though_the_one_before_it_was_opened_without_opentelemetry(tmp_path: Path) -> None:
+    assert run(INSTALLED_LATE, tmp_path).strip() == "['execute_tool t:works']"
+
+
 SCRIPT = """
 import json, os
 print(json.dumps({name.lower(): os.environ.get(name) for name in ("TRACEPARENT", "TRACESTATE")}))
