@@ -251,6 +251,15 @@ def test_what_was_edited_in_place_in_a_tool_file_is_known_at_the_next_start(plac
     assert snapshot(places.discover(index=True)) == snapshot(places.discover()) != first
 
 
+@pytest.mark.usefixtures("later")
+def test_a_skill_that_is_written_into_a_folder_that_was_there_is_found_at_the_next_start(places: Places) -> None:
+    folder = places.folder_plugin("office", "skills: {entry: skills}\n", files={"skills/letters/notes.txt": ""})
+    assert places.discover(index=True).plugins[0].declared_tools == ()
+    wait_for_the_clock(folder / "skills/letters")
+    (folder / "skills/letters/SKILL.md").write_text("---\nname: letters\ndescription: Writes.\n---\nText\n")
+    assert places.discover(index=True).plugins[0].declared_tools == ("skill:letters",)
+
+
 # Damage ------------------------------------------------------------------------------------------------------------------
 
 

@@ -66,7 +66,10 @@ def read_plugin_skills(plugin: str, entry: str, files: PluginFiles) -> PluginSki
         return PluginSkills(findings=(Finding(CODE, f"skills.entry: {problem}", "create it", Location("plugin.yaml")),))
     for name in names[:MOST_SKILLS]:
         path = name if folder == "." else f"{folder}/{name}"
-        if name.startswith(".") or not any(files.stamp(f"{path}/{file}") for file in SKILL_FILES):
+        if name.startswith("."):
+            continue
+        if not any(files.stamp(f"{path}/{file}") for file in SKILL_FILES):
+            stamps.append((path, files.stamp(path)))  # it may be there later
             continue
         stamps += [(at, files.stamp(at)) for at in (path, f"{path}/{SCRIPTS}", *(f"{path}/{f}" for f in SKILL_FILES))]
         skill = read_one(name, files, path)
