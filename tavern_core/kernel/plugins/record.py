@@ -232,8 +232,9 @@ class Record:
         """What its files say about its tools now; remembered as what is known."""
         declared = self.candidate.tools()
         if declared is not self._declared:
-            self._declared, self.tool_findings = declared, declared.findings
+            self.tool_findings = declared.findings
             self.drafts = {spec.name: spec for spec in (*declared.of_code, *declared.drafts)}
+            self._declared = declared  # last: another thread that finds it there relies on the rest
         return declared
 
     @property
