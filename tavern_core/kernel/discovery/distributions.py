@@ -69,6 +69,7 @@ def normalise(name: str) -> str:
 
 _read: Final[dict[str, PathEntry]] = {}
 """What this process has read, for hosts with state folders, and so indexes, of their own."""
+_MOST_READ: Final = 256
 
 
 def current_entry(path: str, now: int) -> PathEntry:
@@ -79,6 +80,8 @@ def current_entry(path: str, now: int) -> PathEntry:
     """
     entry = _read.get(path)
     if entry is None or not is_current(entry):
+        if len(_read) >= _MOST_READ:  # of folders that are used once, by a process that lives long
+            _read.clear()
         entry = _read[path] = _read_entry(path, now)
     return entry
 
