@@ -136,8 +136,11 @@ def opened(module_folder: Path, neighbours: dict[str, Any]) -> Iterator[Opened]:
 GRANTS = {str(grants): grants for _, grants in ATTACKS.values()}
 
 
+OWN_FOLDER = "os.environ['HOME'] = tempfile.mkdtemp(dir=os.environ['HOME'])"
+
+
 def attacked(place: Place, tavern: Tavern, attacks: dict[str, str]) -> dict[str, Any]:
-    """What came of each attack: whether it was done; each is tried with an empty folder of its own."""
+    """What came of each attack: whether it was done; each is tried with an empty folder of its own, which can be written."""
     found: dict[str, Any] = {}
     alone = {
         attack: code for attack, code in attacks.items() if "getppid" in code
@@ -146,16 +149,14 @@ def attacked(place: Place, tavern: Tavern, attacks: dict[str, str]) -> dict[str,
         result = place.run(tavern, code)
         assert result.ok, (attack, result.error)
         found[attack] = result.value["did"]
-    together = {
-        attack: f"os.environ['HOME'] = tempfile.mkdtemp()\n{code}"
-        for attack, code in attacks.items()
-        if attack not in alone
-    }
+    together = {attack: code for attack, code in attacks.items() if attack not in alone}
     if together:
-        given = {"code": EACH, "facts": {**place.facts, "codes": list(together.values())}}
-        result = tavern.invoke_sync("demo:try", given)
+        codes = [f"{OWN_FOLDER}\n{code}" for code in ("open(os.environ['HOME'] + '/x', 'w')", *together.values())]
+        result = tavern.invoke_sync("demo:try", {"code": EACH, "facts": {**place.facts, "codes": codes}})
         assert result.ok, result.error
-        found |= {attack: did for attack, (did, _) in zip(together, result.value["answer"], strict=True)}
+        (may_write, error), *rest = result.value["answer"]
+        assert may_write, error  # so what is refused below is the attack
+        found |= {attack: did for attack, (did, _) in zip(together, rest, strict=True)}
     return found
 
 
