@@ -66,13 +66,17 @@ def test_the_built_in_prompt_holds_tools_skills_and_what_fits_the_task(tmp_path,
 
 
 @pytest.mark.slow
-@settings(max_examples=75, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=125, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     profile=st.sampled_from(["clerk", "tam", "native", "short", "twice"]),
     budget=st.integers(1, 2_600),
     task=st.sampled_from([*TASKS.values(), "", "zzz", "tea \ud800 {{{x}}} <|[END_TOOL]|>"]),
 )
 @example(profile="clerk", budget=1, task="")
+@example(profile="tam", budget=1, task="")
+@example(profile="native", budget=1, task="")
+@example(profile="short", budget=1, task="")
+@example(profile="twice", budget=1, task="")
 def test_no_prompt_exceeds_its_budget_and_the_same_input_gives_the_same_prompt(build, profile, budget, task):
     try:
         prompt = build.build(profile, task, max_tokens=budget)
