@@ -167,12 +167,18 @@ for words in {TALKING!r}:
 """
 
 
-def test_a_process_without_stdout_does_its_work_and_damages_no_file(noisy: Path, home: Path) -> None:
-    shell = ["/bin/sh", "-c", '"$@" >&-', "sh", sys.executable, "-c", SEVERAL, str(home)]
+def without_stdout(*words: str) -> str:
+    """What a run of Python whose stdout is closed writes to stderr."""
+    shell = ["/bin/sh", "-c", '"$@" >&-', "sh", sys.executable, *words]
     done = subprocess.run(shell, stderr=subprocess.PIPE, text=True, encoding="utf-8", timeout=60, check=False)
     assert (done.returncode, "Traceback" in done.stderr, "Exception" in done.stderr) == (0, False, False), done.stderr
-    said = done.stderr.splitlines()
-    assert all(f"0 {' '.join(words)}" in said for words in TALKING), done.stderr
+    return done.stderr
+
+
+def test_a_process_without_stdout_does_its_work_and_damages_no_file(noisy: Path, home: Path) -> None:
+    without_stdout("-m", "tavern_core", "--home", str(home), *TALKING[0])
+    said = without_stdout("-c", SEVERAL, str(home)).splitlines()
+    assert all(f"0 {' '.join(words)}" in said for words in TALKING), said
     assert main(["--home", str(home), "-q", "logs", "verify"]) == 0
 
 
