@@ -343,7 +343,8 @@ def test_an_approver_approves_and_answers_no_questions_of_others(
                 assert waited(job).status == "completed", name
             else:
                 with pytest.raises(expected):
-                    host.jobs.answer(job, value, "no such question" if by is BOSS else "", context=by)
+                    question = "no such question" if by is BOSS else ""
+                    pytest.fail(f"{name}: {host.jobs.answer(job, value, question, context=by)}")
                 assert host.jobs[job].status == "input_required", name
                 if by is not None:
                     tool = host.invoke_sync("jobs:answer", {"jobId": job, "value": value}, context=by)

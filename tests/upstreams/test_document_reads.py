@@ -167,7 +167,7 @@ def test_what_is_not_of_its_type_is_refused_before_the_server_is_asked(tmp_path:
         for case, given in WRONG.items():
             ask = tavern.upstreams.get_prompt if len(given) > 1 else tavern.upstreams.read_resource
             with pytest.raises(UsageError):
-                asyncio.run(ask("mini", *given))
+                pytest.fail(f"{case}: {asyncio.run(ask('mini', *given))}")
             assert tavern.upstreams["mini"].asked_at is None, case
 
 
@@ -199,7 +199,7 @@ def test_a_name_that_a_server_may_read_as_another_is_refused(tmp_path: Path) -> 
             events.clear()
             for asked in (tavern.upstreams.read_resource, tavern.upstreams.get_prompt):
                 with pytest.raises(UsageError):
-                    asyncio.run(asked("mini", written, context=caller()))
+                    pytest.fail(f"{written!r}: {asyncio.run(asked('mini', written, context=caller()))}")
             assert [(event.data["what"], event.data["name"], event.data["ok"]) for event in events] == [
                 ("resource", written, False), ("prompt", written, False),
             ]  # fmt: skip
