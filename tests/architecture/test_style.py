@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,26 @@ def test_mypy_strict_finds_nothing_here_and_in_the_example_plugins() -> None:
     paths = os.pathsep.join(str(folder) for folder in (ROOT, *(plugin.parent for plugin in plugins)))
     done = tool("mypy", "--cache-dir", str(ROOT / ".mypy_cache"), *packages, MYPYPATH=paths)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr
+
+
+def test_types_of_what_we_import_ourselves_are_checked() -> None:
+    """What mypy skips is `Any`: a wrong argument to it is no error. Libraries may import it, the package may not."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["mypy"]["overrides"]
+    skipped = [
+        re.escape(name.removesuffix(".*"))
+        for each in settings
+        if each.get("follow_imports") == "skip"
+        for name in each["module"]
+    ]
+    members = [
+        rf"{package} +import\b.*\b{name}"
+        for package, _, name in (each.rpartition(r"\.") for each in skipped)
+        if package
+    ]
+    imports = re.compile(rf"^[ \t]*(?:from|import) +(?:{'|'.join([*skipped, *members])})\b", re.MULTILINE)
+    assert imports.search("    from redis.asyncio.client import Redis") and imports.search("from redis import asyncio")
+    found = {path: imports.findall(path.read_text("utf-8")) for path in PACKAGE.rglob("*.py")}
+    assert {path: lines for path, lines in found.items() if lines} == {}
 
 
 def test_no_module_has_a_name_without_an_idea() -> None:
