@@ -137,6 +137,7 @@ def test_what_is_no_key_is_refused_before_anything_runs() -> None:
     for key in wrong:
         result = called("charge", {"amount": 5}, key)
         assert (result.error and result.error.kind, shop.ran) == ("USAGE", []), key
+    assert called("charge", {"amount": 5}, "x" * 255).ok
 
 
 def test_a_call_does_not_wait_for_itself() -> None:

@@ -618,6 +618,23 @@ def test_an_answer_may_be_remembered_for_exactly_the_same_call(host: Host) -> No
     assert hows == ["answered", "answered", "remembered", "remembered", "answered"]
 
 
+def test_an_answer_is_remembered_until_its_plugin_is_loaded_again(tmp_path: Path) -> None:
+    plugin(tmp_path)
+    asked: list[ApprovalRequest] = []
+
+    def approve(request: ApprovalRequest) -> Approval:
+        asked.append(request)
+        return request.approve(remember=True)
+
+    config = {"plugins": {"roots": [str(tmp_path / "plugins")], "entryPoints": False}}
+    with Tavern.open(config, home=tmp_path / "home", approve=approve) as tavern:
+        for loads in (1, 2):
+            for _ in range(2):
+                assert tavern.invoke_sync("desk:wipe", {"place": "a"}).ok
+            assert len(asked) == loads
+            tavern.plugins.reload_sync("desk")
+
+
 def test_observers_hear_of_requests_and_answers(host: Host) -> None:
     tavern = host.open(True)
     heard: list[str] = []

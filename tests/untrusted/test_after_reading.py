@@ -147,6 +147,18 @@ def test_an_answer_remembered_before_does_not_let_through_what_the_content_asks_
         assert host.invoke_sync("office:send", {"to": "bob"}, context=context).ok  # approved after reading
 
 
+def test_an_answer_that_the_callback_gave_before_does_not_let_through_what_the_content_asks_for(tmp_path: Path) -> None:
+    office = Office(answer=lambda request: request.approve(remember=True))
+    with office.open(tmp_path, approval={"ask": ["office:send"]}) as host:
+        for _ in range(2):
+            assert host.invoke_sync("office:send", {"to": "a"}, context=agent()).ok
+        assert len(office.asked) == 1
+        context = agent()
+        assert host.invoke_sync("office:news", context=context).ok
+        assert host.invoke_sync("office:send", {"to": "a"}, context=context).ok
+        assert len(office.asked) == 2
+
+
 @pytest.mark.slow
 def test_the_request_says_what_was_read_and_who_proposes_what_in_both_languages(tmp_path: Path) -> None:
     for language, words in (
