@@ -36,6 +36,7 @@ from tavern_core.errors import (
 )
 from tavern_core.kernel.manifest.manifest_reader import read_manifest
 from tavern_core.model.agent_profile import AgentProfile
+from tests.rows import row
 
 from .conftest import Opened, run, tools
 from .workshop import HELLO, TOOL, Workshop
@@ -195,7 +196,7 @@ def test_a_wrong_profile_is_invalid(opened: Opened) -> None:
     host = opened(tools(count, name="text"))
     for bad in WRONG_PROFILES:
         for use in (host.tools.list, host.manual, host.tool_schemas):
-            with pytest.raises(ProfileInvalid):
+            with row(bad), pytest.raises(ProfileInvalid):
                 use(bad)
         assert not host.tools.why("text:count", profile=bad), bad
 
@@ -207,7 +208,7 @@ def test_what_the_manual_cannot_mean_is_a_usage_error(opened: Opened) -> None:
         {"max_chars": "9"}, {"max_chars": 0}, {"query": 3},
     ]  # fmt: skip
     for options in mistaken:
-        with pytest.raises(UsageError):
+        with row(options), pytest.raises(UsageError):
             host.manual(**options)
 
 
@@ -556,7 +557,7 @@ UNREGISTERED: list[Any] = [
 def test_what_cannot_be_registered_leaves_nothing(opened: Opened) -> None:
     host = opened()
     for bad in UNREGISTERED:
-        with pytest.raises(PluginError):
+        with row(bad), pytest.raises(PluginError):
             host.tools.register(ToolSpec("good", input_schema=TEXT, impl=one), bad)
         assert "app:good" not in host.tools, bad
 

@@ -189,7 +189,7 @@ def test_an_annotation_speaks_of_what_is_returned_and_a_written_schema_of_the_va
     for number, row in enumerate(ANNOTATED):
         result = both(host, f"t:answer_{number}")
         assert (result.error.kind if result.error else "") == row[3], (row, result)
-        assert result.meta["seen"], "a result hook may change what nothing judges"
+        assert result.meta["seen"], ("a result hook may change what nothing judges", row)
 
 
 def test_what_a_tool_keeps_is_not_what_the_caller_gets(opened: Opened) -> None:

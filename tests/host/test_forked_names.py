@@ -11,6 +11,7 @@ import pytest
 
 from tavern_core import Plugin, Tavern, hookimpl
 from tavern_core.contract.protocols import Service
+from tests.rows import row
 
 OPEN = "open"
 
@@ -110,7 +111,7 @@ def test_a_forked_name_opens_no_door(tmp_path: Path) -> None:
     with Tavern.open(CONFIG, plugins=plugins, home=tmp_path, activate="all"):
         assert kept[0].secret(OPEN) == "s3cret-of-mine"
         for door, form in itertools.product(DOORS, FORMS):
-            with pytest.raises(Exception) as caught:
+            with row((door, form)), pytest.raises(Exception) as caught:
                 DOORS[door](kept[0], FORMS[form])
             assert type(caught.value).__name__ in ("PolicyDenied", "SettingsInvalid", "TypeError"), (door, form)
 

@@ -25,11 +25,14 @@ from tavern_core import (
     require_approval,
     tool,
 )
+from tests.rows import row
 
 from .conftest import Opened, run
 from .workshop import HELLO, TOOL, Workshop, codes, ids, reported
 
 QUICK = {"limits": {"hookTimeoutMs": 150}}
+NEVER_RESTS = {"limits": {"hookTimeoutMs": 150, "hookFailures": 0}}
+"""For a hook that fails in each row of a table: one that rests refuses, too, but is not asked."""
 
 
 class Box:
@@ -381,12 +384,16 @@ TOO_MUCH: dict[str, Callable[[Any], Any]] = {
 
 def test_a_hook_that_changes_more_than_it_may_is_refused(opened: Opened) -> None:
     given: list[str] = []
-    host = host_with(opened, hook("greedy", "tavern_before_execute", lambda call: TOO_MUCH[given[-1]](call)))
+    limits = {"limits": {"hookFailures": 0}}  # else the last rows are refused because it rests, without being asked
+    host = host_with(
+        opened, hook("greedy", "tavern_before_execute", lambda call: TOO_MUCH[given[-1]](call)), config=limits
+    )
     for what in TOO_MUCH:
         given.append(what)
         result = host.invoke_sync("t:echo")
         assert kind(result) == "POLICY_DENIED", what
         assert "greedy" in result.error.message, what
+        assert "quarantined" not in result.error.message, what
         assert "tavern_before_execute" in result.error.message or "tried to change more" in result.error.message, what
         assert ran == [], what
 
@@ -902,7 +909,8 @@ def test_a_tool_is_left_out_when_its_review_says_so_or_breaks(opened: Opened) ->
         return function(tool) if function.__code__.co_argcount else function()
 
     made = [gives("number", n) for n in range(len(reviews))]
-    limits = {"limits": {**QUICK["limits"], "hookFailures": 0}}  # else it would not be asked any more
+    # Time enough for the tools that it lets pass; and it never rests, else it would not be asked any more.
+    limits = {"limits": {"hookTimeoutMs": 1_000, "hookFailures": 0}}
     reviewer = hook("review", "tavern_before_register_tool", review)
     host = host_with(opened, Plugin(made, name="d"), reviewer, config=limits)
     assert [s.id for s in host.tools.list() if s.plugin == "t"] == ["t:broken", "t:echo", "t:number"]
@@ -1004,9 +1012,9 @@ OPTIONS = {
 }
 
 
-def settings_host(opened: Opened, function: Callable[..., Any], **limits: Any) -> Tavern:
+def settings_host(opened: Opened, function: Callable[..., Any], **config: Any) -> Tavern:
     guard = hook("guard", "tavern_before_save_settings", function)
-    return opened(Plugin(Box(), manifest=OPTIONS), guard, config={"limits": {**QUICK["limits"], **limits}})
+    return opened(Plugin(Box(), manifest=OPTIONS), guard, config=config)
 
 
 def test_a_hook_may_refuse_or_change_settings_and_sees_no_secret(opened: Opened) -> None:
@@ -1056,7 +1064,7 @@ def test_nothing_is_saved_when_the_hook_breaks(opened: Opened, is_async: bool) -
     async def async_guard() -> Any:
         return await given[-1]()
 
-    host = settings_host(opened, async_guard if is_async else guard, hookFailures=0)
+    host = settings_host(opened, async_guard if is_async else guard, **NEVER_RESTS)
 
     async def save_in_loop() -> None:
         host.settings.save({"extensions.set.size": 2})
@@ -1066,7 +1074,7 @@ def test_nothing_is_saved_when_the_hook_breaks(opened: Opened, is_async: bool) -
             continue
         given.append(function)
         for save in (lambda: run(save_in_loop()), lambda: host.settings.save({"extensions.set.size": 2})):
-            with pytest.raises(SettingsInvalid):
+            with row(what), pytest.raises(SettingsInvalid):
                 save()
             assert host.settings.get("extensions.set.size") == 1, what
 

@@ -24,6 +24,7 @@ from tavern_core import (
 )
 from tavern_core.errors import ConfigInvalid, UsageError
 from tests.forked_programs import run_forked
+from tests.rows import row
 
 from .conftest import QUIET, Opened, run, tools
 from .workshop import Workshop
@@ -41,7 +42,7 @@ def test_a_closed_host_refuses_by_name(home: Path) -> None:
     with Tavern.open(QUIET, home=home) as host:
         pass
     for what, use in SYNC.items():
-        with pytest.raises(TavernError, match="closed") as caught:
+        with row(what), pytest.raises(TavernError, match="closed") as caught:
             use(host)
         assert caught.value.code == "USAGE", what
 
@@ -62,7 +63,7 @@ def test_a_permission_that_is_not_text_is_reported(workshop: Workshop) -> None:
     host = workshop.open()
     for method in ("grant", "refuse", "revoke"):
         for given in (None, 5, ["read:fs"], b"read:fs"):
-            with pytest.raises(TavernError, match="a permission is a text") as caught:
+            with row((method, given)), pytest.raises(TavernError, match="a permission is a text") as caught:
                 getattr(host, method)("one", given)
             said = caught.value.code, "pass each by itself" in caught.value.hint
             assert said == ("USAGE", True), (method, given)
@@ -74,7 +75,7 @@ def test_a_sync_method_inside_a_running_loop_names_the_one_to_await(opened: Open
 
     async def inside() -> None:
         for method in ("activate", "disable", "enable", "reload", "grant", "refuse", "revoke"):
-            with pytest.raises(TavernError, match="running event loop") as caught:
+            with row(method), pytest.raises(TavernError, match="running event loop") as caught:
                 getattr(host.plugins, f"{method}_sync")("t")
             assert caught.value.code == "USAGE", method
             assert caught.value.hint == f"use `await tavern.plugins.{method}(...)`"
@@ -138,7 +139,7 @@ MISUSED: dict[str, tuple[Callable[[Tavern], Any], str]] = {
 def test_an_argument_of_the_wrong_kind_is_an_error_of_this_package(opened: Opened) -> None:
     host = opened()
     for what, (use, message) in MISUSED.items():
-        with pytest.raises(TavernError) as reported:
+        with row(what), pytest.raises(TavernError) as reported:
             use(host)
         assert message in str(reported.value), what
 
@@ -152,14 +153,14 @@ NO_TEXT = (
 @pytest.mark.parametrize("value", [5, ["a"], b"a", object()], ids=lambda value: type(value).__name__)
 def test_a_field_of_a_context_that_is_text_takes_nothing_else(value: Any) -> None:
     for name in NO_TEXT:
-        with pytest.raises(UsageError) as refused:
+        with row(name), pytest.raises(UsageError) as refused:
             CallContext(**{name: value})
         assert str(refused.value) == f"CallContext.{name} must be text, got {type(value).__name__}"
 
 
 def test_a_field_of_a_context_that_cannot_be_stored_is_refused() -> None:
     for name in NO_TEXT:
-        with pytest.raises(UsageError) as refused:
+        with row(name), pytest.raises(UsageError) as refused:
             CallContext(**{name: "a\ud800"})
         assert str(refused.value).startswith(f"CallContext.{name}: 'a\\ud800' cannot be stored")
 

@@ -9,6 +9,7 @@ import pytest
 
 from tavern_core import Plugin, ToolSpec, hookimpl, tool
 from tavern_core.errors import NameConflict, TavernError
+from tests.rows import row
 
 from .conftest import Opened, tools
 from .workshop import HELLO, TOOL, Workshop
@@ -152,7 +153,7 @@ def test_a_namespace_of_the_host_is_provided_by_no_plugin_that_was_found(worksho
     for n, prefix in enumerate(prefixes):
         result = host.invoke_sync(f"{prefix}:page")
         assert result.error is not None and result.error.kind == "TOOL_NOT_FOUND", prefix
-        with pytest.raises(TavernError) as refused:
+        with row(prefix), pytest.raises(TavernError) as refused:
             host.wait(host.plugins.activate(f"books-{n}"))
         assert f"namespace {prefix!r} is reserved" in refused.value.message
         assert "reserved" in host.plugins[f"books-{n}"].reason, prefix

@@ -31,6 +31,7 @@ from tavern_core import (
     hookimpl,
     tool,
 )
+from tests.rows import row
 
 from .conftest import QUIET, Opened, run, tools
 from .workshop import Workshop
@@ -261,13 +262,13 @@ def test_a_call_that_is_interrupted_ends_on_the_record(opened: Opened, way: str)
 
     for stage, ends in enumerate(("unknown", "none", "none", None, None)):
         ended.clear()
-        with pytest.raises(KeyboardInterrupt):
+        with row(stage), pytest.raises(KeyboardInterrupt):
             run(called(stage)) if way == "invoke" else host.invoke_sync("t:interrupted", {"a": stage})
         assert [(event.data.get("error") or {}).get("outcome") for event in ended] == [ends], stage
         assert host.invoke_sync("t:interrupted", {"a": 5}).value == 5, stage
 
 
-@tool(timeout_ms=50)
+@tool(timeout_ms=200)
 async def own_limit() -> None:
     """Wait longer than the tool may."""
     await asyncio.Event().wait()
@@ -280,8 +281,8 @@ async def no_limit() -> None:
 
 
 LIMITS: dict[str, tuple[str, dict[str, Any], str, int]] = {
-    "of the tool": ("t:own_limit", {}, "the tool's timeout", 50),
-    "of the host": ("t:no_limit", {}, "limits.timeoutMs", 80),
+    "of the tool": ("t:own_limit", {}, "the tool's timeout", 200),
+    "of the host": ("t:no_limit", {}, "limits.timeoutMs", 250),
     "of the caller": ("t:no_limit", {"context": within(timeout_ms=40)}, "budget.timeoutMs", 40),
     "of the caller, beside a longer one of the tool": (
         "t:own_limit",
@@ -291,15 +292,15 @@ LIMITS: dict[str, tuple[str, dict[str, Any], str, int]] = {
     ),
     "of the tool, beside a longer one of the caller": (
         "t:own_limit",
-        {"context": within(timeout_ms=60)},
+        {"context": within(timeout_ms=60_000)},
         "the tool's timeout",
-        50,
+        200,
     ),
 }
 
 
 def test_a_call_that_took_too_long_names_the_limit(opened: Opened) -> None:
-    host = opened(tools(own_limit, no_limit), config={"limits": {"timeoutMs": 80}})
+    host = opened(tools(own_limit, no_limit), config={"limits": {"timeoutMs": 250}})
     for whose, (name, options, limit, ms) in LIMITS.items():
         error = host.invoke_sync(name, **options).error
         assert (error.kind, error.details["limit"], error.details["timeoutMs"]) == ("TIMEOUT", limit, ms), whose
@@ -382,7 +383,7 @@ def test_an_output_schema_that_is_none_is_refused_when_the_tool_is_registered(op
     for n, output in enumerate(NO_SCHEMAS):
         assert host.plugins[f"t{n}"].state == "failed", output
         assert f"t{n}:x output: " in host.plugins[f"t{n}"].reason, output
-        with pytest.raises(TavernError, match=r"output"):
+        with row(output), pytest.raises(TavernError, match=r"output"):
             host.tools.register({"name": "x", "outputSchema": output, "impl": lambda: 1})
 
 
@@ -427,7 +428,7 @@ def test_a_closed_host_refuses_also_what_is_awaited(home: Path) -> None:
         await AWAITED[what](host)
 
     for what in AWAITED:
-        with pytest.raises(TavernError, match="this host is closed") as reported:
+        with row(what), pytest.raises(TavernError, match="this host is closed") as reported:
             run(awaited(what))
         assert reported.value.code == "USAGE", what
 

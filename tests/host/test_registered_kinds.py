@@ -10,6 +10,7 @@ import pytest
 from tavern_core import BoundTool, Plugin, Tavern, ToolSpec, hookimpl, offer
 from tavern_core.contract.langchain_tools import schema_of
 from tavern_core.errors import ActivationFailed
+from tests.rows import row
 
 from .conftest import Opened, run
 from .workshop import Workshop
@@ -70,7 +71,7 @@ def test_a_tool_that_can_never_run_is_refused_with_what_to_write(opened: Opened,
     for what, (given, hint) in REFUSED.items():
         spec = ToolSpec.from_json({"id": "workflow/send", "inputSchema": SCHEMA, **given})
         for form in ({"name": "workflow/send", "inputSchema": SCHEMA, **given}, replace(spec, impl=given.get("impl"))):
-            with pytest.raises(ActivationFailed) as refused:
+            with row(what), pytest.raises(ActivationFailed) as refused:
                 host.tools.register(form)
             assert refused.value.hint == hint, what
         assert host.tools.snapshot() == before, what

@@ -13,6 +13,7 @@ import pytest
 
 from tavern_core import Plugin, Tavern, tool
 from tavern_core.errors import ToolNotFound
+from tests.rows import row
 
 from .conftest import Opened, tools
 from .workshop import HELLO, TOOL, Workshop, codes, ids, reported
@@ -59,11 +60,12 @@ def check_visible(host: Tavern, plugin: str, tool_id: str, reason: str) -> None:
     assert result.error.kind == "TOOL_NOT_FOUND"
     assert reason in result.error.message
     assert host.tools.list({"tool_ids_inventory": [tool_id]}) == ()
-    assert reason in reported(host, "PROFILE_INVALID")
+    said = [d.message for d in host.diagnostics if d.code == "PROFILE_INVALID" and tool_id in d.message]
+    assert any(reason in message for message in said), said
 
 
 def test_a_broken_tool_file_is_reported_everywhere_and_costs_one_tool(workshop: Workshop) -> None:
-    plugins = {f"p{number}": row for number, row in enumerate(BROKEN.values())}
+    plugins = {f"p{number}": broken for number, broken in enumerate(BROKEN.values())}
     for plugin, (text, _, _) in plugins.items():
         files = {"tools__bad.tool.json": text, "tools__good.tool.json": tool_file("good"), "run.py": "print('{}')"}
         workshop.folder(plugin, None, "tools: {entry: tools}", **files)
@@ -71,7 +73,8 @@ def test_a_broken_tool_file_is_reported_everywhere_and_costs_one_tool(workshop: 
         host = workshop.open()
         assert ids(host) == [f"{plugin}:good" for plugin in plugins]
         for plugin, (_, tool_id, reason) in plugins.items():
-            check_visible(host, plugin, re.sub("^p(?=[:.])", plugin, tool_id), reason)
+            with row((plugin, tool_id, reason)):
+                check_visible(host, plugin, re.sub("^p(?=[:.])", plugin, tool_id), reason)
             assert host.plugins[plugin].state == "granted", plugin
             assert host.tools[f"{plugin}:good"].id == f"{plugin}:good"
         workshop.close(host)
@@ -87,16 +90,18 @@ INLINE: dict[str, tuple[str, str]] = {
 
 
 def test_a_broken_inline_tool_is_reported_everywhere_and_costs_one_tool(workshop: Workshop) -> None:
-    plugins = {f"p{number}": row for number, row in enumerate(INLINE.values())}
+    plugins = {f"p{number}": broken for number, broken in enumerate(INLINE.values())}
     for plugin, (text, _) in plugins.items():
         workshop.folder(plugin, TOOL, f"tools:\n  - {{id: hello, implementation: {{type: python}}}}\n  - {text}")
     host = workshop.open()
     for plugin, (_, reason) in plugins.items():
-        check_visible(host, plugin, f"{plugin}:bad", reason)
+        with row((plugin, reason)):
+            check_visible(host, plugin, f"{plugin}:bad", reason)
     assert workshop.notes() == []
     for plugin, (_, reason) in plugins.items():
-        assert host.invoke_sync(f"{plugin}:hello").ok
-        check_visible(host, plugin, f"{plugin}:bad", reason)
+        assert host.invoke_sync(f"{plugin}:hello").ok, plugin
+        with row((plugin, reason)):
+            check_visible(host, plugin, f"{plugin}:bad", reason)
 
 
 def test_a_broken_declaration_of_an_object_is_reported_as_well(workshop: Workshop) -> None:
@@ -438,13 +443,13 @@ def test_code_does_not_offer_a_tool_whose_declaration_is_wrong(workshop: Worksho
         workshop.folder(f"p{number}", code, f"start: true\ntools:\n{one}{beside}")
     host = workshop.open()
     shown = ids(host)
-    for number, row in enumerate(rows):
-        assert host.plugins[f"p{number}"].state == "active", row
-        assert f"p{number}:hello" not in shown, row
+    for number, what in enumerate(rows):
+        assert host.plugins[f"p{number}"].state == "active", what
+        assert f"p{number}:hello" not in shown, what
         error = host.invoke_sync(f"p{number}:hello").error
-        assert error is not None, row
-        assert f"its declaration in plugin p{number} is wrong" in error.message, row
-        assert not row[2] or host.tools[f"p{number}:bye"].kind == "node", row
+        assert error is not None, what
+        assert f"its declaration in plugin p{number} is wrong" in error.message, what
+        assert not what[2] or host.tools[f"p{number}:bye"].kind == "node", what
 
 
 def test_cautions_hold_for_a_tool_that_needs_what_its_plugin_does_not_request(workshop: Workshop) -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tavern_core.errors import TavernError
 from tests.retrieval.kitchen import KITCHEN, Kitchen, a_flow, a_node, types_of
+from tests.rows import row
 
 QUESTIONS = [
     ("heat the dough in an oven", "kitchen:Bake"),
@@ -176,7 +177,7 @@ NO_REQUESTS: list[tuple[Any, dict[str, Any], str]] = [
 def test_what_is_no_request_is_refused(kitchen: Kitchen) -> None:
     with kitchen.open(nodes=KITCHEN) as host:
         for request, options, code in NO_REQUESTS:
-            with pytest.raises(TavernError) as refused:
+            with row((request, options)), pytest.raises(TavernError) as refused:
                 host.nodes.retrieve(request, **options)
             assert refused.value.code == code, (request, options)
 

@@ -16,6 +16,7 @@ from tavern_core import Tavern
 from tavern_core.errors import TavernError, UsageError, WorkflowInvalid, WorkflowNotFound
 from tavern_core.graph.problems import FlowProblem
 from tavern_core.model.workflow import Workflow
+from tests.rows import row
 from tests.workflows.folder import CALLS, Flows
 
 pytestmark = pytest.mark.anyio
@@ -272,7 +273,7 @@ NAMES = [
 def test_a_workflow_is_not_saved_under_a_name_that_is_no_file_everywhere(flows: Flows) -> None:
     with flows.open() as tavern:
         for name in NAMES:
-            with pytest.raises(UsageError):
+            with row(name), pytest.raises(UsageError):
                 tavern.workflows.save(name, {"nodes": [], "edges": []})
             assert list(flows.folder.iterdir()) == [], name
 

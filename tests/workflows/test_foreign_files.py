@@ -11,6 +11,7 @@ import pytest
 from tavern_core import Tavern
 from tavern_core.errors import WorkflowInvalid
 from tests import programs
+from tests.rows import row
 
 from .folder import Flows
 
@@ -101,7 +102,7 @@ def test_a_file_of_another_product_is_one_error_that_names_it_and_its_place(flow
                 assert "docs/workflows.md" in finding.hint, what
             assert called in str(tavern.tools.why(f"workflow:{name}").reason), what
             if not isinstance(content, str | list):
-                with pytest.raises(WorkflowInvalid, match=called):
+                with row(what), pytest.raises(WorkflowInvalid, match=called):
                     tavern.workflows.run_sync(content)
 
 

@@ -19,6 +19,7 @@ import pytest
 from tavern_core import Budget, CallContext, NodeContext, Out, Plugin, Tavern, hookimpl, node, tool
 from tavern_core.errors import PolicyDenied, StateDamaged, TavernError, UsageError
 from tests.forked_programs import ForkedProgram
+from tests.rows import row
 from tests.workflows.folder import CALLS, Flows
 
 pytestmark = pytest.mark.anyio
@@ -134,12 +135,12 @@ async def test_another_caller_takes_no_run_up_and_no_answers_of_it(flows: Flows)
             CALLS.clear()
             run = runs[how]
             for _ in range(2):
-                with pytest.raises(PolicyDenied, match="belongs to another caller"):
+                with row(how), pytest.raises(PolicyDenied, match="belongs to another caller"):
                     await tavern.workflows.resume(run, {"q#1": "yes"}, context=other)
-                with pytest.raises(PolicyDenied, match="belongs to another caller"):
+                with row(how), pytest.raises(PolicyDenied, match="belongs to another caller"):
                     await tavern.workflows.run("flow", again=run, context=other)
             assert (await tavern.workflows.resume(run, {"q#1": "yes"})).outputs["w"]["said"] == "done", how
-            with pytest.raises(PolicyDenied, match="belongs to another caller"):
+            with row(how), pytest.raises(PolicyDenied, match="belongs to another caller"):
                 await tavern.workflows.run("flow", again=run, context=other)
             assert CALLS == ["put"], how
 

@@ -19,6 +19,7 @@ from tavern_core.flow.engine import sqlite_run_store
 from tavern_core.flow.engine.cache import SessionCache
 from tavern_core.flow.recent_runs import Remembered
 from tests.engine.workbench import flow, group
+from tests.rows import row
 from tests.workflows.folder import Flows
 
 pytestmark = pytest.mark.anyio
@@ -270,8 +271,8 @@ async def test_wishes_that_mean_nothing_are_refused(flows: Flows) -> None:
             if event.kind == "ask":
                 handle.cancel()
         await handle
-        for options, kind, text in REFUSED.values():
-            with pytest.raises(kind, match=text):
+        for what, (options, kind, text) in REFUSED.items():
+            with row(what), pytest.raises(kind, match=text):
                 await (
                     tavern.workflows.resume(handle.id, **options)
                     if "answers" in options
