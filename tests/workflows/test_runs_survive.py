@@ -248,12 +248,12 @@ async def test_outputs_that_no_file_can_hold_are_run_again_and_said_so(flows: Fl
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("first_place", "length", "change"),
-    [(0, 24, lambda part: bytes(byte ^ 0x55 for byte in part)), (1, 512, lambda part: bytes(len(part)))],
+    ("length", "change"),
+    [(24, lambda part: bytes(byte ^ 0x55 for byte in part)), (512, lambda part: bytes(len(part)))],
     ids=["other bytes", "zeros"],
 )
 async def test_a_store_corrupt_anywhere_never_gives_a_wrong_answer_and_never_stops_a_run(
-    flows: Flows, first_place: int, length: int, change: Callable[[bytes], bytes]
+    flows: Flows, length: int, change: Callable[[bytes], bytes]
 ) -> None:
     flows.write("chain", {"a": {"type": "t:Plain", "x": 1}, "b": "t:Plain", "c": "t:Plain"}, "a.y>b.x b.y>c.x")
     async with flows.open() as tavern:
@@ -263,8 +263,7 @@ async def test_a_store_corrupt_anywhere_never_gives_a_wrong_answer_and_never_sto
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     db.close()
     whole = path.read_bytes()
-    places = [*range(0, 110, 9), *range(110, len(whole), max(1, len(whole) // 40))]
-    for at in places[first_place::2]:  # the other half is for the other change
+    for at in [*range(0, 110, 9), *range(110, len(whole), max(1, len(whole) // 40))]:
         for leftover in path.parent.glob("runs.db*"):
             leftover.unlink()
         path.write_bytes(whole[:at] + change(whole[at : at + length]) + whole[at + length :])
