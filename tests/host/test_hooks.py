@@ -384,10 +384,7 @@ TOO_MUCH: dict[str, Callable[[Any], Any]] = {
 
 def test_a_hook_that_changes_more_than_it_may_is_refused(opened: Opened) -> None:
     given: list[str] = []
-    limits = {"limits": {"hookFailures": 0}}  # else the last rows are refused because it rests, without being asked
-    host = host_with(
-        opened, hook("greedy", "tavern_before_execute", lambda call: TOO_MUCH[given[-1]](call)), config=limits
-    )
+    host = host_with(opened, hook("greedy", "tavern_before_execute", lambda call: TOO_MUCH[given[-1]](call)))
     for what in TOO_MUCH:
         given.append(what)
         result = host.invoke_sync("t:echo")
@@ -944,6 +941,8 @@ CHANGES: dict[str, tuple[dict[str, Any], str]] = {
     "a setting that is not required": ({"config_schema": ({**SETTING, "required": False},)}, "its settings"),
     "a further setting": ({"config_schema": (SETTING, {"key": "more", "type": "string"})}, ""),
     "read-only": ({"read_only": True}, "that it is not read_only"),
+    "on without a list": ({"optional": False}, "optional"),
+    "trusted answers": ({"untrusted": False}, "untrusted"),
 }
 
 
@@ -951,7 +950,7 @@ def test_a_hook_tightens_what_guards_a_tool_and_loosens_nothing(opened: Opened) 
     changes = {f"g:guarded_{n}": change for n, change in enumerate(CHANGES)}
     specs = [
         ToolSpec(
-            name.removeprefix("g:"), "x", impl=lambda: 1, timeout_ms=77, config_schema=(SETTING,),
+            name.removeprefix("g:"), "x", impl=lambda: 1, timeout_ms=77, config_schema=(SETTING,), optional=True, untrusted=True,
             limits=ToolLimits(rate="1/minute", concurrency=2), input_schema={"type": "object", "properties": GUARDED},
         )
         for name in changes
@@ -962,7 +961,8 @@ def test_a_hook_tightens_what_guards_a_tool_and_loosens_nothing(opened: Opened) 
         fields = CHANGES[changes[tool.id]][0] if tool.id in changes else {}
         return dataclasses.replace(tool, input_schema=plain, **fields) if fields else None
 
-    host = opened(Plugin(specs, name="g"), hook("review", "tavern_before_register_tool", review))
+    reviewer = hook("review", "tavern_before_register_tool", review)
+    host = opened(Plugin(specs, name="g"), reviewer, config={"tools": {"allow": ["g"]}})
     shown = ids(host)
     left_out = [d.message for d in host.diagnostics if d.code == "TOOL_LEFT_OUT"]
     for name, change in changes.items():

@@ -49,7 +49,7 @@ SPELLINGS = ["shelf:page", "shelf: page", " shelf:page", "shelf:page ", "shelf:\
 @pytest.mark.parametrize("how", ["free", "denied", "reviewed"])
 def test_no_spelling_parts_a_tool_of_a_namespace_from_its_lists_and_reviews(tmp_path: Path, how: str) -> None:
     config = {"plugins": {"entryPoints": False}} | ({"tools": {"deny": ["shelf:page"]}} if how == "denied" else {})
-    for number, written in enumerate(SPELLINGS):  # each is the first that its host sees: reviews are remembered
+    for number, written in enumerate(SPELLINGS):  # each is the first that its host sees
         plugins = [
             Plugin(shelf := Shelf(), name="books"),
             *([Plugin(Review(), name="review")] if how == "reviewed" else []),
