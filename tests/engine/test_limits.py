@@ -238,6 +238,7 @@ async def test_places_are_given_back_however_a_node_ends(ends: str) -> None:
     assert result.states == dict.fromkeys(nodes, "error")
 
 
+@pytest.mark.slow
 async def test_a_group_that_runs_out_of_time_gives_its_places_back() -> None:
     @node("t:Sleeps")
     async def sleeps() -> Out(y=int):
@@ -249,7 +250,7 @@ async def test_a_group_that_runs_out_of_time_gives_its_places_back() -> None:
         return 1
 
     inner = flow({"a": "t:Sleeps", "b": "t:Sleeps"}, name="inner")
-    nodes = {"g": group("inner", exec={"timeoutMs": 10}), "o": "t:One"}
+    nodes = {"g": group("inner", exec={"timeoutMs": 200}), "o": "t:One"}
     run = made(flow(nodes), [sleeps, one], workflows=[inner], concurrency=1)
     result = await asyncio.wait_for(run.execute(), PATIENCE)
     assert (result.states["g"], result.states["g/a"], result.states["o"]) == ("error", "interrupted", "complete")
@@ -265,6 +266,7 @@ async def test_limits_that_nothing_could_pass_are_refused(options: dict[str, Any
         made(flow({}), [], **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limits", [{"concurrency": 1}, {"types": {"t:Stuck": 1}}], ids=["of the run", "of its type"])
 async def test_a_sync_node_that_cannot_be_stopped_keeps_its_place_until_its_thread_ends(limits: dict[str, Any]) -> None:
     """Its time is over and the run goes on, but its code still uses what the limit protects."""
@@ -281,7 +283,7 @@ async def test_a_sync_node_that_cannot_be_stopped_keeps_its_place_until_its_thre
         assert alone, "two at a time"
         return x
 
-    nodes = {"a": {"type": "t:Stuck", "x": 1, "exec": {"timeoutMs": 20}}, "b": {"type": "t:Stuck", "x": 2}}
+    nodes = {"a": {"type": "t:Stuck", "x": 1, "exec": {"timeoutMs": 200}}, "b": {"type": "t:Stuck", "x": 2}}
     run = made(flow(nodes), [stuck], **limits)
     task = asyncio.create_task(run.execute())
     while run.states.get("a") != "error":  # noqa: ASYNC110 - its state is what is looked at

@@ -645,10 +645,11 @@ def test_a_tool_may_ask_for_its_caller(opened: Opened) -> None:
 # Time ------------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_an_async_tool_is_stopped_at_its_deadline(opened: Opened) -> None:
     ended = []
 
-    @tool(timeout_ms=30)
+    @tool(timeout_ms=200)
     async def hang() -> None:
         try:
             await asyncio.Event().wait()
@@ -666,7 +667,7 @@ def test_an_async_tool_is_stopped_at_its_deadline(opened: Opened) -> None:
 def test_an_async_tool_that_swallows_its_cancellation_does_not_hold_the_caller(opened: Opened) -> None:
     release = threading.Event()
 
-    @tool(timeout_ms=30)
+    @tool(timeout_ms=200)
     async def stubborn() -> None:
         while not release.is_set():
             try:
@@ -687,6 +688,7 @@ def test_an_async_tool_that_swallows_its_cancellation_does_not_hold_the_caller(o
     assert result.error.details["stopped"] is False
 
 
+@pytest.mark.slow
 def test_a_sync_tool_cannot_be_stopped_and_the_result_says_so(opened: Opened) -> None:
     release = threading.Event()
 
@@ -695,7 +697,7 @@ def test_a_sync_tool_cannot_be_stopped_and_the_result_says_so(opened: Opened) ->
         release.wait(20)
 
     host = opened(tools(hang))
-    context = CallContext(budget=Budget(timeout_ms=30))
+    context = CallContext(budget=Budget(timeout_ms=300))
     result = run(host.invoke("t:hang", context=context))
     release.set()
     assert result.error is not None
@@ -704,10 +706,11 @@ def test_a_sync_tool_cannot_be_stopped_and_the_result_says_so(opened: Opened) ->
     assert result.error.outcome == "unknown"
 
 
+@pytest.mark.slow
 def test_a_sync_tool_on_the_callers_thread_is_judged_when_it_is_done(opened: Opened) -> None:
-    @tool(timeout_ms=1)
+    @tool(timeout_ms=100)
     def late() -> int:
-        threading.Event().wait(0.02)
+        threading.Event().wait(0.2)
         return 1
 
     result = opened(tools(late)).invoke_sync("t:late")
@@ -746,11 +749,12 @@ def test_a_tool_called_by_a_tool_has_the_shorter_of_both_deadlines(opened: Opene
         assert result.error.kind == "TIMEOUT"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("read_only", "outcome"), [(True, "none"), (False, "unknown")])
 def test_a_tool_that_only_reads_has_changed_nothing_when_it_is_stopped(
     opened: Opened, read_only: bool, outcome: str
 ) -> None:
-    @tool(timeout_ms=30, read_only=read_only)
+    @tool(timeout_ms=200, read_only=read_only)
     async def hang() -> None:
         await asyncio.Event().wait()
 

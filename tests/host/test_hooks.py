@@ -896,6 +896,7 @@ LEFT_OUT: dict[str, Callable[..., Any]] = {
 }
 
 
+@pytest.mark.slow
 def test_a_tool_is_left_out_when_its_review_says_so_or_breaks(opened: Opened) -> None:
     reviews = {f"d:number_{n}": what for n, what in enumerate(LEFT_OUT)}
 

@@ -330,7 +330,7 @@ def test_tavern_stop_that_fails_or_hangs_stops_the_plugin_all_the_same(workshop:
         TOOL + "import threading\n@hookimpl\ndef tavern_stop(): threading.Event().wait(20)",
         f"{HELLO}\nstart: true",
     )
-    host = workshop.open(config={"limits": {"hookTimeoutMs": 50}})
+    host = workshop.open(config={"limits": {"hookTimeoutMs": 1_000}})
     assert host.plugins.disable_sync("one").state == "disabled"
     assert host.plugins.disable_sync("two").state == "disabled"
     assert "stopped" in workshop.notes()

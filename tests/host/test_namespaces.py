@@ -46,6 +46,7 @@ class Review:
 SPELLINGS = ["shelf:page", "shelf: page", " shelf:page", "shelf:page ", "shelf:\u3000page", "shelf:PAGE"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["free", "denied", "reviewed"])
 def test_no_spelling_parts_a_tool_of_a_namespace_from_its_lists_and_reviews(tmp_path: Path, how: str) -> None:
     config = {"plugins": {"entryPoints": False}} | ({"tools": {"deny": ["shelf:page"]}} if how == "denied" else {})
@@ -186,7 +187,7 @@ def library(workshop: Workshop, broken: str) -> Tavern:
     code, manifest = BROKEN[broken]
     if code:
         workshop.folder("odd-ones", code, manifest)
-    return workshop.open(config={"limits": {"hookTimeoutMs": 200}})
+    return workshop.open(config={"limits": {"hookTimeoutMs": 500}})
 
 
 @pytest.mark.slow

@@ -299,6 +299,7 @@ LIMITS: dict[str, tuple[str, dict[str, Any], str, int]] = {
 }
 
 
+@pytest.mark.slow
 def test_a_call_that_took_too_long_names_the_limit(opened: Opened) -> None:
     host = opened(tools(own_limit, no_limit), config={"limits": {"timeoutMs": 250}})
     for whose, (name, options, limit, ms) in LIMITS.items():
@@ -308,11 +309,12 @@ def test_a_call_that_took_too_long_names_the_limit(opened: Opened) -> None:
         assert limit in error.fix, whose
 
 
+@pytest.mark.slow
 def test_a_call_inside_a_call_that_has_no_time_left_names_that(opened: Opened) -> None:
     host: list[Any] = []
     ended: list[Any] = []
 
-    @tool(timeout_ms=60)
+    @tool(timeout_ms=400)
     async def outer() -> Any:
         await host[0].invoke("t:no_limit")
 

@@ -151,6 +151,7 @@ def test_a_plugin_in_a_folder_is_activated_by_the_first_request(kitchen: Kitchen
             assert (found, status.state, "rankers" in status.reason) == ([], "failed", True)
 
 
+@pytest.mark.slow
 def test_a_ranker_that_hangs_is_left_out_and_not_asked_again_for_a_while(kitchen: Kitchen) -> None:
     goes_on, asked = threading.Event(), []
 
@@ -160,7 +161,7 @@ def test_a_ranker_that_hangs_is_left_out_and_not_asked_again_for_a_while(kitchen
             goes_on.wait()
             return []
 
-    with kitchen.open(Plugin(Ranks(slow=Hangs()), name="vectors"), limits={"hookTimeoutMs": 50}) as host:
+    with kitchen.open(Plugin(Ranks(slow=Hangs()), name="vectors"), limits={"hookTimeoutMs": 500}) as host:
         try:
             assert types_of(host, "cutting bread", limit=1) == ["kitchen:Slice"]
             assert types_of(host, "cutting bread", limit=1) == ["kitchen:Slice"]

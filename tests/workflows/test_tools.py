@@ -396,7 +396,7 @@ async def test_the_result_of_a_run_that_asked_is_there_once_it_was_answered(flow
 async def test_a_deadline_of_the_caller_ends_the_run(flows: Flows) -> None:
     flows.write("slow", {"w": "t:Wait"}, description="d")
     async with flows.open() as tavern:
-        result = await tavern.invoke("workflow:slow", {}, context=CallContext(budget=Budget(timeout_ms=100)))
+        result = await tavern.invoke("workflow:slow", {}, context=CallContext(budget=Budget(timeout_ms=500)))
         assert result.error is not None
         assert result.error.kind == "TIMEOUT"
         [run] = tavern.workflows.runs()
