@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 import json
+import os
 import random
 import shutil
 import signal
@@ -21,6 +22,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from tavern_core import CallContext, Plugin, Tavern, tool
 from tavern_core.errors import UpstreamError
+from tavern_core.kernel.stores import sqlite_file
 from tests.state.processes import run, start
 
 KEYED = """
@@ -549,3 +551,18 @@ def test_a_full_disk_refuses_keyed_calls_before_they_happen_and_loses_no_answer(
     assert results == [1, "INTERNAL/none", 2, 3, 3, 4]
     assert ran == [1, 2, 3, 4]
     assert "ANSWER_NOT_KEPT" in codes
+
+
+def test_a_log_that_another_process_begins_between_two_looks_at_it_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, look = tmp_path / "records.db-wal", os.fstat
+    log.touch()
+
+    def begun(descriptor: int) -> os.stat_result:
+        log.write_bytes(bytes(64))
+        return look(descriptor)
+
+    with contextlib.closing(sqlite3.connect(tmp_path / "records.db")) as db:
+        monkeypatch.setattr(os, "fstat", begun)
+        assert sqlite_file._damaged_place(db, log) is None

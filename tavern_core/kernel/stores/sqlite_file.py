@@ -162,7 +162,7 @@ def _damaged_place(db: sqlite3.Connection, log: Path) -> tuple[bytes, int] | Non
     try:
         with log.open("rb", buffering=0) as file:
             head, size = file.read(32), os.fstat(file.fileno()).st_size
-            if size <= 32:
+            if size <= 32 or len(head) < 32:  # or another process began it between the two looks
                 return None
             if _log_checksum(head[:24], head, bytes(8)) != head[24:]:
                 return head, 0
