@@ -16,6 +16,7 @@ import pytest
 from tavern_core import Final, Node, NodeContext, Out, Plugin, Port, Stream, Tavern, deny, hookimpl, node
 from tavern_core.errors import InputInvalid, PolicyDenied
 from tests.engine.workbench import group
+from tests.rows import row
 from tests.workflows.folder import CALLS, Flows
 
 pytestmark = pytest.mark.anyio
@@ -131,7 +132,8 @@ async def test_a_run_is_ended(flows: Flows, door: str) -> None:
                 if door == "a task"
                 else await asyncio.to_thread(tavern.workflows.cancel, handle.id)
             )
-            result = await asyncio.wait_for(handle, 20)
+            with row(name):
+                result = await asyncio.wait_for(handle, 20)
             assert (ended, tavern.workflows.cancel(handle.id)) == (True, False), name
             states = result.state, result.states["a"], result.states[path], result.states["b"]
             assert states == ("cancelled", "interrupted", "interrupted", "complete"), name
