@@ -32,7 +32,7 @@ from tavern_core.isolation.worker_launch import WorkerLaunch
 from tavern_core.isolation.worker_output import Printed
 from tavern_core.isolation.worker_process import DEATH_S, STOPPED, BoxMissing, Terms
 from tavern_core.kernel.execution.portal import Portal
-from tavern_core.kernel.execution.sync_async_drivers import NeverBegan, TimeLimit
+from tavern_core.kernel.execution.sync_async_drivers import NeverBegan, TimeLimit, settled
 from tavern_core.kernel.execution.threads import ThreadPool
 
 MOST_IN_A_ROW: Final = 5
@@ -299,10 +299,12 @@ class Supervisor:
         """`with_worker` under an event loop."""
         for attempt in range(1, ATTEMPTS + 1):
             if (worker := self._living()) is None:
+                revival = self._revival()
                 try:
-                    worker = await asyncio.shield(asyncio.wrap_future(self._revival()))
+                    await settled(revival, None)
                 except asyncio.CancelledError:
                     raise NeverBegan from None
+                worker = revival.result()
             try:
                 answer = await ask(worker)
             except Undelivered:

@@ -103,9 +103,9 @@ def test_doctor_shows_what_a_warning_sends_to_it(tavern: Run, project: Path) -> 
         add(project, f"odd{number}", manifest, code)
     said = [tavern(*words).err for words in (("tools", "list"), ("tools", "call", "system:get_current_time"))]
     report = tavern("doctor", "--json").json
-    noticed = {d["plugin"] for d in report["diagnostics"] if d["message"]}
+    reported = {d["plugin"] for d in report["diagnostics"] if d["message"]}
     failed = {p["name"] for p in report["plugins"] if p["state"] == "failed" and p["reason"]}
-    shown = {name for name in noticed | failed if name.startswith("odd")}
+    shown = {name for name in reported | failed if name.startswith("odd")}
     assert shown >= {"odd0", "odd1", "odd4", "odd5"}
     for each in said:  # the others are reported where they happen
         assert f"warning: {len(shown)} plugins have problems: tavern plugins doctor\n" in each, (shown, each)

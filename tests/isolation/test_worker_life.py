@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import sys
@@ -192,6 +193,27 @@ def test_a_worker_that_does_not_come_up_again_keeps_no_call_longer_than_its_time
     result = host.invoke_sync("p:pid", context=soon) if door == "sync" else asyncio.run(later())
     assert result.error is not None
     assert (result.error.kind, result.error.details["stopped"]) == ("TIMEOUT", True)
+
+
+@pytest.mark.slow
+def test_a_restart_that_fails_when_no_call_waits_for_it_any_more_is_not_logged(
+    workshop: Workshop, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder(workshop, code=f"import os, time\nif os.path.exists(os.environ['HOME'] + '/flag'): time.sleep(1000)\n{CODE}")
+    host = workshop.open(config={"limits": {"hookTimeoutMs": 1_000}})
+    assert value(host, "p:pid")
+    (workshop.home / "data" / "p" / "flag").write_text("")
+    assert not host.invoke_sync("p:die").ok
+
+    async def calls_and_closes() -> str:
+        late = await host.invoke("p:pid", context=CallContext(principal="t", budget=Budget(timeout_ms=200)))
+        await asyncio.to_thread(workshop.close, host)  # ends the restart, which fails
+        assert late.error is not None
+        return late.error.kind
+
+    assert asyncio.run(calls_and_closes()) == "TIMEOUT"
+    gc.collect()
+    assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
 
 
 @pytest.mark.slow

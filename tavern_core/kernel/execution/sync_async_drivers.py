@@ -115,7 +115,7 @@ class LoopMode:
         return awaitable if seconds is None else bounded(awaitable, seconds)
 
     async def until(self, future: Future[Any], seconds: float | None) -> bool:
-        return await _settled(future, seconds)
+        return await settled(future, seconds)
 
     async def pause(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
@@ -298,7 +298,7 @@ async def _as_coroutine(awaitable: Awaitable[T]) -> T:
     return await awaitable
 
 
-async def _settled(future: Future[Any], seconds: float | None) -> bool:
+async def settled(future: Future[Any], seconds: float | None) -> bool:
     """Wait until work of another thread is done, and leave it as it is; False when it is not within `seconds`.
 
     `asyncio.wrap_future` would copy its state from one future to the other, and costs twice as much.
@@ -345,7 +345,7 @@ async def in_thread(
     """
     work = workers.submit(caught, function, args, owner=owner)
     try:
-        if not await _settled(work, seconds):
+        if not await settled(work, seconds):
             waited = workers.abandon(work)
             raise TimeLimit(stopped=waited, begun=not waited, goes_on=None if waited else work)
     except asyncio.CancelledError:
