@@ -22,6 +22,7 @@ from tavern_core.errors import (
     PolicyDenied,
     TavernError,
     UpstreamError,
+    UsageError,
 )
 from tavern_core.kernel.access.tool_access import own_keys
 from tavern_core.kernel.execution.sync_async_drivers import TimeLimit, bounded
@@ -231,7 +232,12 @@ class Connections:
 
     async def on_loop(self, work: Coroutine[Any, Any, T]) -> T:
         """Run in a task of the host's loop, from whichever loop the caller is on; cancelling the caller cancels the work."""
-        theirs, ours = self._base.portal.loop(), asyncio.get_running_loop()
+        ours = asyncio.get_running_loop()
+        try:
+            theirs = self._base.portal.loop()
+        except UsageError:  # the host is closed
+            work.close()
+            raise
         # Written out: `asyncio.run_coroutine_threadsafe` and `wrap_future` go through two more futures and their locks, and
         # what waits for the end of a task hears of it a turn of the loop later, or never, where the task swallows its cancellation.
         waiter = ours.create_future()
@@ -408,6 +414,8 @@ class Connections:
 
     def _close_revoked(self) -> None:
         """Rights have changed: close the connections to upstreams that may no longer be used."""
+        if self._are_closed:  # the host closes, and with it these plugins: nothing is open any more
+            return
         for name in {*self._sessions, *self._in_process}:
             if (entry := self._entries.get(name)) is not None and self.missing(entry):
                 asyncio.run_coroutine_threadsafe(self.close(name), self._base.portal.loop())
