@@ -46,7 +46,7 @@ from dataclasses import replace
 from tavern_core import deny, hookimpl
 
 def tell(ctx, *said):
-    with open(ctx.data_dir / "told.txt", "a", encoding="utf-8") as file:
+    with open(ctx.data_dir / "hooks.txt", "a", encoding="utf-8") as file:
         print(*said, file=file)
 
 @hookimpl
@@ -108,7 +108,7 @@ def host(request: pytest.FixtureRequest) -> Iterator[Tavern]:
 
 
 def reported(host: Tavern) -> list[str]:
-    file = host.logs.path.parents[1] / "data" / "w" / "told.txt"
+    file = host.logs.path.parents[1] / "data" / "w" / "hooks.txt"
     return file.read_text("utf-8").splitlines() if file.exists() else []
 
 

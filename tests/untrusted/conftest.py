@@ -1,5 +1,5 @@
 """What holds for the tests of this folder."""
 
-from tests.installed_plugins import _no_installed_plugins
+from tests.no_installed_plugins import _no_installed_plugins
 
 __all__ = ["_no_installed_plugins"]

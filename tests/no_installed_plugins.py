@@ -1,6 +1,6 @@
 """Hosts that do not look for plugins among the installed packages, where a test is about something else.
 
-The look takes a quarter of the time of opening a host. A `conftest.py` imports the fixture for the tests of its folder.
+To look for them takes time at each opening. A `conftest.py` imports the fixture for the tests of its folder.
 """
 
 from __future__ import annotations
