@@ -67,9 +67,9 @@ def normalise(name: str) -> str:
     return _SEPARATORS.sub("-", name).lower()
 
 
-_read: Final[dict[str, PathEntry]] = {}
+_known_entries: Final[dict[str, PathEntry]] = {}
 """What this process has read, for hosts with state folders, and so indexes, of their own."""
-_MOST_READ: Final = 256
+_MOST_ENTRIES: Final = 256
 
 
 def current_entry(path: str, now: int) -> PathEntry:
@@ -78,11 +78,11 @@ def current_entry(path: str, now: int) -> PathEntry:
     Args:
         now: nanoseconds since the epoch, from before the call.
     """
-    entry = _read.get(path)
+    entry = _known_entries.get(path)
     if entry is None or not is_current(entry):
-        if len(_read) >= _MOST_READ:  # of folders that are used once, by a process that lives long
-            _read.clear()
-        entry = _read[path] = _read_entry(path, now)
+        if len(_known_entries) >= _MOST_ENTRIES:  # of folders that are used once, by a process that lives long
+            _known_entries.clear()
+        entry = _known_entries[path] = _read_entry(path, now)
     return entry
 
 

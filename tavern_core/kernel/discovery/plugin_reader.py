@@ -82,7 +82,9 @@ def _filled(
     if tools != DeclaredTools():
         row.details.put(TOOLS, pack_tools(tools))
     row.tool_findings = [finding_row(finding) for finding in tools.findings]
-    if not row.prefix:  # editors that save in place change no folder
+    if (
+        not row.prefix
+    ):  # an archive is one file; in a folder, a file that is saved in place does not change the folder's time
         _watch(row, now, *(f"/{relative}" for relative, _ in tools.stamps))
     return row
 
