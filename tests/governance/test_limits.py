@@ -915,7 +915,7 @@ def test_limits_of_a_tool_file_and_of_the_configuration_are_steps_of_its_plan(
         steps = [step.name for step in host.tool_plan("t:busy")]
         words = {step.name: step.does for step in host.tool_plan("t:busy")}
     at = steps.index("execute")
-    assert steps[at - 6 : at] == ["result_cache", "breaker", "rate", "concurrency", "retry", "deadlines"]
+    assert steps[at - 6 : at] == ["result_cache", "retry", "breaker", "rate", "concurrency", "deadlines"]
     assert words["deadlines"] == "ends an attempt after 0.4 s and what says nothing for 0.5 s"
     assert words["rate"] == f"9/s (limits.tools.busy){rate}"
     assert words["concurrency"] == f"3 at a time, 7 may wait (limits.tools.busy){places}"

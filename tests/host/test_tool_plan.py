@@ -9,7 +9,7 @@ import pytest
 
 from tavern_core import Budget, CallContext, Plugin, deny, hookimpl, tool
 from tavern_core.__main__ import main
-from tavern_core.errors import ToolNotFound
+from tavern_core.errors import ToolNotFound, UpstreamError
 
 from .conftest import Opened, run
 
@@ -102,6 +102,56 @@ def test_an_approval_without_an_approver_fails_at_that_step(opened: Opened) -> N
     error = run(host.invoke("t:double", {"number": 1})).error
     assert error.details["stage"] == "approval"
     assert "approval" in names(host.tool_plan("t:double"))
+
+
+@tool(read_only=True)
+def stubborn(number: int) -> int:
+    """Fails, and may be tried again."""
+    raise UpstreamError("not now", retryable=True, retry_after_ms=1)
+
+
+@tool
+def untyped(number: int):  # type: ignore[no-untyped-def]
+    """Has no output schema."""
+    return number
+
+
+@tool(job=True)
+def long(number: int) -> int:
+    """Is always a job."""
+    return number
+
+
+LIMITS = {"rate": "1000/s", "concurrency": 3, "breaker": {"failures": 100}, "retries": 1, "attemptMs": 60_000}
+TRACED: dict[str, tuple[Any, dict[str, Any], list[str]]] = {
+    "plain": (double, {"audit": {"enabled": False}}, ["resolve", "admit", "validate_input", "execute", "validate_output"]),
+    "no output schema": (untyped, {}, ["resolve", "admit", "validate_input", "execute", "normalise"]),
+    "hooks": (
+        lower, {}, ["resolve", "admit", "before_execute", "validate_input", "check_call", "execute", "validate_output"],
+    ),
+    "limits": (
+        stubborn, {"limits": {"tools": {"stubborn": LIMITS}}},
+        ["resolve", "admit", "validate_input", *["breaker", "rate", "concurrency", "execute"] * 2],
+    ),
+    "a job": (long, {}, ["resolve", "detach"]),
+    "perhaps a job": (double, {"limits": {"tools": {"double": {"inlineMs": 60_000}}}}, ["resolve", "detach"]),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", TRACED)
+def test_a_traced_call_takes_the_steps_of_the_plan_in_their_order(opened: Opened, case: str) -> None:
+    made, config, expected = TRACED[case]
+    hooks = [Plugin(Hooks(), name="h")] if case == "hooks" else []
+    host = opened(Plugin([made], name="t"), *hooks, config=config)
+    (name,) = [one for one in host.tools if one.startswith("t:")]
+    arguments = {"text": "A"} if case == "hooks" else {"number": 1}
+    traced = host.invoke_from_sync("test", name, arguments, trace=True)
+    direct = host.invoke_sync(name, arguments)
+    taken = [step["step"] for step in traced.meta["trace"]]
+    assert taken == expected
+    assert (traced.status, traced.error is None) == (direct.status, direct.error is None)
+    assert [step for step in names(host.tool_plan(name)) if step in taken] == list(dict.fromkeys(taken))
 
 
 @pytest.mark.slow

@@ -1,7 +1,7 @@
 """Running a tool, and making a result of what it returned.
 
 `execute_of` is the innermost step. It returns an awaitable, or the value itself if nothing has to be awaited: a fast sync
-tool costs no coroutine. Retry, cache and limits wrap it once per tool, when its plan is compiled.
+tool costs no coroutine. The steps of its limits are composed around it when its plan is compiled (`optional_steps.py`).
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def accept(plan: Plan, call: RunningCall, value: Any, limits: CallLimits, series
         if limits.keep_raw:
             call.value = value
         raise timed_out(call, stopped=False, outcome="done")
-    call.stage, kind = "validate_output", type(value)
+    call.stage, kind = plan.answer_stage, type(value)
     trace = (plan.id, call.number, call.started, now - call.clock, series)
     if kind in plan.sure and (kind is not int or value.bit_length() < SMALL_BITS):
         result = success(value, trace)

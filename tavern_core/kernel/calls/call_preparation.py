@@ -25,11 +25,12 @@ from tavern_core.schema.bounded_json_copying import json_copy, measure
 from tavern_core.schema.redact import redact_text
 
 
-def admit(plan: Plan, call: RunningCall, deepest: int) -> CallContext:
+def admit(plan: Plan, call: RunningCall, deepest: int, ahead: int | None = None) -> CallContext:
     """Find out who calls, how deep, and until when.
 
     Args:
         deepest: how many calls may be within each other (`limits.depth`).
+        ahead: how many calls are made before this one, which is only foreseen; None: it is made now, and counts.
 
     Raises:
         BudgetExceeded: too deep, or too many calls (BUDGET_EXCEEDED).
@@ -54,7 +55,7 @@ def admit(plan: Plan, call: RunningCall, deepest: int) -> CallContext:
     if is_watched(context, outer):
         call.reads = {}
     if budget.max_tool_calls is not None:
-        check_budget(plan, context, context.ledger.draw())
+        check_budget(plan, context, context.ledger.draw() if ahead is None else context.ledger.drawn + ahead + 1)
     if seconds is not None:
         call.deadline = call.clock + seconds
     return context

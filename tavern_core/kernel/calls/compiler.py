@@ -15,6 +15,7 @@ from tavern_core.contract.python_targets import BindsItself, PythonTarget
 from tavern_core.errors import CallError, PluginError, PolicyDenied, TavernError, ToolNotFound, UpstreamError
 from tavern_core.kernel.calls.attempt import execute_of, way_of
 from tavern_core.kernel.calls.cross_process_cancellation import Cancellation
+from tavern_core.kernel.calls.optional_steps import steps_of
 from tavern_core.kernel.calls.running_call import current
 from tavern_core.kernel.catalogue.call_plan import Execute, Inner, Plan
 from tavern_core.kernel.catalogue.namespace_resolvers import Namespaces, canonical
@@ -268,6 +269,7 @@ class Compiler:
         ends_in_hooks = bool(transforms or after)
         blocked, approval, access = self._blocked(), policy.approval(spec), policy.for_tool(spec)
         governor = self._limit_table.governor(spec, policy.limits)
+        around, around_steps = steps_of(governor)
         is_watched = governor is not None and governor.idle_s > 0
         in_thread = is_watched and bound.stop is None
         milliseconds = spec.timeout_ms or limits.timeout_ms
@@ -324,6 +326,8 @@ class Compiler:
             ends_quietly=not needs_call and marked is None and self._specs.config.artifacts.over is None,
             is_recorded=self._recorder.is_on or bool(events),
             governor=governor,
+            around=around,
+            around_steps=around_steps,
             inline_s=_inline(spec, governor),
             needs_loop=bound.is_async or is_watched or any(i.is_async for i in all_hooks),
             source=source,

@@ -10,7 +10,7 @@ from typing import Any
 from tavern_core.errors import CallError
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.calls.approvals import Approvals, definition_of
-from tavern_core.kernel.calls.call_preparation import check_budget, check_depth, check_rule, give_copy, tool_call
+from tavern_core.kernel.calls.call_preparation import admit, check_rule, give_copy, tool_call
 from tavern_core.kernel.calls.compiler import Compiler
 from tavern_core.kernel.calls.plan_tokens import PlanTokens
 from tavern_core.kernel.calls.result_normalisation import to_result
@@ -105,16 +105,12 @@ class Foresight:
         call = begin(written, arguments, context, "", None, door, 0)
         try:
             plan = await self.catalogue.find(written, context)
-            context = context or (call.outer[2] if call.outer is not None else None) or plan.host
-            call.depth = 0 if call.outer is None else call.outer[0] + 1
-            check_depth(plan, call.depth, self.limits.depth)
-            check_budget(plan, context, context.ledger.drawn + earlier + 1)
+            context = admit(plan, call, self.limits.depth, ahead=earlier)
             if plan.guarded or context.profile is not None:
                 plan = await self.catalogue.admits(plan, context)
             known: Mapping[str, Any] = {} if plan.before else arguments
             call.values = known if plan.fill is None else plan.fill(known)
             asked = tool_call(plan, call, context, self.series)
-            call.context = context
             requested = judged(plan, call, await self.hooks.judge(own_gates(plan), asked, plan.shown, mode))
             self._check_approval(plan, asked, requested)
         except CallError as error:

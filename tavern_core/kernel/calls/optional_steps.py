@@ -1,9 +1,10 @@
-"""The steps around a tool that only some calls have: key, cache, breaker, rate, places, and trying again.
+"""The steps around a tool that only some tools have: cache, retry, breaker, rate, concurrency, deadlines.
 
-    idempotency → result cache → ┌ breaker → rate → concurrency → execute ┐ → commit
-                                 └──────────── try again ─────────────────┘
+    idempotency → result_cache → ┌ breaker → rate → concurrency → deadlines → execute ┐ → commit
+                                 └────────────────────── retry ───────────────────────┘
 
-A call without any of them does not come here.
+`steps_of` composes those that a tool has when its plan is compiled. Two depend on the call: a key asks for idempotency, and the
+budget of the caller may ask for retries. A call without any of them does not come here.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from tavern_core.errors import BudgetExceeded, CallError, CircuitOpen
@@ -28,7 +30,7 @@ from tavern_core.kernel.calls.result_normalisation import NOT_AWAITABLE
 from tavern_core.kernel.calls.retry_rules import LONGEST_WAIT_S, is_harmless_again, may_pass, pause_before
 from tavern_core.kernel.calls.running_call import CallLimits, RunningCall, enter, frame_of, leave
 from tavern_core.kernel.calls.taint_tracking import marked, taken_over
-from tavern_core.kernel.catalogue.call_plan import Plan
+from tavern_core.kernel.catalogue.call_plan import Plan, PlanStep
 from tavern_core.kernel.execution.sync_async_drivers import (
     LeftBehind,
     Mode,
@@ -49,7 +51,9 @@ _BEHIND: Final = frozenset({"UPSTREAM_ERROR", "TIMEOUT", "CONNECTION_LOST"})
 """Failures of what is behind a tool: these open a breaker."""
 _QUEUE_PAUSE_MS: Final = 1_000
 """When to call again if a queue is full: when the calls before it end is not known."""
-Steps = Callable[[Plan, RunningCall, Mode], Coroutine[Any, Any, ToolResult]]
+Around = Callable[["Governance", Plan, RunningCall, Mode], Awaitable[ToolResult]]
+"""A step with all steps within it."""
+Planned = Callable[[Plan, RunningCall, Mode], Awaitable[ToolResult]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,17 +71,15 @@ class Governance:
         Raises:
             BaseException: what the tool raised, or why it was not run; as `Pipeline.run` finds it without these steps.
         """
-        governor = plan.governor
-        steps = self._steps(call, governor) if governor is None or not governor.cache_s else self._cached
         if call.key is None:
-            return await steps(plan, call, mode)
+            return await plan.around(self, plan, call, mode)  # type: ignore[no-any-return]
         call.stage = "idempotency"
         claim = await self.idempotency.claim(plan, call, mode)
         if not isinstance(claim, Claim):
             return taken_over(call, claim.replace(trace=call.trace(self.conclusion.series)))
         mark = held.set(held.get() | {claim.record.key})
         try:
-            result = await steps(plan, call, mode)
+            result: ToolResult = await plan.around(self, plan, call, mode)
         except BaseException as error:
             failed = marked(call, failure(error_of(error, call), call.trace(self.conclusion.series)))
             await self.idempotency.finish(claim, plan, call, self.conclusion.redacted(call, failed), mode)
@@ -91,7 +93,7 @@ class Governance:
         await self.idempotency.finish(claim, plan, call, result, mode)
         return result
 
-    async def dry(self, plan: Plan, call: RunningCall, mode: Mode, planned: Steps) -> ToolResult:
+    async def dry(self, plan: Plan, call: RunningCall, mode: Mode, planned: Planned) -> ToolResult:
         """What the call would do, within its limits: as many dry runs as calls, counted apart; a preview takes a place.
 
         Args:
@@ -114,18 +116,9 @@ class Governance:
             ):
                 raise _used_up(plan, rate, wait)
         places = governor.places_of(context) if plan.preview is not None else ()
-        return await (self._placed(plan, call, mode, places, planned) if places else planned(plan, call, mode))
+        return await (self._placed(planned, places, plan, call, mode) if places else planned(plan, call, mode))
 
-    def _steps(self, call: RunningCall, governor: Governor | None) -> Steps:
-        """The steps behind key and cache, from the first that this call has."""
-        context = call.context
-        assert context is not None
-        further = context.budget.max_retries
-        if further or (further is None and governor is not None and governor.retries):
-            return self._tried
-        return self._executed if governor is None else self._attempt
-
-    async def _cached(self, plan: Plan, call: RunningCall, mode: Mode) -> ToolResult:
+    async def _cached(self, inner: Around, plan: Plan, call: RunningCall, mode: Mode) -> ToolResult:
         governor, context = plan.governor, call.context
         assert context is not None
         assert governor is not None
@@ -133,14 +126,14 @@ class Governance:
         series = self.conclusion.series
         key = cache.key(plan.id, call.values or {}, context)
         if key is None:
-            return await self._steps(call, governor)(plan, call, mode)
+            return await inner(self, plan, call, mode)
         joins = not held.get()  # what it would wait for may wait for what it holds
         while True:
             if (found := cache.get(key, plan.spec, call.trace(series))) is not None:
                 return taken_over(call, found)
             making, is_own = cache.begin(key, plan.spec, joins=joins)
             if is_own:
-                return await self._made_for_all(plan, call, mode, key, making)
+                return await self._made_for_all(inner, plan, call, mode, key, making)
             call.stage = "result_cache"
             if not await mode.until(making, call.time_left()):
                 raise TimeLimit(stopped=True, begun=False)
@@ -149,13 +142,15 @@ class Governance:
                 return taken_over(call, outcome.replace(trace=call.trace(series)))
             joins = outcome
 
-    async def _made_for_all(self, plan: Plan, call: RunningCall, mode: Mode, key: Key, making: Making) -> ToolResult:
+    async def _made_for_all(
+        self, inner: Around, plan: Plan, call: RunningCall, mode: Mode, key: Key, making: Making
+    ) -> ToolResult:
         """A call whose answer is cached. Equal calls that begin meanwhile get its answer, or its failure."""
         governor, outcome = plan.governor, None
         assert governor is not None
         cache, mark = governor.table.cache, held.set(held.get() | {key})
         try:
-            result = await self._steps(call, governor)(plan, call, mode)
+            result = await inner(self, plan, call, mode)
             outcome = self.conclusion.redacted(call, result)
             return result
         except BaseException as error:
@@ -166,19 +161,22 @@ class Governance:
             cache.end(key, making, plan.spec, outcome, governor.cache_s)
             held.reset(mark)  # raises where the garbage collector ends the call, in another context
 
-    async def _tried(self, plan: Plan, call: RunningCall, mode: Mode) -> ToolResult:
-        """Try, and try again as often as may be, while there is time."""
+    def _retried(self, inner: Around, plan: Plan, call: RunningCall, mode: Mode) -> Awaitable[ToolResult]:
         governor, context = plan.governor, call.context
         assert context is not None
         further = context.budget.max_retries
         if further is None:
             further = 0 if governor is None else governor.retries
-        once, attempt = self._executed if governor is None else self._attempt, 1
+        return self._tried(inner, plan, call, mode, further) if further else inner(self, plan, call, mode)
+
+    async def _tried(self, inner: Around, plan: Plan, call: RunningCall, mode: Mode, further: int) -> ToolResult:
+        """Try, and try again as often as may be, while there is time."""
+        attempt = 1
         while True:
             failed, given = None, None
             give_copy(plan, call, self.limits.argument_bytes)  # what a try did to its arguments is its own
             try:
-                result = await once(plan, call, mode)
+                result = await inner(self, plan, call, mode)
                 if call.is_unsure and (said := result.error) is not None and said.outcome == "none":
                     result = result.replace(error=replace(said, outcome="unknown"))
                 if result.ok or attempt > further:
@@ -220,34 +218,46 @@ class Governance:
         if plan.events:
             await self.conclusion.hooks.notify(plan.events, {"event": event}, mode)
 
-    async def _attempt(self, plan: Plan, call: RunningCall, mode: Mode) -> ToolResult:
-        """One try, within all limits."""
+    async def _unless_broken(self, inner: Around, plan: Plan, call: RunningCall, mode: Mode) -> ToolResult:
+        """A try, unless the breaker is open; it counts how tries end."""
+        governor = plan.governor
+        assert governor is not None
+        breaker = governor.breaker
+        assert breaker is not None
+        call.stage = "breaker"
+        if (left := breaker.enter()) is not None:
+            raise _open(plan, governor, breaker, left)
+        try:
+            result = await inner(self, plan, call, mode)
+        except BaseException as error:
+            breaker.leave(_is_failure(error))
+            raise
+        breaker.leave(False)
+        return result
+
+    async def _rated(self, inner: Around, plan: Plan, call: RunningCall, mode: Mode) -> ToolResult:
+        """A try that its rates still allow."""
         governor, context = plan.governor, call.context
         assert governor is not None
         assert context is not None
-        if (breaker := governor.breaker) is not None:
-            call.stage = "breaker"
-            if (left := breaker.enter()) is not None:
-                raise _open(plan, governor, breaker, left)
-        try:
-            table = governor.table
-            for rate in governor.rates_of(context) if governor.is_personal else governor.rates:
-                call.stage = "rate"
-                if not table.has_block(rate) and (wait := await table.take(rate, mode, call.seconds)) > 0:
-                    raise _used_up(plan, rate, wait)
-            places = governor.places_of(context) if governor.is_personal else governor.places
-            tool = self._timed if governor.attempt_s or governor.idle_s else self._executed
-            result = await (self._placed(plan, call, mode, places, tool) if places else tool(plan, call, mode))
-        except BaseException as error:
-            if breaker is not None:
-                breaker.leave(_is_failure(error))
-            raise
-        if breaker is not None:
-            breaker.leave(False)
-        return result
+        table = governor.table
+        for rate in governor.rates_of(context):
+            call.stage = "rate"
+            if not table.has_block(rate) and (wait := await table.take(rate, mode, call.seconds)) > 0:
+                raise _used_up(plan, rate, wait)
+        return await inner(self, plan, call, mode)
+
+    def _concurrent(self, inner: Around, plan: Plan, call: RunningCall, mode: Mode) -> Awaitable[ToolResult]:
+        governor, context = plan.governor, call.context
+        assert governor is not None
+        assert context is not None
+        places = governor.places_of(context)
+        if not places:
+            return inner(self, plan, call, mode)
+        return self._placed(partial(inner, self), places, plan, call, mode)
 
     async def _placed(
-        self, plan: Plan, call: RunningCall, mode: Mode, places: tuple[Place, ...], tool: Steps
+        self, tool: Planned, places: tuple[Place, ...], plan: Plan, call: RunningCall, mode: Mode
     ) -> ToolResult:
         """The tool, at the places that it takes."""
         call.stage = "concurrency"
@@ -312,7 +322,7 @@ class Governance:
         finally:
             leave(token)
 
-    async def _timed(self, plan: Plan, call: RunningCall, mode: Mode) -> ToolResult:
+    async def _timed(self, inner: Around, plan: Plan, call: RunningCall, mode: Mode) -> ToolResult:
         """The tool, within the time of one try."""
         governor, whole = plan.governor, call.deadline
         assert governor is not None
@@ -321,13 +331,42 @@ class Governance:
             call.deadline = time.perf_counter() + attempt_s
         try:
             with _moving(call, governor.idle_s) if governor.idle_s else nullcontext():
-                return await self._executed(plan, call, mode)
+                return await inner(self, plan, call, mode)
         except TimeLimit:
             if call.limit is None and call.deadline != whole:
                 call.limit = "attemptMs of the tool", attempt_s * 1000
             raise
         finally:
             call.deadline = whole
+
+
+_Step = Callable[[Governance, Around, Plan, RunningCall, Mode], Awaitable[ToolResult]]
+_STEPS: Final[dict[str, _Step]] = {
+    "result_cache": Governance._cached,
+    "retry": Governance._retried,
+    "breaker": Governance._unless_broken,
+    "rate": Governance._rated,
+    "concurrency": Governance._concurrent,
+    "deadlines": Governance._timed,
+}
+"""From the outermost to the innermost."""
+
+
+def steps_of(governor: Governor | None) -> tuple[Around, tuple[PlanStep, ...]]:
+    """The steps around a tool with these limits, composed; and what people read of them."""
+    words = {} if governor is None else governor.words()
+    around: Around = Governance._executed
+    for name, step in reversed(_STEPS.items()):
+        if name in words or name == "retry":  # the caller of any tool may allow retries
+            around = _with(step, around)
+    return around, tuple(PlanStep(name, words[name]) for name in _STEPS if name in words)
+
+
+def _with(step: _Step, inner: Around) -> Around:
+    def run(governance: Governance, plan: Plan, call: RunningCall, mode: Mode) -> Awaitable[ToolResult]:
+        return step(governance, inner, plan, call, mode)
+
+    return run
 
 
 @contextmanager

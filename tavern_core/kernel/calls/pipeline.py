@@ -1,7 +1,8 @@
 """The one path of every tool call, from top to bottom.
 
-    resolve → admit → before_execute hooks → defaults → validate input → check_call gates → approval
-            → execute → normalise → validate output → redact → result hooks → audit → after_execute
+    resolve → detach → admit → before_execute hooks → defaults → validate input → check_call gates → approval
+            → steps around the tool (`optional_steps.py`) → execute
+            → normalise → validate output → redact → result hooks → audit → after_execute
 
 The plan of a tool says which of these steps its calls have (`Plan.steps`, `tavern tools show ID --plan`). Hooks change a call
 before every gate, so gates see what will run. Every failure is a value: `run` always returns a ToolResult, except for a KeyboardInterrupt and the
@@ -67,7 +68,7 @@ from tavern_core.model.result import ToolResult, failure, success
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """One half of a call in two phases: the dry run, which makes a plan, or the commit of that plan."""
+    """How a call differs from a direct one: a dry run, which makes a plan; the commit of that plan; a job; a traced call."""
 
     is_dry: bool = False
     token: str = ""
@@ -75,6 +76,10 @@ class Phase:
     """Whether it is made in the background."""
     steps: list[tuple[str, float]] | None = None
     """Where each step is noted with the time at which it began, on the monotonic clock."""
+
+    def is_detached(self, plan: Plan) -> bool:
+        """Whether the call is made in the background: where its caller asks for that, or its tool and nothing else is asked for."""
+        return self.is_job or (plan.inline_s is not None and not self.is_dry and not self.token)
 
 
 DRY_RUN: Final = Phase(is_dry=True)
@@ -171,7 +176,8 @@ class Pipeline:
             running.add(call)
             # The host itself, with no call around it, calls a tool that is neither limited nor kept from it.
             is_free = plan.is_free and context is None and call.outer is None and phase is None and key is None
-            if not is_free and (plan.inline_s is not None if phase is None else phase.is_job) and not job_id.get():
+            is_detached = not is_free and (plan.inline_s is not None if phase is None else phase.is_detached(plan))
+            if is_detached and not job_id.get():
                 return await self._detached(plan, call, mode)
 
             call.stage = "admit"
@@ -204,29 +210,17 @@ class Pipeline:
                 kind = type(value)
                 is_sure = kind in plan.sure and (kind is not int or value.bit_length() < SMALL_BITS)
                 if is_sure and not is_timed and call.reads is None:  # nothing more to find out, as of most answers
-                    call.stage = "validate_output"
+                    call.stage = plan.answer_stage
                     trace = (plan.id, number, call.started, perf_counter() - call.clock, self.series)
                     result = success(value, trace)
                 else:
                     if kind not in NOT_AWAITABLE and inspect.isawaitable(value):
                         value = await mode.awaited(value, call.seconds)
                     result = accept(plan, call, value, self.limits, self.series)
-        except BaseException as error:
-            result = self._failed(call, error)
-            if _must_not_wait(error, call):  # on the record, and then let it end
-                self.conclusion.record(call, result)
-                if isinstance(error, GeneratorExit):
-                    return result
-                if isinstance(error, KeyboardInterrupt) or result.error is None:
-                    raise
-                if call.used_up and _did_nothing(call, result):
-                    self.plans.give_back_at_once(call.used_up)
-                if not has_begun(error):  # true of this call, and not of one that made it
-                    error = asyncio.CancelledError()
-                error.tavern_outcome = result.error.outcome  # type: ignore[attr-defined]  # for a job
-                raise error from None
-            if call.used_up and _did_nothing(call, result):
-                await self.plans.give_back(call.used_up, mode)
+        except BaseException as error:  # noqa: BLE001 - `_ended` raises it again where it must not become a result
+            result = await self._ended(call, error, mode)
+            if isinstance(error, GeneratorExit):
+                return result
         finally:
             if token is not None:
                 try:
@@ -244,6 +238,30 @@ class Pipeline:
     def observed(self, mode: Mode, written: str, *rest: Any) -> Coroutine[Any, Any, ToolResult]:
         """`run`, with metrics and spans: of an `ObservedPipeline` alone, as `observed_from` is empty in any other."""
         raise AssertionError(f"a call of {written!r:.80} is to be observed, and this pipeline cannot do it")
+
+    async def _ended(self, call: RunningCall, error: BaseException, mode: Mode) -> ToolResult:
+        """The result of a call that ended in an error.
+
+        Raises:
+            BaseException: Ctrl-C, or the cancellation of the caller's own task; the call is on the record then.
+        """
+        result = self._failed(call, error)
+        is_to_give_back = bool(call.used_up) and _did_nothing(call, result)
+        if not _must_not_wait(error, call):
+            if is_to_give_back:
+                await self.plans.give_back(call.used_up, mode)
+            return result
+        self.conclusion.record(call, result)
+        if isinstance(error, GeneratorExit):
+            return result
+        if isinstance(error, KeyboardInterrupt) or result.error is None:
+            raise error
+        if is_to_give_back:
+            self.plans.give_back_at_once(call.used_up)
+        if not has_begun(error):  # true of this call, and not of one that made it
+            error = asyncio.CancelledError()
+        error.tavern_outcome = result.error.outcome  # type: ignore[attr-defined]  # for a job
+        raise error from None
 
     def _failed(self, call: RunningCall, error: BaseException) -> ToolResult:
         """The result of a call that ended in an error."""
@@ -316,6 +334,7 @@ class Pipeline:
 
     async def _detached(self, plan: Plan, call: RunningCall, mode: Mode) -> ToolResult:
         """Make the call in the background. Its caller gets its answer, where that is there in time, else a job."""
+        call.stage = "detach"
         own = plan.intake(call.arguments)
         done: Future[ToolResult] | None = Future() if plan.inline_s else None
         request = Request(

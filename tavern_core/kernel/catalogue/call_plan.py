@@ -112,6 +112,10 @@ class Plan:
     """Whether the log, a subscriber or an observer gets the call."""
     governor: Governor | None
     """Its limits; None: it has none."""
+    around: Callable[[Any, Any, Any, Any], Any]
+    """``await around(governance, plan, running_call, mode)`` runs the tool with the steps of its limits: see `calls/optional_steps.py`."""
+    around_steps: tuple[PlanStep, ...]
+    """The steps of `around`."""
     inline_s: float | None
     """How long a caller waits before the call becomes a job, 0: not at all; None: until the end."""
     needs_loop: bool
@@ -127,10 +131,13 @@ class Plan:
 
     is_free: bool = field(init=False)
     """Whether no list keeps the host from it, no limit governs it, and its calls never become jobs."""
+    answer_stage: str = field(init=False)
+    """The step that looks at its answer."""
 
     def __post_init__(self) -> None:
         is_free = not self.guarded and self.governor is None and self.inline_s is None
         object.__setattr__(self, "is_free", is_free)
+        object.__setattr__(self, "answer_stage", "normalise" if self.returns is None else "validate_output")
 
     @property
     def is_judged_after_reading(self) -> bool:
@@ -147,7 +154,11 @@ class Plan:
         return result.status != "job" and not (self.is_annotated and result.has_content)
 
     def steps(self) -> tuple[PlanStep, ...]:
-        """The steps of each call of this tool, in order; only those that a list, hook or schema requires."""
+        """The steps of each direct call of this tool, in order; only those that a list, hook, limit or schema requires.
+
+        A call with a key has the step `idempotency`, too; one whose caller may retry (`budget.maxRetries`), `retry`; a dry run ends
+        before `execute`, perhaps with a `preview`.
+        """
         return tuple(_steps(self))
 
 
@@ -173,6 +184,9 @@ def _steps(plan: Plan) -> Iterator[PlanStep]:
     """In the order of `calls/pipeline.py`."""
     own = (plan.spec.plugin,)
     yield PlanStep("resolve", "finds the tool and activates its plugin", own)
+    if plan.inline_s is not None:  # the job makes the whole call, so it is begun before anything is checked
+        when = f"after {plan.inline_s:g} s" if plan.inline_s else "at once"
+        yield PlanStep("detach", f"becomes a job {when}, and the job makes the call")
     lists = ", the tool lists of tavern.yaml" if plan.guarded else ""
     limit = "" if plan.seconds is None else f"; it has {plan.seconds:g} s"
     yield PlanStep("admit", f"checks depth and budget of the caller{lists}{limit}")
@@ -192,8 +206,7 @@ def _steps(plan: Plan) -> Iterator[PlanStep]:
         yield PlanStep("approval", f"{does}: {rule.reason}", (rule.place,))
     if plan.is_recorded:
         yield PlanStep("record_call", "writes TOOL_CALLED", _plugins(plan.events))
-    if plan.governor is not None:
-        yield from (PlanStep(name, does) for name, does in plan.governor.words())
+    yield from plan.around_steps
     yield PlanStep("execute", plan.way, own)
     yield from _steps_of_answer(plan)
 

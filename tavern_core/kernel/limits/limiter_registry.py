@@ -95,21 +95,22 @@ class Governor:
     def places_of(self, context: CallContext) -> tuple[Place, ...]:
         return (*self.table.of_caller(context)[1], *self.places) if self.is_personal else self.places
 
-    def words(self) -> tuple[tuple[str, str], ...]:
-        """(step, what it does) for each step that these limits add, in their order."""
-        found = []
-        if self.inline_s is not None:
-            found.append(("detach", f"becomes a job after {self.inline_s:g} s"))
+    def words(self) -> dict[str, str]:
+        """What each step does that these limits add; see `calls/optional_steps.py`."""
+        found = {}
         if self.cache_s:
-            found.append(("result_cache", f"gives an answer again for {self.cache_s:g} s"))
+            found["result_cache"] = f"gives an answer again for {self.cache_s:g} s"
+        if self.retries:
+            attempts = "attempt" if self.retries == 1 else "attempts"
+            found["retry"] = f"up to {self.retries} further {attempts}, where doing it again does no harm"
         if self.breaker is not None:
             rule = self.breaker.rule
-            found.append(("breaker", f"after {rule.failures} failures in a row no calls for {rule.rest_ms / 1000:g} s"))
+            found["breaker"] = f"after {rule.failures} failures in a row no calls for {rule.rest_ms / 1000:g} s"
         callers = self.table.of_callers()
         rates = [f"{rate.written} ({rate.place})" for rate in self.rates]
         rates += [f"{limits.rate} ({place})" for place, limits in callers if limits.rate is not None]
         if rates:
-            found.append(("rate", ", ".join(rates)))
+            found["rate"] = ", ".join(rates)
         places = [(place.slots.size, place.slots.queue, place.place) for place in self.places]
         places += [
             (one.concurrency, QUEUE if one.queue is None else one.queue, place)
@@ -118,15 +119,12 @@ class Governor:
         ]
         if places:
             words = [f"{size} at a time, {queue} may wait ({place})" for size, queue, place in places]
-            found.append(("concurrency", ", ".join(words)))
-        if self.retries:
-            attempts = "attempt" if self.retries == 1 else "attempts"
-            found.append(("retry", f"up to {self.retries} further {attempts}, where doing it again does no harm"))
+            found["concurrency"] = ", ".join(words)
         times = [f"an attempt after {self.attempt_s:g} s"] if self.attempt_s else []
         times += [f"what says nothing for {self.idle_s:g} s"] if self.idle_s else []
         if times:
-            found.append(("deadlines", f"ends {' and '.join(times)}"))
-        return tuple(found)
+            found["deadlines"] = f"ends {' and '.join(times)}"
+        return found
 
 
 def _merged(tool: ToolSpec, rules: LimitRules) -> tuple[ToolLimits, dict[str, str]]:
