@@ -146,6 +146,17 @@ def test_no_period_has_more_uses_than_the_rate(opener: Opener, most: int) -> Non
     assert most == 1 or store.take(key, most, 10.0, 110.6) == pytest.approx(0.4)
 
 
+@pytest.mark.parametrize(("before", "after", "allowed", "wait"), [(3, 5, 2, 0.5), (3, 2, 0, 8.5), (5, 3, 0, 2.5)])
+def test_a_changed_rate_counts_the_uses_before_the_change(
+    opener: Opener, before: int, after: int, allowed: int, wait: float
+) -> None:
+    store, key = opener(), f"from {before} to {after}"
+    for at in (100, 101, 102, 103, 104, 110, 111):
+        store.take(key, before, 10.0, float(at))
+    assert [store.take(key, after, 10.0, 111.5) for _ in range(allowed)] == [0] * allowed
+    assert store.take(key, after, 10.0, 111.5) == pytest.approx(wait)
+
+
 def test_a_clock_that_is_set_back_stops_no_call_for_longer_than_the_period(opener: Opener) -> None:
     store = opener()
     assert store.take("clock", 1, 10.0, 1_000_000.0) == 0

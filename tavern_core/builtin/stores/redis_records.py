@@ -55,7 +55,7 @@ local now, seconds, most = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3
 for _, member in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. ARGV[1], '+inf')) do redis.call('ZADD', KEYS[1], ARGV[1], member) end
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', tostring(now - seconds))
 if redis.call('ZCARD', KEYS[1]) >= most then
-    local oldest = redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')
+    local oldest = redis.call('ZRANGE', KEYS[1], -most, -most, 'WITHSCORES')
     return tostring(tonumber(oldest[2]) + seconds - now)
 end
 redis.call('ZADD', KEYS[1], ARGV[1], ARGV[4])

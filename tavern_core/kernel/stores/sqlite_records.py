@@ -74,6 +74,7 @@ _LONGEST_PERIOD_S: Final = 7 * 86_400.0
 _FORGET_USES: Final = (
     "DELETE FROM uses WHERE key IN (SELECT key FROM uses WHERE slot >= 0 GROUP BY key HAVING max(at) < ?)"
 )
+_FORGET_OLD: Final = "DELETE FROM uses WHERE key = ? AND slot BETWEEN 0 AND ? AND at <= ?"
 _REPLACE: Final = (
     "UPDATE records SET state = ?, data = ?, expires = ?, crc = ?, version = version + 1"
     " WHERE kind = ? AND key = ? AND version = ?"
@@ -189,7 +190,7 @@ class SqliteRecords:
         return int(self._rows(statement, (kind, since, owner, state))[0][0])
 
     def take(self, key: str, most: int, seconds: float, now: float) -> float:
-        # Slot -1 counts all uses; use n is in slot n modulo `most`, so the slot of the next one holds the oldest that counts.
+        # Slot -1 counts all uses, and use n is in slot n: whatever the rate was before, slot n - `most` holds the oldest that counts.
         self._longest_s = max(self._longest_s, seconds)
         self._taken += 1
         with self._open() as db:
@@ -198,10 +199,9 @@ class SqliteRecords:
                 if self._taken % _PURGE_EVERY == 1:
                     db.execute(_FORGET_USES, (now - 2 * self._longest_s,))
                 (number,) = db.execute("SELECT at FROM uses WHERE key = ? AND slot = -1", (key,)).fetchone() or (0.0,)
-                slot = int(number) % most
-                (earlier,) = db.execute("SELECT at FROM uses WHERE key = ? AND slot = ?", (key, slot)).fetchone() or (
-                    None,
-                )
+                slot = int(number)
+                oldest = db.execute("SELECT at FROM uses WHERE key = ? AND slot = ?", (key, slot - most)).fetchone()
+                earlier = None if oldest is None or slot < most else float(oldest[0])
                 if earlier is not None and (wait := wait_for(earlier, seconds, now)) > 0:
                     if earlier > now:  # the clock was set back: from now on they count as uses of now
                         db.execute("UPDATE uses SET at = ? WHERE key = ? AND slot >= 0 AND at > ?", (now, key, now))
@@ -209,6 +209,7 @@ class SqliteRecords:
                 db.execute(
                     "INSERT OR REPLACE INTO uses VALUES (?, ?, ?), (?, -1, ?)", (key, slot, now, key, number + 1)
                 )
+                db.execute(_FORGET_OLD, (key, slot - most, now - seconds))
                 return 0.0
             finally:
                 db.execute("COMMIT")
@@ -216,8 +217,8 @@ class SqliteRecords:
                     self._shorten_log()
 
     def used(self, key: str, most: int, seconds: float, now: float) -> int:
-        statement = "SELECT count(*) FROM uses WHERE key = ? AND slot BETWEEN 0 AND ? AND at > ?"
-        return int(self._rows(statement, (key, most - 1, now - seconds))[0][0])
+        statement = "SELECT count(*) FROM uses WHERE key = ? AND slot >= 0 AND at > ?"
+        return int(self._rows(statement, (key, now - seconds))[0][0])
 
     def enter(self, process: str) -> None:
         self._presence.enter(process)
