@@ -193,6 +193,20 @@ def test_a_keyed_call_is_repeated_under_the_approval_it_had(office: Office) -> N
     assert office.ran == [5]
 
 
+def test_what_lets_a_keyed_call_run_ends_with_its_key(office: Office) -> None:
+    office.config = {"idempotency": {"ttlMs": 1}}
+    with office.open() as host:
+        host.approvals.approve(pending(host, idempotency_key="k"), by=BOSS)
+        while host.invoke_sync("o:pay", {"amount": 5}, context=ANN, idempotency_key="k").ok:
+            assert office.ran == [5]
+        token = plan_of(host)["planToken"]
+        while host.commit_sync(token, idempotency_key="k").ok:
+            assert office.ran == [5, 3]
+        assert host.commit_sync(token, idempotency_key="k").error.kind == "POLICY_DENIED"  # type: ignore[union-attr]
+        pending(host, idempotency_key="k")
+    assert office.ran == [5, 3]
+
+
 def test_secrets_of_a_waiting_call_are_not_kept(office: Office) -> None:
     with office.open() as host:
         host.invoke_sync("o:pay", {"amount": 5, "password": "hunter2-very-secret"}, context=ANN)

@@ -113,11 +113,13 @@ class StoredApprovals:
 
     Args:
         seconds: how long a request may wait for its answer, and an approval for its call.
+        key_seconds: how long an idempotency key holds: a call may be repeated under its approval and its key only until then.
     """
 
-    def __init__(self, records: RecordStore, seconds: float, recorder: Recorder) -> None:
+    def __init__(self, records: RecordStore, seconds: float, key_seconds: float, recorder: Recorder) -> None:
         self.records = records
         self._seconds = seconds
+        self._key_seconds = key_seconds
         self._recorder = recorder
 
     # The pipeline ------------------------------------------------------------------------------------------------------
@@ -149,7 +151,8 @@ class StoredApprovals:
             known = None if record is None else _stored(record)
             if record is None or known is None or known.state == "used":
                 data = json.loads(record.data) if record is not None and record.data else {}
-                if call.idempotency_key is not None and data.get("key") == call.idempotency_key:
+                is_again = call.idempotency_key is not None and data.get("key") == call.idempotency_key
+                if is_again and now < data.get("keyUntil", 0.0):
                     return Approval(True, known.reason if known else "", known.decided_by if known else ""), None
                 if self._keep(record, call, request, definition, name):
                     raise self._required(why, name, facts)
@@ -162,9 +165,8 @@ class StoredApprovals:
             if known.state == "rejected":
                 return Approval(False, known.reason, known.decided_by), None
             data = json.loads(record.data)
-            used = replace(
-                record, state="used", data=_text({**data, "key": call.idempotency_key}), expires=now + _KEPT_AFTER_S
-            )
+            by_key = {"key": call.idempotency_key, "keyUntil": now + self._key_seconds}
+            used = replace(record, state="used", data=_text({**data, **by_key}), expires=now + _KEPT_AFTER_S)
             if self.records.replace(used):
                 return Approval(True, known.reason, known.decided_by), replace(record, version=record.version + 1)
         raise ApprovalRequired(f"{request.tool}: its approval is being used elsewhere", hint="call it again", **facts)

@@ -53,12 +53,14 @@ class PlanTokens:
 
     Args:
         seconds: how long one holds.
+        key_seconds: how long an idempotency key holds: a token can be used again under its key only until then.
     """
 
-    def __init__(self, records: RecordStore, seconds: float, disk: ForDisk) -> None:
+    def __init__(self, records: RecordStore, seconds: float, key_seconds: float, disk: ForDisk) -> None:
         self._disk = disk
         self._records = records
         self._seconds = seconds
+        self._key_seconds = key_seconds
 
     async def issue(
         self, plan: Plan, call: ToolCall, given: Mapping[str, Any], mode: Mode, left: float | None
@@ -148,7 +150,9 @@ class PlanTokens:
             if call.idempotency_key is None
             else to_json({**json.loads(record.data), "key": _digest(call.idempotency_key)}).decode()
         )
-        used, before = replace(record, state="used", data=kept), replace(record, version=record.version + 1)
+        expires = min(record.expires, time.time() + self._key_seconds)
+        used = replace(record, state="used", data=kept, expires=expires)
+        before = replace(record, version=record.version + 1)
 
         def unused(is_used: bool) -> None:
             if is_used:
