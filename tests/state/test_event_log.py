@@ -374,6 +374,16 @@ def test_a_log_corrupt_anywhere_goes_on_and_keeps_what_is_there(tmp_path: Path, 
         check_damaged_start(path, damaged)
 
 
+@pytest.mark.parametrize("more", range(0, 1_500, 100))
+def test_a_repair_that_fills_the_file_loses_no_record(tmp_path: Path, more: int) -> None:
+    path = tmp_path / "audit.jsonl"
+    fill(path, 2)
+    path.write_bytes(path.read_bytes() + b"changed\n" + b"torn")
+    with EventLog(path, max_bytes=path.stat().st_size + more) as log:
+        number = log.append(Event(TOOL_CALLED, NOON, {"n": 2}))
+    assert [(record["seq"], record["n"]) for record in records(path, types={TOOL_CALLED})][-1] == (number, 2)
+
+
 def test_every_torn_end_is_cut_off_kept_and_verifiable(tmp_path: Path) -> None:
     path = tmp_path / "log" / "audit.jsonl"
     lines = [line.encode() for line in fill(path, 3)]

@@ -238,14 +238,14 @@ class EventLog:
         if self._descriptor >= 0:
             file_lock.release(self._descriptor)
 
-    def _write(self, line: bytes, digest: str, event: Event | None) -> int:
+    def _write(self, line: bytes, digest: str, event: Event | None, *, rotates: bool = True) -> int:
         seq = self._seq + 1
         if event is not None:
             for secret in self._known.needles:  # the last net: events are redacted before they come here
                 if secret in line:
                     line, digest = encode(_without_secrets(event, self._known), seq, self._hash)
                     break
-        renamed = self._rename(seq) if self._size + len(line) >= self._max_bytes else None
+        renamed = self._rename(seq) if rotates and self._size + len(line) >= self._max_bytes else None
         try:
             written = os.write(self._descriptor, line)
             if written != len(line):
@@ -393,7 +393,7 @@ class EventLog:
     def _say(self, kind: str, message: str, **data: Any) -> None:
         self._report(message)
         event = Event(kind, time.time(), {"message": message, **data})
-        self._write(*encode(event, self._seq + 1, self._hash), event)
+        self._write(*encode(event, self._seq + 1, self._hash), event, rotates=False)  # the record to come follows in it
 
     def _report(self, message: str) -> None:
         finding = Finding(
