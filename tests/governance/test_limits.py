@@ -1019,21 +1019,35 @@ class BreakerAsAModel(RuleBasedStateMachine):
         self.breaker = CircuitBreaker(Breaker(3, 1000), clock=lambda: self.now)
         self.in_a_row = 0
         self.open_until = 0.0
+        self.running: list[object] = []
+        self.trial: object = None
 
-    @rule(failed=st.sampled_from([True, False, None]))
-    def call(self, failed: bool | None) -> None:
-        left = self.breaker.enter()
+    @rule()
+    def begin(self) -> None:
+        call = object()
+        state = self.breaker.state
+        left = self.breaker.enter(call)
         if self.open_until > self.now:
             assert left == pytest.approx(self.open_until - self.now)
-            return
-        assert left is None
-        trial = self.breaker.state == "half-open"
-        self.breaker.leave(failed)
+        elif state == "half-open" and self.trial in self.running:
+            assert left == 1.0
+        else:
+            assert left is None
+            self.running.append(call)
+            self.trial = call if state == "half-open" else self.trial
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data(), failed=st.sampled_from([True, False, None]))
+    def end(self, data: st.DataObject, failed: bool | None) -> None:
+        call = data.draw(st.sampled_from(self.running))
+        self.running.remove(call)
+        before = self.breaker.state if self.open_until <= self.now else "open"
+        self.breaker.leave(call, failed)
         if failed:
             self.in_a_row += 1
-            if trial or self.in_a_row >= 3:
+            if before == "half-open" or self.in_a_row >= 3:
                 self.open_until = self.now + 1.0
-        elif failed is False:
+        elif failed is False and self.breaker.state == "closed":
             self.in_a_row = 0
 
     @rule(seconds=st.floats(0, 1.5))

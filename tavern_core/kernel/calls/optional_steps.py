@@ -225,14 +225,14 @@ class Governance:
         breaker = governor.breaker
         assert breaker is not None
         call.stage = "breaker"
-        if (left := breaker.enter()) is not None:
+        if (left := breaker.enter(call)) is not None:
             raise _open(plan, governor, breaker, left)
         try:
             result = await inner(self, plan, call, mode)
         except BaseException as error:
-            breaker.leave(_is_failure(error))
+            breaker.leave(call, _is_failure(error))
             raise
-        breaker.leave(False)
+        breaker.leave(call, False)
         return result
 
     async def _rated(self, inner: Around, plan: Plan, call: RunningCall, mode: Mode) -> ToolResult:
