@@ -18,9 +18,10 @@ from tavern_core.contract.ranking import NodeDocument
 from tavern_core.errors import TavernError, UsageError
 from tavern_core.flow.compiled_workflow_cache import as_workflow
 from tavern_core.flow.node_catalogue import Nodes
-from tavern_core.flow.workflow_files import Stamp, WorkflowFiles, stamp_at, workflow_files
+from tavern_core.flow.workflow_files import WorkflowFiles, workflow_files
 from tavern_core.kernel.catalogue.tool_spec_cache import ToolSpecs
 from tavern_core.kernel.execution.sync_async_drivers import Mode
+from tavern_core.kernel.files.file_stamp import Stamp, stamp_at
 from tavern_core.kernel.files.regular_file import open_regular
 from tavern_core.kernel.manifest.workflow_file_codec import LARGEST_FILE, SUFFIX, read_workflow
 from tavern_core.kernel.plugins.lazy_contribution_lookup import wake

@@ -10,7 +10,6 @@ import os
 import re
 import stat
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import field
 from hashlib import blake2b
@@ -22,6 +21,7 @@ from tavern_core.errors import Finding, UsageError, WorkflowInvalid, WorkflowNot
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.files.atomic_file import write_atomic
 from tavern_core.kernel.files.file_lock import locked
+from tavern_core.kernel.files.file_stamp import Stamp, stamp_of
 from tavern_core.kernel.files.regular_file import open_regular
 from tavern_core.kernel.manifest.workflow_file_codec import (
     LARGEST_FILE,
@@ -43,10 +43,6 @@ _LONGEST_NAME: Final = 200
 """Maximum bytes of a file name without its ending, given the limits of file systems and the temporary name."""
 _NO_NAME: Final = re.compile(r'[/\\:*?"<>|]|^\.|[. ]$|^(con|prn|aux|nul|com\d|lpt\d)$|\.(json|tool)$', re.IGNORECASE)
 """Names that some file system cannot store, hides, or interprets differently."""
-_SETTLED_NS: Final = 50_000_000
-"""How old a change must be to differ in time from the next one, because file systems count in ticks."""
-Stamp = tuple[int, int, int, int]
-"""(time of the last change of the content, and of anything, size, inode) of a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,21 +337,6 @@ def _leads_inside(path: str | Path, folder: str | Path) -> bool:
         return real.is_file() and real.is_relative_to(os.path.realpath(folder))
     except OSError:  # removed meanwhile, or a link to itself
         return False
-
-
-def stamp_of(found: os.stat_result) -> Stamp | None:
-    """The stamp of a file. None: it changed so recently that the next change may have the same time and size."""
-    if 0 <= time.time_ns() - found.st_mtime_ns < _SETTLED_NS:
-        return None
-    return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino
-
-
-def stamp_at(path: str | Path) -> Stamp | None:
-    """`stamp_of` the file at a path; None also where there is none."""
-    try:
-        return stamp_of(os.stat(path))  # noqa: PTH116 - searches look at hundreds of files: half the time of a Path
-    except (OSError, ValueError):
-        return None
 
 
 def _read(content: bytes, file: str, name: str) -> Workflow | WorkflowInvalid:

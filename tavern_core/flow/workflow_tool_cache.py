@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tavern_core.errors import StateDamaged
-from tavern_core.flow.workflow_files import Stamp, stamp_at
+from tavern_core.kernel.files.file_stamp import Stamp, stamp_at
 
 if TYPE_CHECKING:
     from tavern_core.model.workflow import Workflow

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from tavern_core import errors
 from tavern_core.errors import CallError, InputInvalid, OutputInvalid, TavernError, UpstreamError, call_error_of
-from tavern_core.flow.workflow_files import stamp_at
 from tavern_core.flow.workflow_tool_cache import ToolFacts, WorkflowToolCache
 from tavern_core.kernel.calls.background_call_request import job_id
+from tavern_core.kernel.files.file_stamp import stamp_at
 from tavern_core.kernel.registry import Entry
 from tavern_core.model.plugin_status import Diagnostic
 from tavern_core.model.result import ToolResult, failure
@@ -80,6 +80,7 @@ class WorkflowTools:
         self._paths: tuple[Path, ...] = ()
         """Files of plugins."""
         self._found: dict[tuple[str, str], Diagnostic] = {}
+        self._changed = tables.base.signals.tools
         tables.base.signals.lookup.subscribe(self.catch_up)
 
     def list(self, rank: int) -> None:
@@ -108,13 +109,15 @@ class WorkflowTools:
                 if self._found.get(key) != diagnostic:
                     self._diagnostics.withdraw(key[0], tool=key[1])
                 self._diagnostics.put(diagnostic, quiet=True)
-            self._found = found
+            is_other, self._found = self._found != found, found
             self._registry.put(OWNER, self._rank, entries, {})
             is_same = self._paths == (
                 paths := tuple(each.file for each in listed.values() if each.path is None and each.file)
             )
             self._paths = paths
             self._seen = (*stamp[:2], self._registry.generation) if stamp is not None and is_same else None
+        if is_other:  # why a tool is missing changes no entry of the registry
+            self._changed.emit()
 
     def _stamp(self) -> tuple[object, int, int] | None:
         """A value that changes with the files and the plugins' workflows; None: a file changed so recently that its next change may go unnoticed."""

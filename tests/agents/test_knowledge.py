@@ -145,6 +145,17 @@ def test_the_index_follows_the_folder(open_base, tmp_path):
     assert (knowledge.list()[0].documents, knowledge.list()[0].passages) == (2, 2)
 
 
+def test_a_changed_file_of_the_same_size_and_time_is_indexed_again(open_base, tmp_path):
+    knowledge = open_base({"a.md": "Apples.\n"})
+    os.utime(tmp_path / "box/a.md", ns=(1, 1))
+    assert knowledge.search("apples")
+    write(tmp_path / "box", {"next": "Grapes.\n"})
+    os.utime(tmp_path / "box/next", ns=(1, 1))
+    (tmp_path / "box/next").rename(tmp_path / "box/a.md")
+    assert knowledge.search("apples") == []
+    assert knowledge.search("grapes")
+
+
 def test_a_file_that_was_only_touched_is_not_indexed_again(open_base, tmp_path):
     knowledge = open_base({"a.md": "Apples.\n"})
     knowledge.search("apples")

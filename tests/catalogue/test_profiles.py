@@ -257,6 +257,15 @@ def test_a_changed_file_is_read_again(tmp_path):
         profiles.get("writer")
 
 
+def test_a_changed_file_of_the_same_size_and_time_is_read_again(tmp_path):
+    profiles = ProfileFiles([tmp_path])
+    for id_ in ("text:count", "text:tally"):
+        write(tmp_path, "next", {"tool_ids_inventory": [id_]})
+        os.utime(tmp_path / "next", ns=(1, 1))
+        (tmp_path / "next").rename(tmp_path / "writer.json")
+        assert profiles.get("writer")[0].tool_ids_inventory == (id_,)
+
+
 def test_the_name_inside_a_file_cannot_take_the_place_of_another(tmp_path):
     write(tmp_path, "guest.json", {"name": "admin", "tool_ids_inventory": []})
     profiles = ProfileFiles([tmp_path])

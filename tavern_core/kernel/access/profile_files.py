@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping
+from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import ValidationError
 
 from tavern_core.errors import Finding, Location, ProfileInvalid
+from tavern_core.kernel.files.file_stamp import Stamp, stamp_of
 from tavern_core.kernel.files.regular_file import open_regular
 from tavern_core.kernel.text.document_limits import LARGEST_FILE
 from tavern_core.model.nearest import did_you_mean
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
 
 PROFILE_FILE: Final = "agent_profile.json"
 MOST_FILES: Final = 10_000
-_Stamp = tuple[int, int]
 
 
 class ProfileFiles:
@@ -36,7 +37,8 @@ class ProfileFiles:
 
     def __init__(self, folders: Iterable[Path] = ()) -> None:
         self._folders = tuple(folders)
-        self._read: dict[tuple[Path, bool], tuple[_Stamp, AgentProfile, tuple[Finding, ...]]] = {}
+        self._read: dict[tuple[Path, bool], tuple[Stamp | None, bytes, AgentProfile, tuple[Finding, ...]]] = {}
+        """(file, whether it was found by its name) → its stamp, None if unreliable; the hash of its bytes; its content."""
         self._lock = threading.Lock()
 
     def names(self) -> list[str]:
@@ -89,12 +91,11 @@ class ProfileFiles:
         from tavern_core.kernel.access.profiles import CODE, parse_profile
 
         try:
-            stat = path.stat()
-            stamp = stat.st_mtime_ns, stat.st_size
+            stamp = stamp_of(path.stat())
             with self._lock:
                 known = self._read.get((path, is_bound))
-            if known is not None and known[0] == stamp:
-                return known[1], known[2]
+            if known is not None and known[0] is not None and known[0] == stamp:
+                return known[2:]
             with open_regular(path) as file:
                 content = file.read(LARGEST_FILE + 1)
         except (OSError, ValueError) as error:  # ValueError: a NUL in the path
@@ -102,6 +103,11 @@ class ProfileFiles:
             hint = "see that the path is right, and that the file can be read"
             finding = Finding(CODE, f"cannot be read: {reason}", hint, Location(str(path)))
             raise ProfileInvalid(finding.located, hint=hint, findings=(finding,), file=str(path)) from error
+        digest = blake2b(content).digest()
+        if known is not None and known[1] == digest:
+            with self._lock:
+                self._read[path, is_bound] = stamp, *known[1:]
+            return known[2:]
         profile, findings = parse_profile(content, str(path), name)
         profile = profile.placed(str(path.absolute().parent))
         if is_bound and profile.name != name:
@@ -113,7 +119,7 @@ class ProfileFiles:
             )
             profile = profile.model_copy(update={"name": name})
         with self._lock:
-            self._read[path, is_bound] = stamp, profile, findings
+            self._read[path, is_bound] = stamp, digest, profile, findings
         return profile, findings
 
 

@@ -10,6 +10,7 @@ from typing import Final
 from tavern_core.contract.guards.folder import Folder
 from tavern_core.errors import Finding, Location, ToolFailed
 from tavern_core.frozen_dataclass import dataclass
+from tavern_core.kernel.files.file_stamp import Stamp, stamp_of
 from tavern_core.kernel.knowledge.chunking import CODE
 from tavern_core.model import depths
 
@@ -27,8 +28,8 @@ _MOST_FINDINGS: Final = 100
 class Listing:
     """What a folder holds."""
 
-    files: dict[str, tuple[int, int]]
-    """Path below the folder → (time of the last change in nanoseconds, bytes)."""
+    files: dict[str, Stamp | None]
+    """Path below the folder → its stamp, None if unreliable."""
     findings: tuple[Finding, ...]
 
 
@@ -50,7 +51,7 @@ class _Walk:
     """One walk through a folder."""
 
     def __init__(self, root: Path) -> None:
-        self.files: dict[str, tuple[int, int]] = {}
+        self.files: dict[str, Stamp | None] = {}
         self.findings: list[Finding] = []
         self._root = root
         self._total = 0
@@ -94,7 +95,7 @@ class _Walk:
         elif len(self.files) >= MOST_FILES or self._total + status.st_size > LARGEST_SUM:
             raise _Full
         else:
-            self.files[path] = status.st_mtime_ns, status.st_size
+            self.files[path] = stamp_of(status)
             self._total += status.st_size
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tavern_core.errors import Finding, Location, StateDamaged, ToolFailed, UsageError
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.catalogue.tokenizer import is_spaceless, query_words, words_of
+from tavern_core.kernel.files.file_stamp import Stamp
 from tavern_core.kernel.knowledge.chunking import CODE, Document, read_document
 from tavern_core.kernel.knowledge.folders import MARKDOWN, list_documents, read_file
 from tavern_core.kernel.stores.sqlite_file import SqliteFile, is_damaged
@@ -29,13 +30,15 @@ _BATCH: Final = 200
 _WAIT_S: Final = 30.0
 """How long it waits for another process that reads many files for the first time."""
 _SCHEMA: Final = """
-CREATE TABLE IF NOT EXISTS files (id INTEGER PRIMARY KEY, path TEXT NOT NULL UNIQUE, changed INTEGER NOT NULL, size INTEGER NOT NULL,
-    hash TEXT NOT NULL, trusted INTEGER NOT NULL, findings TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS files (id INTEGER PRIMARY KEY, path TEXT NOT NULL UNIQUE, changed INTEGER NOT NULL,
+    touched INTEGER NOT NULL, size INTEGER NOT NULL, inode INTEGER NOT NULL, hash TEXT NOT NULL, trusted INTEGER NOT NULL, findings TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS parts (id INTEGER PRIMARY KEY, file INTEGER NOT NULL, number INTEGER NOT NULL, anchor TEXT NOT NULL,
     heading TEXT NOT NULL, body TEXT NOT NULL);
 CREATE INDEX IF NOT EXISTS parts_of ON parts (file, number);
 CREATE VIRTUAL TABLE IF NOT EXISTS words USING fts5(heading, body, tokenize='ascii')
 """
+_UNRELIABLE: Final = (-1, 0, 0, 0)
+"""Stands for the stamp of a file that is read again before each search."""
 _FOUND: Final = "files.path, parts.anchor, parts.heading, parts.body, files.trusted"
 
 
@@ -132,17 +135,19 @@ class Index:
 
     def _follow(self, db: sqlite3.Connection) -> tuple[Finding, ...]:
         findings: list[Finding] = []
-        wanted: dict[str, tuple[Path, int, int]] = {}
+        wanted: dict[str, tuple[Path, Stamp]] = {}
         for root in self._roots:
             listing = list_documents(root)
             findings += listing.findings
-            for path, (changed, size) in listing.files.items():
-                wanted.setdefault(path, (root, changed, size))
-        known = {
-            path: (id_, changed, size)
-            for path, id_, changed, size in db.execute("SELECT path, id, changed, size FROM files")
-        }
-        stale = [path for path, (_, *stamp) in wanted.items() if path not in known or stamp != list(known[path][1:])]
+            for path, stamp in listing.files.items():
+                wanted.setdefault(path, (root, stamp or _UNRELIABLE))
+        rows = db.execute("SELECT path, id, changed, touched, size, inode FROM files")
+        known = {path: (id_, tuple(stamp)) for path, id_, *stamp in rows}
+        stale = [
+            path
+            for path, (_, stamp) in wanted.items()
+            if stamp == _UNRELIABLE or path not in known or known[path][1] != stamp
+        ]
         gone = [known[path][0] for path in known.keys() - wanted.keys()]
         for start in range(0, max(len(stale), bool(gone)), _BATCH):
             db.execute("BEGIN IMMEDIATE")
@@ -176,25 +181,29 @@ def _drop(db: sqlite3.Connection, file: int) -> None:
     db.execute("DELETE FROM files WHERE id = ?", (file,))
 
 
-def _put(db: sqlite3.Connection, path: str, root: Path, changed: int, size: int) -> None:
-    """Index a file, or note that only its time changed."""
+def _put(db: sqlite3.Connection, path: str, root: Path, stamp: Stamp) -> None:
+    """Index a file, or note that only its stamp changed."""
     try:
         content = read_file(root, path)
         digest = hashlib.sha256(content).hexdigest()
     except ToolFailed as error:
-        changed = -1  # unlike any time: it is tried again before each search
+        stamp = _UNRELIABLE
         digest, document = "", Document(findings=(Finding(CODE, error.message, error.hint, None, "warning"),))
     else:
         row = db.execute("SELECT id, hash FROM files WHERE path = ?", (path,)).fetchone()
         if row is not None and row[1] == digest:
-            db.execute("UPDATE files SET changed = ?, size = ? WHERE id = ?", (changed, size, row[0]))
+            update = "UPDATE files SET changed = ?, touched = ?, size = ?, inode = ? WHERE id = ?"
+            db.execute(update, (*stamp, row[0]))
             return
         document = read_document(content, path, is_markdown=path.lower().endswith(MARKDOWN))
     for (file,) in db.execute("SELECT id FROM files WHERE path = ?", (path,)).fetchall():
         _drop(db, file)
     findings = json.dumps([(f.message, f.hint, f.where.line if f.where else 0) for f in document.findings])
-    values = (path, changed, size, digest, document.trusted, findings)
-    insert = "INSERT INTO files (path, changed, size, hash, trusted, findings) VALUES (?, ?, ?, ?, ?, ?)"
+    values = (path, *stamp, digest, document.trusted, findings)
+    insert = (
+        "INSERT INTO files (path, changed, touched, size, inode, hash, trusted, findings)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+    )
     file = db.execute(insert, values).lastrowid
     stem = path.rpartition(".")[0]
     for number, part in enumerate(document.parts):
