@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from tavern_core import Plugin, Tavern, tool
 from tavern_core.schema.schema_check import check_schema
 
-from .workshop import HELLO, TOOL, Workshop, codes, ids, reported
+from .workshop import HELLO, TOOL, Workshop, codes, ids, reported, setting_keys
 
 
 def edited(file: Path, text: str) -> None:
@@ -272,6 +273,46 @@ def test_refresh_finds_new_plugins_changed_ones_and_removed_ones(workshop: Works
     assert host.wait(host.refresh()).removed == ("one:hello",)
     assert host.invoke_sync("one:hello").error.kind == "TOOL_NOT_FOUND"
     assert "one" not in host.plugins
+
+
+def test_refresh_reads_what_has_changed_beside_plugin_yaml(workshop: Workshop) -> None:
+    def tool_file(id_: str, description: str = "Says hi.") -> str:
+        parameters = {"type": "object", "properties": {}}
+        return json.dumps({"id": id_, "description": description, "handler": "code:f", "parameters": parameters})
+
+    folder = workshop.folder("one", None, "tools: {entry: ./tools}", **{"tools__a.tool.json": tool_file("a")})
+    host = workshop.open()
+    assert host.invoke_sync("one:a").error.message == "one has no package in which 'code:f' could be"
+    (folder / "__init__.py").write_text("")
+    (folder / "code.py").write_text("def f():\n    return 'hi'\n")
+    host.wait(host.refresh())
+    assert host.invoke_sync("one:a").value == "hi"
+    (folder / "tools/b.tool.json").write_text(tool_file("b"))
+    assert host.wait(host.refresh()).added == ("one:b",)
+    assert host.invoke_sync("one:b").value == "hi"
+    edited(folder / "tools/a.tool.json", tool_file("a", "Says more."))
+    assert host.wait(host.refresh()).changed == ("one:a",)
+    edited(folder / "tools/b.tool.json", tool_file("c"))
+    diff = host.wait(host.refresh())
+    assert (diff.added, diff.removed) == (("one:c",), ("one:b",))
+
+
+def test_plugins_are_in_the_same_order_after_a_refresh_as_after_a_start(workshop: Workshop) -> None:
+    workshop.folder("two")
+    host = workshop.open()
+    workshop.folder("one")
+    host.wait(host.refresh())
+    assert list(host.plugins) == list(workshop.open().plugins)
+
+
+def test_a_plugin_that_was_removed_has_no_settings(workshop: Workshop) -> None:
+    option = "{key: extensions.one.most, type: number, label: Most, defaultValue: 1}"
+    folder = workshop.folder("one", manifest=f"configOptions: [{option}]")
+    host = workshop.open()
+    assert setting_keys(host) == {"extensions.one.most"}
+    folder.rename(workshop.root / "gone")
+    host.wait(host.refresh())
+    assert setting_keys(host) == set()
 
 
 @pytest.mark.slow

@@ -651,6 +651,28 @@ def test_a_function_without_a_name_is_to_be_given_one(opened: Opened) -> None:
     assert error.fix == "give it a name: Tool('name', lambda ...)"
 
 
+def test_a_profile_says_why_a_tool_is_missing_now(workshop: Workshop) -> None:
+    workshop.folder("one", manifest="tools: 5")
+    files = {"profiles/a.json": '{"tool_ids_inventory": ["one:a", "workflow:flow"]}', "flows/flow.json": "{"}
+    for name, text in files.items():
+        (workshop.root / name).parent.mkdir()
+        (workshop.root / name).write_text(text)
+    folders = {"profiles": [str(workshop.root / "profiles")], "workflows": {"roots": [str(workshop.root / "flows")]}}
+    host = workshop.open(config=folders)
+
+    def reasons() -> str:
+        return "\n".join(finding.message for finding in host.profile("a").findings)
+
+    assert "plugin one is failed" in reasons()
+    assert "flow.json:1:2" in reasons()
+    host.plugins.disable_sync("one")
+    assert "plugin one is disabled" in reasons()
+    (workshop.root / "flows/flow.json").write_text('{"nodes": 5}')
+    assert "nodes: must be a list" in reasons()
+    (workshop.root / "flows/flow.json").write_text('{"nodes": [], "edges": []}')
+    assert host.profile("a").tools == ("workflow:flow",)
+
+
 @pytest.mark.parametrize(
     ("profile", "said"),
     [

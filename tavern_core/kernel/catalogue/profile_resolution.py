@@ -121,10 +121,11 @@ class Inventories:
 
     def __init__(self, specs: ToolSpecs, written: WrittenProfiles, namespaces: Namespaces) -> None:
         self.written = written
+        self._specs = specs
         self._base, self._lifecycle, self._registry = specs.base, specs.lifecycle, specs.registry
         self._namespaces = namespaces
         self._contributions = specs.lifecycle.tables.contributions
-        self._resolved: dict[str, tuple[tuple[int, int, int], Profile]] = {}
+        self._resolved: dict[str, tuple[tuple[int, int, int, int], Profile]] = {}
         """Name → what it was resolved for, and the profile."""
 
     async def resolved(self, given: ProfileLike) -> Profile:
@@ -147,6 +148,7 @@ class Inventories:
 
     def now(self, given: ProfileLike) -> Profile:
         """`resolved` for sync code, which may be called in a running event loop when everything is active. Raises as `resolved`."""
+        self._specs.catch_up()
         if (kept := self._kept(given)) is not None:
             return kept
         return self._base.portal.run(self._prepared(given)) if self._asleep(given) else self._resolve(given)
@@ -191,8 +193,9 @@ class Inventories:
             self._resolved[str(given)] = stamp, resolved
         return resolved
 
-    def _stamp(self, written: AgentProfile) -> tuple[int, int, int]:
-        return self._registry.generation, self._contributions.generation, id(written)
+    def _stamp(self, written: AgentProfile) -> tuple[int, int, int, int]:
+        """A value that changes with the tools that there are, with why others are missing, and with the profile."""
+        return self._registry.generation, self._contributions.generation, self._specs.state, id(written)
 
     def _asleep(self, given: ProfileLike) -> list[str]:
         """The plugins to activate before a profile can be resolved, as far as known."""

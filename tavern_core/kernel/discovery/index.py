@@ -29,7 +29,7 @@ from tavern_core.kernel.manifest.declared_tools import DeclaredTools
 from tavern_core.model.plugin_status import Source
 from tavern_core.model.tool import ToolSpec
 
-FORMAT: Final = 9
+FORMAT: Final = 10
 _LARGEST: Final = 200_000_000
 _MOST_FILES: Final = 16
 """The number of stored indexes of other environments."""
@@ -124,6 +124,8 @@ class Row:
     has_python: bool = False
     digest: str = ""
     """SHA-256 of plugin.yaml."""
+    tools_digest: str = ""
+    """Of what its tool files and inline tools say, and of what is wrong with them."""
     facts: list[Any] = field(default_factory=list)
     """The light half of the manifest (`Facts.to_json`)."""
     findings: list[list[Any]] = field(default_factory=list)
@@ -134,7 +136,8 @@ class Row:
         """The fields that every start needs, in their order: ``Row(*row.light(), row.details)`` is the same row."""
         return [
             self.key, self.folder, self.name, self.prefix, self.source_folder, self.watched, self.is_settled,
-            self.is_failed, self.ids, self.has_python, self.digest, self.facts, self.findings, self.tool_findings,
+            self.is_failed, self.ids, self.has_python, self.digest, self.tools_digest, self.facts, self.findings,
+            self.tool_findings,
         ]  # fmt: skip
 
     def is_current(self) -> bool:

@@ -7,6 +7,7 @@ warm start never gets here.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -79,9 +80,12 @@ def _filled(
     row.findings = [finding_row(finding) for finding in findings]
     row.ids = list(tools.ids)
     row.details.put(MANIFEST, manifest.model_dump(mode="json", by_alias=True, exclude_defaults=True))
-    if tools != DeclaredTools():
-        row.details.put(TOOLS, pack_tools(tools))
     row.tool_findings = [finding_row(finding) for finding in tools.findings]
+    if tools != DeclaredTools():
+        packed = pack_tools(tools)
+        row.details.put(TOOLS, packed)
+        said = {**packed, "stamps": [], "findings": row.tool_findings}
+        row.tools_digest = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
     if (
         not row.prefix
     ):  # an archive is one file; in a folder, a file that is saved in place does not change the folder's time

@@ -172,7 +172,13 @@ def _as_candidate(plugin: FoundPlugin, isolation: IsolationConfig, tiers: Tiers)
         fingerprint=plugin.fingerprint,
         manifest_hash=plugin.manifest_hash,
         unpack=None if folder else lambda cache: _unpacked(plugin, cache),
-        stamp=(plugin.manifest_hash, plugin.location, plugin.distribution_version),
+        stamp=(
+            plugin.manifest_hash,
+            plugin.row.tools_digest,
+            plugin.has_python,
+            plugin.location,
+            plugin.distribution_version,
+        ),
     )
 
 

@@ -35,7 +35,7 @@ class Sections:
 
     async def one(self, section: str, name: str) -> Any:
         """One thing of a section; see `Tavern.contribution`."""
-        for record in sorted(self._lifecycle.records.values(), key=lambda r: r.rank):
+        for record in list(self._lifecycle.records.values()):
             if name in record.candidate.facts.declared.get(section, ()):
                 await self._lifecycle.activate(record.name)
                 break

@@ -112,11 +112,11 @@ class Reconciler:
             await self._lifecycle.deactivate(name)
             self._records.pop(name).candidate.unload()
             self._lifecycle.tables.registry.drop(name)
-        for name, (rank, candidate) in fresh.items():
+            self._lifecycle.tables.settings.withdraw(name)
+        for name, (rank, _) in fresh.items():
             if name in self._records:
                 self._records[name].rank = rank
-            else:
-                self._records[name] = Record(candidate, rank)
+        self._records.add({name: Record(c, rank) for name, (rank, c) in fresh.items() if name not in self._records})
         self.judge()
         await self._activate_early()
 

@@ -319,7 +319,7 @@ class Record:
 
 
 class Records(MutableMapping[str, Record]):
-    """Name → record. Each change makes a new mapping, so iteration is safe.
+    """Name → record, by rank. Each change makes a new mapping, so iteration is safe.
 
     A removed record is no longer in it, but ``records[name]`` still returns it for callers that have just seen its tools.
 
@@ -343,7 +343,7 @@ class Records(MutableMapping[str, Record]):
         """Add several with one change: each copies the whole mapping."""
         for record in records.values():
             record.changed = self._changed
-        self._now = {**self._now, **records}
+        self._now = dict(sorted({**self._now, **records}.items(), key=lambda one: one[1].rank))
 
     def __delitem__(self, name: str) -> None:
         record = self._gone[name] = self._now[name]
