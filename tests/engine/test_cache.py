@@ -230,6 +230,36 @@ async def test_a_cached_node_behind_a_lazy_one_sees_its_changes(bench: Bench) ->
     assert RAN == []
 
 
+@pytest.mark.parametrize("how", [{"onError": "default", "defaults": {"y": 100}}, {}], ids=["node", "group"])
+async def test_a_node_that_requested_a_value_from_a_failed_one_runs_again(bench: Bench, how: dict[str, Any]) -> None:
+    inner = flow(
+        {"f": "t:MayFail", "k": "t:Kept", "o": "core:GroupOutput"}, "k.y>o.y", name="inner",
+        interfaceOutputs={"y": {"dataFlowType": "INTEGER"}},
+    )  # fmt: skip
+    source = {"type": "t:MayFail", "exec": how} if how else group("inner")
+    workflow = flow({"f": source, "l": "t:LazyKept"}, "f.y>l.a")
+    failing = "f" if how else "f/f"
+    for run in (bench.run, bench.run, bench.again):
+        result = await run(workflow, workflows=[inner])
+        assert [error.path for error in result.errors] == [failing]
+        assert {failing, "l"} <= set(RAN)
+
+
+@pytest.mark.parametrize("start_at", ["m", "g", "g/k"])
+async def test_a_node_with_a_lazy_input_that_depends_on_the_start_runs_again(bench: Bench, start_at: str) -> None:
+    inner = flow(
+        {"k": "t:Kept", "o": "core:GroupOutput"}, "k.y>o.y", name="inner",
+        interfaceOutputs={"y": {"dataFlowType": "INTEGER"}},
+    )  # fmt: skip
+    nodes = {"g": group("inner"), "m": "t:Kept", "l": "t:LazyKept", "after": "t:Kept"}
+    workflow = flow(nodes, "g.y>m.xs m.y>l.a l.y>after.xs")
+    await bench.run(workflow, workflows=[inner])
+    await bench.again(workflow, start_at, workflows=[inner])
+    assert {"l", "m", "after"} <= set(RAN)
+    await bench.again(workflow, workflows=[inner])
+    assert RAN == []
+
+
 async def test_the_defaults_of_a_failed_node_are_never_cached(bench: Bench) -> None:
     nodes = {"f": {"type": "t:MayFail", "exec": {"onError": "default", "defaults": {"y": 100}}}, "k": "t:Kept"}
     workflow = flow(nodes, "f.y>k.xs")

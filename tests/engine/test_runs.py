@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 
-from tavern_core.contract.nodes import Out, node
+from tavern_core.contract.nodes import Node, NodeContext, Out, Port, node
 from tavern_core.errors import UpstreamError
 from tavern_core.model.node import PassThrough
 from tests.engine.nodes import ALL
@@ -276,6 +276,43 @@ async def test_two_runs_of_one_plan_share_nothing() -> None:
     workflow = flow({"g": {"type": "t:Grow", "xs": [0]}})
     for _ in range(2):
         assert (await ran(workflow, [grow])).outputs == {"g": {"n": 2}}
+
+
+@node("t:Grows")
+async def grows(xs: list) -> Out(n=int):
+    xs.append(1)
+    return len(xs)
+
+
+class GrowsLazily(Node):
+    type = "t:GrowsLazily"
+
+    async def run(self, ctx: NodeContext, xs: Annotated[list, Port(lazy=True)] = [0]) -> Out(n=int):  # noqa: B006
+        grown = await ctx.need("xs")
+        grown.append(1)
+        return len(grown)
+
+
+@node("t:Lists", bypass=PassThrough(defaults={"xs": [0]}))
+async def lists(x: int = 0) -> Out(xs=list):
+    raise ValueError("no list")
+
+
+LISTS = {"xs": {"dataFlowType": "ARRAY", "config": {"default": [0]}}}
+DEFAULTS = {
+    "of the interface": flow({"i": "core:GroupInput", "g": "t:Grows"}, "i.xs>g.xs", interfaceInputs=LISTS),
+    "of a failed node": flow(
+        {"l": {"type": "t:Lists", "exec": {"onError": "default", "defaults": {"xs": [0]}}}, "g": "t:Grows"}, "l.xs>g.xs"
+    ),
+    "of a bypassed node": flow({"l": {"type": "t:Lists", "exec": {"bypassed": True}}, "g": "t:Grows"}, "l.xs>g.xs"),
+    "of a lazy input": flow({"g": "t:GrowsLazily"}),
+}
+
+
+@pytest.mark.parametrize("default", DEFAULTS)
+async def test_a_node_that_changes_a_default_changes_no_later_run(default: str) -> None:
+    for _ in range(2):
+        assert (await ran(DEFAULTS[default], [grows, GrowsLazily, lists])).outputs["g"] == {"n": 2}
 
 
 @node("t:Split", bypass=PassThrough(outputs={"a": "x"}, defaults={"b": 7}))

@@ -175,6 +175,30 @@ async def test_readers_get_the_error_of_a_writer_that_dies(group_: bool) -> None
         assert "in the middle" in result.outputs[reader]["error"]
 
 
+HANDLED = [{"onError": "skip"}, {"onError": "port"}, {"onError": "default", "defaults": {}}]
+
+
+@pytest.mark.parametrize("how", HANDLED, ids=lambda how: how["onError"])
+@pytest.mark.parametrize(
+    ("writer", "nodes", "edges"),
+    [
+        ("t:Dies", {"r": "t:Read"}, "w.chunks>r.chunks"),
+        ("t:Dies", {"t": "t:Through", "r": "t:Read"}, "w.chunks>t.chunks t.chunks>r.chunks"),
+        ("fails", {"r": "t:Read"}, "w.s>r.chunks"),
+        ("t:Dies", {"g": group("passed"), "r": "t:Read"}, "w.chunks>g.s g.s>r.chunks"),
+    ],
+    ids=["a node", "a node and another one", "a group", "a node and a group"],
+)
+async def test_what_reads_the_stream_of_a_failed_writer_is_skipped_if_the_file_handles_its_failure(
+    writer: str, nodes: dict[str, Any], edges: str, how: dict[str, Any]
+) -> None:
+    failing = {"type": writer} if ":" in writer else group(writer)
+    workflow = flow({"w": {**failing, "exec": how}, **nodes}, edges)
+    result = await asyncio.wait_for(ran(workflow, NODES, workflows=INNER), 30)
+    assert (result.state, result.states["w"], result.states["r"]) == ("complete", "error", "skipped")
+    assert {error.path for error in result.errors} <= {"w", "w/d"}
+
+
 async def test_a_reader_that_dies_holds_up_neither_the_writer_nor_the_other_reader() -> None:
     workflow = flow(
         {"w": SOURCE, "b": "t:Breaks", "r": "t:Read", "t": "t:Text"},

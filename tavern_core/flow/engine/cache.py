@@ -126,12 +126,19 @@ class Earlier:
         found = self._steps.get(path)
         return found if found is not None and found[0] == key else None
 
-    def is_anew(self, path: str) -> bool:
-        """True if the node must run again."""
+    @property
+    def has_anew(self) -> bool:
+        """True if a node must run again."""
+        return bool(self._without)
+
+    def is_anew(self, path: str, *, also_inside: bool = False) -> bool:
+        """True if the node must run again. `also_inside`: or one inside of it."""
         if not self._without:
             return False
         parts = path.split("/")
-        return any("/".join(parts[:at]) in self._without for at in range(1, len(parts) + 1))
+        return any("/".join(parts[:at]) in self._without for at in range(1, len(parts) + 1)) or (
+            also_inside and any(name.startswith(f"{path}/") for name in self._without)
+        )
 
 
 class RunCache:
@@ -155,6 +162,15 @@ class RunCache:
         """Path → an answer in its stored form, or why it cannot be stored, as determined by `make`."""
         self.sizes: dict[str, int] = {}
         """Path → the approximate bytes of answers that `make` processed."""
+
+    @property
+    def has_anew(self) -> bool:
+        """Whether a node of the earlier run must run again."""
+        return self._earlier is not None and self._earlier.has_anew
+
+    def is_anew(self, path: str) -> bool:
+        """Whether the node at `path`, or one inside of it, must run again."""
+        return self._earlier is not None and self._earlier.is_anew(path, also_inside=True)
 
     def find(self, run: RunPart, path: str, key: bytes, work: Work, is_pure: bool) -> tuple[Outputs, bytes] | None:
         """(outputs, content key) of an answer cached under `key`, or None. Not `is_pure`: only earlier outputs of the same run."""

@@ -23,15 +23,20 @@ Rest = Callable[[], AbstractAsyncContextManager[None]]
 
 
 class Channel:
-    """The stream of one output of one running node."""
+    """The stream of one output of one running node.
 
-    __slots__ = ("_error", "_is_closed", "_readers", "_room")
+    Args:
+        is_handled: the file says what happens if its writer fails, so the run does not fail if its readers do.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_error", "_is_closed", "_readers", "_room", "is_handled")
+
+    def __init__(self, *, is_handled: bool = False) -> None:
         self._readers: list[Reader] = []
         self._room: asyncio.Future[None] | None = None
         self._is_closed = False
         self._error: BaseException | None = None
+        self.is_handled = is_handled
 
     @classmethod
     def of(cls, chunks: Iterable[Any]) -> Reader:
@@ -104,7 +109,7 @@ class Channel:
 class Reader(AsyncIterator[Any]):
     """One reader's end: an async iterator of chunks."""
 
-    __slots__ = ("_channel", "_has_left", "_more", "_paused", "_rest", "_waiting", "siblings")
+    __slots__ = ("_channel", "_has_left", "_more", "_paused", "_rest", "_waiting", "is_skipped", "siblings")
 
     def __init__(self, channel: Channel, rest: Rest | None = None) -> None:
         self._channel = channel
@@ -113,6 +118,8 @@ class Reader(AsyncIterator[Any]):
         self._more: asyncio.Future[None] | None = None
         self._paused = 1  # until the reading node can begin
         self._has_left = False
+        self.is_skipped = False
+        """It got the error of a writer whose failure is handled: if the reading node fails, it is skipped."""
         self.siblings: list[Reader] = []
         """All readers of the reading node."""
 
@@ -163,6 +170,7 @@ class Reader(AsyncIterator[Any]):
         if chunk is _END:
             self._waiting.append(_END)  # further reads stay at the end
             if (error := self._channel.error) is not None:
+                self.is_skipped = self._channel.is_handled
                 raise error
             raise StopAsyncIteration
         if len(self._waiting) < AHEAD:

@@ -7,7 +7,7 @@ from typing import Any
 
 from tavern_core.contract.nodes import Skip
 from tavern_core.flow.engine.node_outputs import Outputs
-from tavern_core.flow.engine.node_value_encoding import CONTAINERS, fresh
+from tavern_core.flow.engine.node_value_encoding import private
 from tavern_core.flow.engine.plan_tables import Many, Work
 from tavern_core.flow.engine.streams import Streams
 from tavern_core.graph.slot_compatibility import converted
@@ -29,13 +29,13 @@ def inputs_of(work: Work, outputs: Sequence[Outputs | None], streams: Streams) -
             if one.is_required and work.step.kind == "node":
                 return None
             if one.default is not ABSENT:
-                inputs[one.key] = one.default
+                inputs[one.key] = private(one.default)
             continue
         came += 1
         if one.converts is not None:
             value = converted(value, *one.converts)
-        elif one.is_shared and type(value) in CONTAINERS:
-            value = fresh(value)
+        elif one.is_shared:
+            value = private(value)
         inputs[one.key] = value
     for many in work.many:
         values = [
@@ -49,7 +49,7 @@ def inputs_of(work: Work, outputs: Sequence[Outputs | None], streams: Streams) -
         if not values and many.is_required:
             return None
         if many.is_shared:
-            values = [fresh(value) if type(value) in CONTAINERS else value for value in values]
+            values = [private(value) for value in values]
         inputs[many.key] = values
     for binding in work.step.streams:
         readers = streams.at(work.step.index, binding.key)

@@ -29,7 +29,7 @@ from tavern_core.flow.engine.eager_task import together
 from tavern_core.flow.engine.node_context import RunningNode
 from tavern_core.flow.engine.node_errors import time_limit_of
 from tavern_core.flow.engine.node_outputs import Settled, judged, outputs_of
-from tavern_core.flow.engine.node_value_encoding import fresh
+from tavern_core.flow.engine.node_value_encoding import fresh, private
 from tavern_core.flow.engine.plan_tables import Work, check_inputs
 from tavern_core.flow.engine.protocols import ScopePart
 from tavern_core.graph.plan import FlowPlan
@@ -39,7 +39,7 @@ from tavern_core.kernel.execution.sync_async_drivers import TimeLimit, bounded
 from tavern_core.kernel.execution.threads import Owner
 from tavern_core.kernel.nodes.annotation_coercion import adapt, adapted
 from tavern_core.kernel.views.stream_view import ReadStream
-from tavern_core.model.node import Slot
+from tavern_core.model.node import ABSENT, Slot
 from tavern_core.model.safe_printing import with_type
 
 _NEVER_AGAIN: Final = (
@@ -194,7 +194,7 @@ async def _call(
         function = node.run
     for binding in work.step.lazy:
         if binding.key not in inputs:
-            default = binding.slot.config.get("default")
+            default = None if binding.slot.default is ABSENT else private(binding.slot.default)
             inputs[binding.key] = adapted(code.adapters, binding.key, default, MismatchedInput)
     if code.context:
         inputs[code.context] = ctx
@@ -328,6 +328,7 @@ async def collect(scope: ScopePart, work: Work, inputs: dict[str, Any]) -> Any:
                         scope.run.chunk(path, count, {key: chunk})
         except Exception as error:  # noqa: BLE001 - its writer has failed, and reports that itself
             if out is not None:
+                out.is_handled |= any(reader.is_skipped for reader in readers)
                 out.close(error)
             inputs[key] = Skip
             return

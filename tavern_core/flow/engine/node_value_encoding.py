@@ -38,9 +38,14 @@ def fresh(value: Any) -> Any:
         return value
 
 
+def private(value: Any) -> Any:
+    """The same value; a copy of a list or mapping, which a node could change."""
+    return fresh(value) if type(value) in CONTAINERS else value
+
+
 def own(values: Mapping[str, Any]) -> dict[str, Any]:
     """The same values, with private lists and mappings; objects unchanged."""
-    return {key: fresh(value) if type(value) in CONTAINERS else value for key, value in values.items()}
+    return {key: private(value) for key, value in values.items()}
 
 
 def weight(value: Any, each_takes: int = 50) -> int:

@@ -240,8 +240,7 @@ def _is_kept(step: Step) -> bool:
 def _one(binding: Binding, step: Step, is_shared: bool) -> One:
     source, slot = binding.sources[0], binding.slot
     converts = (source.type, slot.type) if (source.type, slot.type) in _CONVERTED else None
-    default = slot.config.get("default", ABSENT)
-    return One(slot.key, source.step, source.key, converts, slot.is_required(step.config), default, is_shared)
+    return One(slot.key, source.step, source.key, converts, slot.is_required(step.config), slot.default, is_shared)
 
 
 def _many(binding: Binding, step: Step, is_shared: bool) -> Many:

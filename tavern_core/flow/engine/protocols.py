@@ -25,6 +25,11 @@ class Cache(Protocol):
 
     sizes: dict[str, int]
 
+    @property
+    def has_anew(self) -> bool: ...
+
+    def is_anew(self, path: str) -> bool: ...
+
     def find(self, run: RunPart, path: str, key: bytes, work: Work, is_pure: bool) -> tuple[Outputs, bytes] | None: ...
 
     def keep(self, run: RunPart, path: str, key: bytes, work: Work, outputs: Outputs, is_pure: bool) -> bytes: ...
@@ -105,6 +110,7 @@ class ScopePart(Protocol):
     fatal: list[NodeError]
     depends: Marks
     streams: Streams
+    unsettled: set[int]
 
     @property
     def run(self) -> RunPart: ...

@@ -34,10 +34,10 @@ from tavern_core.flow.engine.node_errors import GroupFailed, node_error
 from tavern_core.flow.engine.node_inputs import inputs_of
 from tavern_core.flow.engine.node_outputs import SKIPPED, Outputs, Settled, outputs_of
 from tavern_core.flow.engine.node_runner import collect, perform
-from tavern_core.flow.engine.node_value_encoding import CONTAINERS, fresh
+from tavern_core.flow.engine.node_value_encoding import fresh, own, private
 from tavern_core.flow.engine.plan_tables import Prepared, Work, check_inputs
-from tavern_core.flow.engine.protocols import RunPart
-from tavern_core.flow.engine.step_cache_keys import Marks
+from tavern_core.flow.engine.protocols import Cache, RunPart
+from tavern_core.flow.engine.step_cache_keys import Feeds, Marks
 from tavern_core.flow.engine.streams import Streams
 from tavern_core.flow.engine.subworkflows import run_group
 from tavern_core.graph.order import reachable
@@ -96,6 +96,9 @@ class Scheduler:
         """Steps with a cached answer that run anyway, because a reader needs their streams."""
         self._impure: set[int] = set()
         """Steps whose answers no other run may reuse."""
+        self.unsettled: set[int] = set()
+        """Steps that failed, groups in which a step failed, and steps that requested a value from one of these: if the run is
+        resumed, they run again."""
         self._made: set[int] = set()
         """Steps whose large answer was prepared for storing."""
         self._begun: set[int] = set()
@@ -396,7 +399,7 @@ class Scheduler:
             return SKIPPED
         found: dict[str, Any] = dict.fromkeys(work.batch, Skip)
         found.update({key: inputs[source] for key, source in bypass.outputs.items() if source in inputs})
-        return found | {key: value for key, value in bypass.defaults.items() if found.get(key, Skip) is Skip}
+        return found | own({key: value for key, value in bypass.defaults.items() if found.get(key, Skip) is Skip})
 
     # Inputs --------------------------------------------------------------------------------------------------------------
 
@@ -415,7 +418,7 @@ class Scheduler:
             found = step.values.get(key, ABSENT)  # including defaults
             if slot is None:
                 raise MismatchedInput(key, f"{step.type} has no input {key!r}", did_you_mean(key, step.inputs))
-            return None if found is ABSENT else adapted(adapters, key, found, MismatchedInput)
+            return None if found is ABSENT else adapted(adapters, key, private(found), MismatchedInput)
         sources = [source.step for source in binding.sources]
         self._want({s for s in reachable(self.prepared.plan.needs, sources) if not self._wanted[s]})
         if any(self.outputs[source] is None for source in sources):
@@ -426,9 +429,12 @@ class Scheduler:
             for source in binding.sources
             if (value := self.outputs[source.step].get(source.key, Skip)) is not Skip  # type: ignore[union-attr]
         ]
+        if self.unsettled and not self.unsettled.isdisjoint(reachable(self.prepared.plan.needs, sources)):
+            self.unsettled.add(number)
+            self._impure.add(number)
         if not values and (not binding.slot.multi or binding.slot.is_required(step.config)):
             raise NothingCame(key)
-        mine = [fresh(value) if type(value) in CONTAINERS else value for value in values]
+        mine = [private(value) for value in values]
         return adapted(adapters, key, mine if binding.slot.multi else mine[0], MismatchedInput)
 
     async def _rested(self, number: int, sources: list[int]) -> None:
@@ -476,7 +482,9 @@ class Scheduler:
         key, is_pure = self._recall_key(number, work, inputs, changed)
         path = self.prefix + work.step.id
         self.depends.keys[number] = key
-        found = run.cache.find(run, path, key, work, is_pure)
+        if is_anew := bool(work.lazy_upstream) and self._may_request_anew(work, run.cache):
+            is_pure = False
+        found = None if is_anew else run.cache.find(run, path, key, work, is_pure)
         if (
             found is not None
             and work.has_streams
@@ -495,6 +503,14 @@ class Scheduler:
         self._recalled.add(number)
         self.depends.marks[number] = found[1]
         return found[0]
+
+    def _may_request_anew(self, work: Work, cache: Cache) -> bool:
+        """Whether a lazy input of a step may depend on a node that must run again."""
+        works = self.prepared.works
+        return cache.has_anew and any(
+            cache.is_anew(self.prefix + works[step].step.id)
+            for step in reachable(Feeds(works), [step for step, _ in work.lazy_upstream])
+        )
 
     def _answered(self, number: int, work: Work, answer: Any) -> None:
         how = answer.how if isinstance(answer, Settled) else ""
@@ -536,7 +552,9 @@ class Scheduler:
                 return
         self.outputs[number] = outputs
         if not is_marked and cache is not None and state == "complete":
-            if number not in self._revived:
+            if number in self.unsettled:
+                self._mark_own(number, work)
+            elif number not in self._revived:
                 is_pure = number not in self._impure
                 key = self.depends.keys[number]
                 self.depends.marks[number] = cache.keep(run, path, key, work, outputs, is_pure)
@@ -575,7 +593,8 @@ class Scheduler:
     def _fail(self, number: int, work: Work, error: BaseException) -> None:
         """A step is over, with an error; its branch is skipped unless the file says otherwise."""
         run, how = self.run, work.step.exec
-        if isinstance(error, NothingCame):
+        if isinstance(error, NothingCame) or any(reader.is_skipped for reader in self.streams.readers(number)):
+            self.streams.end(number, error, is_handled=True)
             self._done(number, SKIPPED, "skipped")
             return
         found = node_error(error, self.prefix + work.step.id, work)
@@ -583,10 +602,11 @@ class Scheduler:
             found, message=run.mask(found.message), hint=run.mask(found.hint), details=run.mask(dict(found.details))
         )
         self.failed[number] = found
+        self.unsettled.add(number)
         self.outputs[number] = SKIPPED
         self._mark_own(number, work)
         if how.on_error == "default":
-            self.outputs[number] = {**dict.fromkeys(work.batch, Skip), **how.defaults}
+            self.outputs[number] = {**dict.fromkeys(work.batch, Skip), **own(how.defaults)}
         elif how.on_error == "port":
             self.outputs[number] = {**dict.fromkeys(work.batch, Skip), ERROR_PORT: found.to_caller()}
         if how.on_error == "fail":

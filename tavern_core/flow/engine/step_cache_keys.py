@@ -6,11 +6,22 @@ content key    identifies its own answer, in the keys of later steps
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tavern_core.flow.engine.cache_keys import joined_key, value_key
 from tavern_core.flow.engine.plan_tables import Prepared, Work
+
+
+class Feeds:
+    """Step → the steps that it needs or may request."""
+
+    def __init__(self, works: Sequence[Work]) -> None:
+        self._works = works
+
+    def __getitem__(self, number: int) -> Iterator[int]:
+        work = self._works[number]
+        return (step for step, _ in (*work.upstream, *work.lazy_upstream))
 
 
 class Marks:

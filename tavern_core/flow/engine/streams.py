@@ -39,10 +39,13 @@ class Streams:
         channels: dict[str, Channel] = {}
         for reader, key, output in readers:
             if not is_over(reader):
-                self._add(reader, key, channels.setdefault(output, Channel()).reader(self._rest_of(reader)))
+                self._add(reader, key, channels.setdefault(output, self._channel(number)).reader(self._rest_of(reader)))
         self._channels[number] = channels
         self.opened.add(number)
         return True
+
+    def _channel(self, number: int) -> Channel:
+        return Channel(is_handled=self._prepared.works[number].step.exec.on_error != "fail")
 
     def of(self, number: int) -> Mapping[str, Channel]:
         """The open streams of a step by output."""
@@ -72,10 +75,11 @@ class Streams:
         finally:
             self.pause(number, -1)
 
-    def end(self, number: int, error: BaseException | None = None) -> None:
-        """A step is over: it neither writes nor reads any more."""
+    def end(self, number: int, error: BaseException | None = None, *, is_handled: bool = False) -> None:
+        """A step is over: it neither writes nor reads any more. `is_handled`: its readers are skipped if they fail."""
         if self._channels:
             for channel in self._channels.pop(number, {}).values():
+                channel.is_handled |= is_handled
                 channel.close(error)
         if self._readers and self._prepared.works[number].step.streams:
             for reader in self.readers(number):

@@ -16,7 +16,7 @@ from tavern_core.flow.engine.channel import Channel, Reader
 from tavern_core.flow.engine.eager_task import together
 from tavern_core.flow.engine.node_errors import GroupFailed
 from tavern_core.flow.engine.node_runner import tried
-from tavern_core.flow.engine.node_value_encoding import own
+from tavern_core.flow.engine.node_value_encoding import own, private
 from tavern_core.flow.engine.plan_tables import Prepared, Work
 from tavern_core.flow.engine.protocols import ScopePart
 from tavern_core.graph.plan import map_keys
@@ -64,16 +64,17 @@ async def _run_group(scope: ScopePart, number: int, work: Work, inputs: dict[str
         case "loop":
             outputs = await _again(scope, work, inner, inputs, marks)
         case _:
-            outputs = await _inside(scope, work.step.id, inner, inputs, marks, scope.streams.of(number))
+            outputs = await _inside(scope, work, inner, inputs, marks, out=scope.streams.of(number))
     scope.depends.join(number, marks)
     return outputs
 
 
 async def _inside(
-    scope: ScopePart, name: str, inner: Prepared, inputs: Mapping[str, Any], marks: list[bytes],
-    out: Mapping[str, Channel] | None = None,
+    scope: ScopePart, work: Work, inner: Prepared, inputs: Mapping[str, Any], marks: list[bytes],
+    *, at: int | None = None, out: Mapping[str, Channel] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """One run of the inner workflow below `name`; its dependencies are added to `marks`."""
+    """One run of the inner workflow of a step, of a map or loop number `at`; its dependencies are added to `marks`."""
+    name = work.step.id if at is None else f"{work.step.id}/{at}"
     child = scope.child(inner, f"{scope.prefix}{name}/", given(inner, inputs), out)
     if out is not None:
         for value in inputs.values():
@@ -81,6 +82,8 @@ async def _inside(
                 value.leave()  # the inner nodes read it now
     await child.drive()
     marks.append(child.depends.digest())
+    if child.unsettled:
+        scope.unsettled.add(work.step.index)
     outputs = {key: child.results.get(key, Skip) for key in inner.plan.outputs}
     if child.fatal:
         raise GroupFailed(child.fatal, outputs)
@@ -95,7 +98,7 @@ def given(inner: Prepared, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     for key, slot in inner.plan.inputs.items():
-        value = inputs.get(key, slot.default)
+        value = inputs[key] if key in inputs else private(slot.default)
         if slot.is_stream and not isinstance(value, Reader):
             value = Channel.of(_chunks(key, value)) if value is not ABSENT and value is not None else value
         if isinstance(value, Reader):
@@ -133,7 +136,7 @@ async def _each(
         for at, item in todo:
             given_now = {**own(inputs), into: item} | ({index_into: at} if index_into else {})
             try:
-                outputs = await _inside(scope, f"{work.step.id}/{at}", inner, given_now, own_marks[at])
+                outputs = await _inside(scope, work, inner, given_now, own_marks[at], at=at)
             except GroupFailed as error:
                 failed.append(error)
                 continue
@@ -170,7 +173,7 @@ async def _again(
     state, outputs = dict(inputs), dict[str, Any]()
     for at in range(most):
         given_now = own(state) | ({"index": at} if "index" in inner.plan.inputs else {})
-        outputs = await _inside(scope, f"{work.step.id}/{at}", inner, given_now, marks)
+        outputs = await _inside(scope, work, inner, given_now, marks, at=at)
         if outputs.get(stop) is True:
             return outputs | {"iterations": at + 1}
         if at % _IN_A_ROW == _IN_A_ROW - 1:
