@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from tavern_core.contract.decisions import Deny, RequireApproval
-from tavern_core.errors import ToolFailed, sayable
+from tavern_core.errors import Outcome, ToolFailed, sayable
 from tavern_core.model.call import Budget, CallContext, Ledger, Rights, ToolCall
 from tavern_core.model.event import Event
 from tavern_core.model.result import Evidence, ToolError, ToolResult
@@ -37,9 +37,9 @@ assert _OWN.union(_TEXTS) == {f.name for f in fields(CallContext)}
 class CannotCross(ToolFailed):
     """A value that cannot be transferred to another process (TOOL_ERROR)."""
 
-    def __init__(self, message: str) -> None:
+    def __init__(self, message: str, outcome: Outcome = "unknown") -> None:
         super().__init__(
-            message, hint="pass plain JSON: numbers, text, lists, mappings with text keys", outcome="unknown"
+            message, hint="pass plain JSON: numbers, text, lists, mappings with text keys", outcome=outcome
         )
 
 

@@ -30,7 +30,6 @@ def _classes(cls: type[TavernError]) -> Iterator[tuple[str, type[TavernError]]]:
 _BY_CODE: Final[dict[str, type[TavernError]]] = {"INTERNAL": errors.InternalError, **dict(_classes(TavernError))}
 _BY_CODE["USAGE"] = errors.UsageError
 _RAISE: Final = compile("raise error", "worker", "exec")
-_PLAIN: Final = (str, int, float, bool, type(None))
 
 
 class ForeignError(Exception):
@@ -63,13 +62,13 @@ def pack_error(error: BaseException) -> dict[str, Any]:
     given = [*error.args]
     if isinstance(error, OSError) and isinstance(error.filename, str) and len(given) == 2:
         given.append(error.filename)  # Python stores it separately
-    arguments = [value for value in given if type(value) in _PLAIN]
-    whole = len(arguments) == len(given) and json_copy(arguments)[1] is None
+    arguments, problem = json_copy(given)
+    whole = problem is None and len(str(arguments)) <= LONGEST
     return {
         "name": type(error).__name__[:100],
         "text": _said(str, error),
         "repr": _said(repr, error),
-        "args": arguments if whole and len(str(arguments)) <= LONGEST else None,
+        "args": arguments if whole else None,
         "notes": notes_of(error),
         "place": _place(error),
     }
@@ -136,16 +135,18 @@ def _placed(error: BaseException, place: Any) -> BaseException:
 def _of_the_tree(packed: dict[str, Any]) -> TavernError:
     code = str(packed["code"])
     kind = call_error_of(code) if "call" in packed else _BY_CODE.get(code, errors.UpstreamError)
-    taken = {"message", "hint", "findings", "retryable", "outcome", "retry_after_ms", "self"}
-    details = {k: v for k, v in dict(packed.get("details") or {}).items() if k.isidentifier() and k not in taken}
+    answer: dict[str, Any] = {}
     if issubclass(kind, CallError):
         retryable, outcome, after = packed.get("call") or (False, "unknown", None)
-        details["retryable"] = retryable is True
-        details["outcome"] = outcome if outcome in ("none", "done") else "unknown"
-        details["retry_after_ms"] = after if type(after) is int else None
+        answer = {
+            "retryable": retryable is True,
+            "outcome": outcome if outcome in ("none", "done") else "unknown",
+            "retry_after_ms": after if type(after) is int else None,
+        }
     found = tuple(Finding(str(f[0]), str(f[1]), str(f[2]), _location(f[3])) for f in packed.get("findings") or ())
-    error = kind(str(packed.get("message", ""))[:LONGEST], hint=str(packed.get("hint", ""))[:LONGEST], **details)
-    error.findings = found
+    message, hint = str(packed.get("message", ""))[:LONGEST], str(packed.get("hint", ""))[:LONGEST]
+    error = kind(message, hint=hint, findings=found, **answer)
+    error.details.update(packed.get("details") or {})
     return error
 
 

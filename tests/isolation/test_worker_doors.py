@@ -54,6 +54,7 @@ def tavern_register_services(ctx):
 SERVES = "services: [clock]\ntools: [{id: state, implementation: {type: python}}]\nisolation: process"
 
 USES = '''
+from types import MappingProxyType
 from tavern_core import hookimpl, tool
 CTX = None
 
@@ -68,6 +69,12 @@ async def use_later(service: str, method: str, args: list = [], kwargs: dict = {
     return await getattr(CTX.service(service), method)(*args, **kwargs)
 
 @tool
+def pass_on(what: str):
+    """Pass what is nearly JSON to a service."""
+    value = {"tuple": (1, (2,)), "read-only": MappingProxyType({"a": (1,)}), "bytes": {"deep": (b"x",)}}[what]
+    return CTX.service("echo").same(value)
+
+@tool
 def look(service: str):
     """Look at a view."""
     view = CTX.service(service)
@@ -77,9 +84,9 @@ def look(service: str):
 def tavern_register_tools(ctx):
     global CTX
     CTX = ctx
-    return [use, use_later, look]
+    return [use, use_later, look, pass_on]
 '''
-USER = "tools: [{id: use, implementation: {type: python}}, {id: use_later, implementation: {type: python}}, {id: look, implementation: {type: python}}]"
+USER = "tools: [{id: use, implementation: {type: python}}, {id: use_later, implementation: {type: python}}, {id: look, implementation: {type: python}}, {id: pass_on, implementation: {type: python}}]"
 
 
 class Greeter:
@@ -164,6 +171,37 @@ def test_a_worker_uses_services_of_the_host_and_of_other_workers(workshop: Works
         assert error is not None
         assert error.kind == kind, (service, method, error)
         assert text in error.message
+
+
+ECHO = '''
+from tavern_core import Service, hookimpl
+
+class Echo:
+    """Says the same, frozen."""
+    def same(self, value): return (value, b"x") if value == "bytes" else (value,)
+
+@hookimpl
+def tavern_register_services(): return [Service("echo", Echo())]
+'''
+
+
+@pytest.mark.parametrize("tiers", [("none", "none"), ("process", "none"), ("none", "process"), ("process", "process")])
+def test_the_same_values_pass_a_service_in_every_tier(workshop: Workshop, tiers: tuple[str, str]) -> None:
+    rights = "permissions: {services: {write: [echo]}}"
+    (workshop.folder("user", None, f"{USER}\nisolation: {tiers[0]}\n{rights}") / "__init__.py").write_text(USES)
+    (workshop.folder("echo", None, f"services: [echo]\nisolation: {tiers[1]}") / "__init__.py").write_text(ECHO)
+    workshop.grant("user")
+    host = workshop.open()
+    assert value(host, "user:pass_on", what="tuple") == [[1, [2]]]
+    assert value(host, "user:pass_on", what="read-only") == [{"a": [1]}]
+    argument = host.invoke_sync("user:pass_on", {"what": "bytes"}).error
+    answer = host.invoke_sync("user:use", {"service": "echo", "method": "same", "args": ["bytes"]}).error
+    assert argument is not None
+    assert answer is not None
+    assert (argument.kind, argument.outcome) == ("TOOL_ERROR", "none")
+    assert "/deep/0: bytes is not JSON" in argument.message
+    assert (answer.kind, answer.outcome) == ("TOOL_ERROR", "done")
+    assert "/1: bytes is not JSON" in answer.message
 
 
 SETTINGS = '''

@@ -74,6 +74,11 @@ def who(call: ToolCall, context: CallContext, extra: str = "") -> dict:
 def nothing() -> None:
     """Answers nothing."""
 
+@tool(capabilities=["danger:launch"])
+def launch() -> str:
+    """Dangerous, though it can be undone."""
+    return "launched"
+
 @tool
 def own_result(ok: bool) -> ToolResult:
     """Answers a ToolResult."""
@@ -106,6 +111,7 @@ def fails(how: str):
     raise {"value": ValueError("bad \\u4e2d"), "key": KeyError("k"), "failed": ToolFailed("could not", hint="do it", retryable=True, outcome="done", number=3),
            "denied": PolicyDenied("no"), "exit": SystemExit(3), "special": Special("s", 1), "ugly": Ugly(), "stop": StopIteration(3),
            "cancelled": asyncio.CancelledError("c"), "unicode": UnicodeDecodeError("utf-8", b"x", 0, 1, "why"), "bare": RuntimeError(),
+           "details": ToolFailed("no", **{"at-line": 3, "hints": [1]}), "mapping": ValueError({"a": [1]}),
            "os": FileNotFoundError(2, "gone", "f"), "group": ExceptionGroup("g", [ValueError("v")]), "noted": noted}[how]
 
 @tool
@@ -165,7 +171,7 @@ async def make_later(context):
 
 @hookimpl
 def tavern_register_tools(ctx):
-    return [count, later, point, box, who, nothing, own_result, odd_result, blocks, fails, weird, wrong, large, own_schema, Old(),
+    return [count, later, point, box, who, nothing, launch, own_result, odd_result, blocks, fails, weird, wrong, large, own_schema, Old(),
                 Toolbox(), factory(make, names=["special"]), factory(make_later, names=["second"]), offer(count, name="renamed", optional=True),
                 {"id": "mapped", "description": "Says hello.", "implementation": {"type": "script", "command": ["python", "s.py"]},
                  "parameters": {"type": "object", "properties": {}}}]
@@ -177,6 +183,7 @@ IDS = [
     "box",
     "who",
     "nothing",
+    "launch",
     "own_result",
     "odd_result",
     "blocks",
@@ -195,10 +202,10 @@ IDS = [
 ]
 MANIFEST = f"""
 tools: [{", ".join(f"{{id: {i}, implementation: {{type: python}}}}" for i in IDS)}]
-permissions: {{capabilities: ["read:fs"]}}
+permissions: {{capabilities: ["read:fs", "danger:launch"]}}
 """
 ALICE = CallContext(
-    principal="user:alice", permissions=frozenset({"read:fs"}), session_key="s", config={"c": 1}, user_id="u", agent_id="a",
+    principal="user:alice", permissions=frozenset({"read:fs", "danger:launch"}), session_key="s", config={"c": 1}, user_id="u", agent_id="a",
     budget=Budget(max_retries=2),
 )  # fmt: skip
 
@@ -214,11 +221,12 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
     ("box", {"width": 3}),
     ("who", {"extra": "中"}),
     ("nothing", {}),
+    ("launch", {}),
     ("own_result", {"ok": True}),
     ("own_result", {"ok": False}),
     ("blocks", {}),
     *(("fails", {"how": how}) for how in ("value", "key", "failed", "denied", "exit", "special", "ugly", "cancelled",
-                                          "unicode", "bare", "os", "group", "noted")),
+                                          "unicode", "bare", "os", "group", "noted", "details", "mapping")),
     *(("weird", {"what": what}) for what in ("set", "object", "nan", "deep", "loop", "bytes", "surrogate", "key", "big",
                                              "text", "tuple", "date")),
     ("wrong", {}),

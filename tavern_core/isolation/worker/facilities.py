@@ -14,9 +14,11 @@ from tavern_core.contract.context import PluginContext, Runtime
 from tavern_core.contract.protocols import Service
 from tavern_core.contract.published_methods import published, view_members
 from tavern_core.contract.read_only_decorators import MUTATES, function_of
-from tavern_core.isolation.codec import crossing
+from tavern_core.errors import Outcome
+from tavern_core.isolation.codec import CannotCross
 from tavern_core.isolation.worker.host_client import HostClient
-from tavern_core.schema.bounded_json_copying import json_or
+from tavern_core.kernel.views.values import NotPlain, copied
+from tavern_core.schema.bounded_json_copying import MAX_CHARS, json_or
 from tavern_core.schema.redact import compile_redactor
 
 LONGEST_LINE: Final = 10_000
@@ -97,8 +99,24 @@ def remote_method(
 
 def packed_arguments(service: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """The call of a service's method for the other side. Raises CannotCross: one of them is not JSON."""
-    given = crossing(f"an argument of {service}.{method}", {"args": list(args), "kwargs": kwargs})
+    given = as_in_a_view(f"an argument of {service}.{method}", {"args": list(args), "kwargs": kwargs}, "none")
     return {"name": service, "method": method, **given}
+
+
+def as_in_a_view(what: str, value: Any, outcome: Outcome) -> Any:
+    """A copy of `value`, as a view in the host would make it: tuples as lists, read-only mappings as mappings.
+
+    Args:
+        what: it is, for the message.
+        outcome: of the call of the service.
+
+    Raises:
+        CannotCross: it is not JSON.
+    """
+    try:
+        return copied(value, MAX_CHARS)
+    except NotPlain as refused:
+        raise CannotCross(f"{what} cannot cross to another process: {refused.problem}", outcome) from None
 
 
 def context_of(facts: Mapping[str, Any], facilities: WorkerFacilities, folder: Path | None) -> PluginContext:

@@ -24,10 +24,10 @@ from tavern_core.contract.protocols import Command, Contribution, Prompt, Resour
 from tavern_core.contract.published_methods import published_methods
 from tavern_core.contract.tools import ToolFactory
 from tavern_core.errors import ActivationFailed, ToolFailed
-from tavern_core.isolation.codec import CannotCross, crossing, unpack_tool
+from tavern_core.isolation.codec import CannotCross, unpack_tool
 from tavern_core.isolation.node_codec import HOOK_VALUES
 from tavern_core.isolation.transport import longest
-from tavern_core.isolation.worker.facilities import WorkerFacilities, context_of, method_facts
+from tavern_core.isolation.worker.facilities import WorkerFacilities, as_in_a_view, context_of, method_facts
 from tavern_core.isolation.worker.host_client import HostClient
 from tavern_core.isolation.worker.nodes import WorkerNodes
 from tavern_core.isolation.worker.running_call import WorkerCalls
@@ -229,7 +229,7 @@ class WorkerPlugin:
 
     def served(self, answer: Any) -> Any:
         """The answer of a service's method."""
-        return crossing("the answer of the service", answer)
+        return as_in_a_view("the answer of the service", answer, "done")
 
     def setting_changed(self, watch: int, value: Any) -> Any:
         """Call the callback of a setting."""

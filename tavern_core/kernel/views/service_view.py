@@ -109,7 +109,7 @@ class _Call:
         try:
             return copied(value, self.limits.argument_bytes)
         except NotPlain as wrong:
-            text = f"argument {name!r} of {self.who} cannot pass: {wrong.problem}"
+            text = f"argument {name!r} of {self.who} cannot pass a view: {wrong.problem}"
             raise ToolFailed(text, hint=wrong.hint, service=self.service, method=self.name) from None
 
     def answer(self, value: Any) -> Any:

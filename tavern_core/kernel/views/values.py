@@ -46,8 +46,7 @@ def copied(value: Any, most_chars: int) -> Any:
     if problem is not None:
         if (why := _endless(value)) is not None:
             raise NotPlain(*why)
-        copy, again = json_copy(_unfrozen(value, depths.VALUE, [MAX_NODES]))
-        problem = again and problem
+        copy, problem = json_copy(_unfrozen(value, depths.VALUE, [MAX_NODES]))
     problem = problem or measure(copy, max_chars=most_chars)
     if problem is not None:
         raise NotPlain(str(problem), problem.hint or "pass JSON")
