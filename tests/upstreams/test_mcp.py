@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import os
+import signal
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -14,6 +17,7 @@ import pytest
 
 from tavern_core import CallContext, Tavern, ToolResult
 from tavern_core.errors import TavernError
+from tests.executors.workbench import processes_with
 from tests.upstreams.mcp_hosts import ERAS, host, program
 
 pytestmark = pytest.mark.slow
@@ -153,6 +157,25 @@ def test_a_server_that_died_is_started_again(mini: Tavern) -> None:
     assert "abcdefgh" not in str(error.to_json())
     mini.upstreams.check_sync("mini")
     assert mini.invoke_sync("mini:echo", {"text": "again"}).ok
+
+
+def test_a_call_just_after_its_server_was_killed_reaches_the_next_one(
+    era: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = str(tmp_path / "server.log")
+
+    async def killed_and_called() -> ToolResult:
+        """Without a turn of the loop in between: the end of the server is not known yet."""
+        for pid in processes_with(log):
+            os.kill(pid, signal.SIGKILL)
+        while processes_with(log):
+            pass
+        return await mini.invoke("mini:echo", {"text": "again"})
+
+    with opened(era, tmp_path / "home", log) as mini:
+        assert mini.wait(killed_and_called()).value == {"text": "again"}
+    gc.collect()
+    assert "never retrieved" not in caplog.text
 
 
 def test_a_server_that_does_not_know_ping_is_there_all_the_same(tmp_path: Path) -> None:

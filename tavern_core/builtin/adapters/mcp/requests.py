@@ -30,6 +30,8 @@ _CANCEL_S: Final = 5.0
 
 Progress = Callable[[float, float | None, str], None]
 """``progress(done, total, message)``."""
+_Answer = asyncio.Future[dict[str, Any] | MCPError | CallError]
+"""Errors are results: one that comes while the request is still being written is not retrieved by anyone."""
 
 
 class Requests(Readable):
@@ -52,7 +54,7 @@ class Requests(Readable):
         self._reason = reason
         self._failures = failures
         self._ids = itertools.count(_FIRST_ID)
-        self._waiting: dict[object, tuple[asyncio.Future[dict[str, Any]], Progress | None]] = {}
+        self._waiting: dict[object, tuple[_Answer, Progress | None]] = {}
         self._is_over = False
         self.posts: Posts | None = None
         """Makes requests over HTTP in the new era; None: they go through the streams."""
@@ -81,7 +83,7 @@ class Requests(Readable):
             lost.outcome = "none"  # nothing was sent
             raise lost
         number = next(self._ids)
-        future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        future: _Answer = asyncio.get_running_loop().create_future()
         self._waiting[number] = future, progress
         if progress is not None:
             params = {**params, "_meta": {**params.get("_meta", {}), "progressToken": number}}
@@ -97,11 +99,15 @@ class Requests(Readable):
             else:
                 request = JSONRPCRequest.model_construct(jsonrpc="2.0", id=number, method=method, params=params)
                 await self._writing.send(SessionMessage(request, ClientMessageMetadata(headers=headers)))
-            return await future
+            if isinstance(answer := await future, Exception):
+                raise answer
+            return answer
         except MCPError as error:
             raise failed(number, error) from None
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-            raise self._reason() from None
+            lost = self._reason()
+            lost.outcome = "none"  # the server cannot have read all of it
+            raise lost from None
         except asyncio.CancelledError:
             if posts is None:
                 await self._cancel(number)
@@ -129,7 +135,7 @@ class Requests(Readable):
         self._is_over = True
         for future, _ in self._waiting.values():
             if not future.done():
-                future.set_exception(self._reason())
+                future.set_result(self._reason())
 
     async def __anext__(self) -> SessionMessage | Exception:
         """The next message that is not ours."""
@@ -160,7 +166,7 @@ class Requests(Readable):
                 if isinstance(message, JSONRPCResponse):
                     waiting[0].set_result(message.result)
                 else:
-                    waiting[0].set_exception(MCPError.from_error_data(message.error))
+                    waiting[0].set_result(MCPError.from_error_data(message.error))
             return True
         return isinstance(message, JSONRPCNotification) and self._take_note(
             {"method": message.method, "params": message.params}
