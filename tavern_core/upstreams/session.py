@@ -74,18 +74,18 @@ class Session:
             CallError: what the upstream answered.
         """
         was_open = self._opened is not None and self._opened.done()
-        connection = await self._ready()
+        opened = await self._ready()
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
         began = time.monotonic()
         try:
-            answer = await work(connection)
+            answer = await work(opened.result())
             self.latency_ms = (time.monotonic() - began) * 1000
             self._failures = 0
             return answer
         except ConnectionLost as error:
-            self._lose(error)
+            self._lose(opened, error)
             if error.outcome != "none" or not was_open:
                 raise
             self._not_before = 0.0
@@ -95,7 +95,7 @@ class Session:
                 raise self._lost_error() from None
             if not task.cancelling():  # no one requested that: the library gave the call up
                 lost = self._lost_error()
-                self._lose(lost)
+                self._lose(opened, lost)
                 raise lost from None
             raise
         finally:
@@ -114,7 +114,7 @@ class Session:
         if late:
             await asyncio.wait(late, timeout=1)
 
-    async def _ready(self) -> Connection:
+    async def _ready(self) -> asyncio.Future[Connection]:
         opened = self._opened
         if opened is None:
             if (wait := self._not_before - time.monotonic()) > 0:
@@ -130,20 +130,21 @@ class Session:
             self._owner = asyncio.create_task(self._own(opened), name=f"tavern-upstream-{self._name}")
             self._owners.add(self._owner)
             self._owner.add_done_callback(self._owners.discard)
-        connection = opened.result() if opened.done() else await asyncio.shield(opened)
+        if not opened.done():
+            await asyncio.shield(opened)
         if self._used and not self._tasks and time.monotonic() - self._used > CHECK_AFTER_S:
-            await self._checked(connection)
+            await self._checked(opened)
             return await self._ready()
-        return connection
+        return opened
 
-    async def _checked(self, connection: Connection) -> None:
+    async def _checked(self, opened: asyncio.Future[Connection]) -> None:
         """Ask an old connection whether it still answers; one that does not is opened again."""
         self._used = time.monotonic()
         try:
             async with asyncio.timeout(CHECK_S):
-                await connection.check()
+                await opened.result().check()
         except (CallError, TimeoutError) as error:
-            self._lose(error if isinstance(error, CallError) else self._lost_error())
+            self._lose(opened, error if isinstance(error, CallError) else self._lost_error())
             self._not_before = 0.0
             if self._owner is not None:
                 await asyncio.wait([self._owner], timeout=CLOSE_S + 1)
@@ -212,8 +213,10 @@ class Session:
             opened.set_exception(self.error)
             opened.exception()  # marks it as retrieved: the caller may have stopped waiting
 
-    def _lose(self, error: CallError) -> None:
-        """The connection is of no use any more."""
+    def _lose(self, opened: asyncio.Future[Connection], error: CallError) -> None:
+        """A connection is of no use any more; the one that has replaced it meanwhile stays."""
+        if opened is not self._opened:
+            return
         self.error, self.state = error, "failed"
         self._pause()
         self._opened = None

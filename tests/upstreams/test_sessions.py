@@ -83,6 +83,37 @@ def test_a_call_survives_a_lost_connection_only_where_it_had_not_begun(outcome: 
     assert system.connected == 2 == system.closed
 
 
+def test_a_call_that_ends_late_with_the_loss_of_its_connection_leaves_the_next_one_open(tmp_path: Path) -> None:
+    ends = asyncio.Event()
+
+    async def answer(tool: Any, arguments: Any, call: Any) -> Any:
+        if arguments["x"] == 1:  # still has something to do when its connection was lost
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                await ends.wait()
+                raise lost() from None
+        if arguments["x"] == 2:
+            raise lost()
+        return "well"
+
+    async def calls() -> None:
+        late = asyncio.create_task(host.invoke("toy:echo", {"x": 1}))
+        while system.connected == 0:
+            await asyncio.sleep(0)
+        assert not (await host.invoke("toy:echo", {"x": 2})).ok
+        await host.upstreams.check("toy")  # tries at once
+        ends.set()
+        assert not (await late).ok
+        assert (await host.invoke("toy:echo", {"x": 3})).value == "well"
+        assert host.upstreams["toy"].state == "open"
+
+    system = System(answer=answer)
+    with opened(system, tmp_path) as host:
+        host.wait(calls())
+    assert system.connected == 2 == system.closed
+
+
 @pytest.mark.slow
 def test_the_host_waits_until_a_lost_connection_is_closed(tmp_path: Path) -> None:
     def answer(*_: Any) -> Any:
