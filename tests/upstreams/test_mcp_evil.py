@@ -12,6 +12,7 @@ import pytest
 from tavern_core import Tavern
 from tavern_core.errors import TavernError
 from tests.executors.workbench import open_descriptors, processes_with
+from tests.isolation.waiting import until
 from tests.upstreams.mcp_hosts import host, longest_turn, program
 
 SETTINGS = {"connectTimeoutMs": 10_000, "maxMessageBytes": 8_000_000}
@@ -86,7 +87,7 @@ def _nothing_is_left_behind(tmp_path: Path) -> Any:
     before = open_descriptors()
     yield
     assert processes_with(f"evil-of-{tmp_path.name}") == []
-    assert open_descriptors() <= before + 2
+    until(lambda: open_descriptors() <= before + 2, 20)  # a lost connection is closed while the next one is open already
 
 
 @pytest.mark.slow
