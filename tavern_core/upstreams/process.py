@@ -152,7 +152,10 @@ class RunningProcess:
                 except BlockingIOError:
                     await self._until_writable()
                 except OSError:
-                    raise await self._ending() from None
+                    break  # no one waits for the lock while its end is not reported yet
+            else:
+                return
+        raise await self._ending()
 
     async def lines(self, most: int) -> AsyncIterator[bytes]:
         """See `Process.lines`. Raises ConnectionLost when it has ended (CONNECTION_LOST)."""

@@ -159,21 +159,21 @@ def test_a_server_that_died_is_started_again(mini: Tavern) -> None:
     assert mini.invoke_sync("mini:echo", {"text": "again"}).ok
 
 
-def test_a_call_just_after_its_server_was_killed_reaches_the_next_one(
+def test_calls_just_after_their_server_was_killed_reach_the_next_one(
     era: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     log = str(tmp_path / "server.log")
 
-    async def killed_and_called() -> ToolResult:
+    async def killed_and_called() -> list[ToolResult]:
         """Without a turn of the loop in between: the end of the server is not known yet."""
         for pid in processes_with(log):
             os.kill(pid, signal.SIGKILL)
         while processes_with(log):
             pass
-        return await mini.invoke("mini:echo", {"text": "again"})
+        return await asyncio.gather(*(mini.invoke("mini:echo", {"text": str(n)}) for n in range(4)))
 
     with opened(era, tmp_path / "home", log) as mini:
-        assert mini.wait(killed_and_called()).value == {"text": "again"}
+        assert [result.value for result in mini.wait(killed_and_called())] == [{"text": str(n)} for n in range(4)]
     gc.collect()
     assert "never retrieved" not in caplog.text
 
