@@ -405,6 +405,38 @@ def test_connections_that_are_cut_leave_the_server_well(shop: Any, token: str) -
     assert answer(post(url, token, "tools/call", CALL))["result"]["isError"] is False
 
 
+@pytest.mark.anyio
+@pytest.mark.parametrize("version", ["2026-07-28", "2025-11-25"])
+@pytest.mark.parametrize("begun", [b"", b'{"jsonrpc": "2.0", '])
+async def test_a_client_that_goes_away_within_its_request_is_no_failure_of_the_server(
+    version: str, begun: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    messages = iter([{"type": "http.request", "body": begun, "more_body": True}, {"type": "http.disconnect"}])
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return next(messages)
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async with Tavern.open(home=tmp_path / "home") as tavern:
+        headers = {
+            "host": "localhost",
+            "authorization": f"Bearer {tavern.tokens.create('agent:x')[1]}",
+            "accept": "application/json, text/event-stream",
+            "content-type": "application/json",
+            "mcp-protocol-version": version,
+            "mcp-method": "tools/call",
+        }
+        lines = [(name.encode(), value.encode()) for name, value in headers.items()]
+        app = asgi_app(tavern)
+        await app({"type": "http", "method": "POST", "path": "/mcp", "query_string": b"", "headers": lines}, receive, send)
+        await app.close()
+    assert sent == []
+    assert [record.message for record in caplog.records] == []
+
+
 PROFILES: dict[str, tuple[str, str]] = {
     "not there any more": ("", "the profile 'work' cannot be used"),
     "no JSON": ("{", "the profile 'work' cannot be used"),

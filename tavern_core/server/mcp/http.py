@@ -23,6 +23,7 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.server.transport_security import TransportSecuritySettings
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
@@ -107,7 +108,8 @@ class Application:
         sending = _with_pages(self._while_valid(holder, send), self._service.pages)
         try:
             manager = plain if _is_answered_at_once(scope) else streaming
-            await manager.handle_request(inner, receive, sending)
+            with suppress(ClientDisconnect):
+                await manager.handle_request(inner, _whole(receive), sending)
         finally:
             _now.reset(token)
 
@@ -257,6 +259,21 @@ class _Sessions(StreamableHTTPSessionManager):
     async def _discard_session(self, session_id: str, transport: StreamableHTTPServerTransport) -> None:
         self._changes.forget(session_id)
         await super()._discard_session(session_id, transport)
+
+
+def _whole(receive: Receive) -> Receive:
+    """`receive`, which raises ClientDisconnect when the client goes away within its request: the library would log that as a failure."""
+    is_whole = False
+
+    async def received() -> Message:
+        nonlocal is_whole
+        message = await receive()
+        if message["type"] == "http.disconnect" and not is_whole:
+            raise ClientDisconnect
+        is_whole = is_whole or not message.get("more_body", False)
+        return message
+
+    return received
 
 
 def _is_answered_at_once(scope: Scope) -> bool:
