@@ -115,6 +115,31 @@ def test_an_event_that_is_none_is_followed_by_nothing(event: str) -> None:
     assert sent == []
 
 
+def test_nothing_is_lost_between_what_is_sent_again_and_what_follows() -> None:
+    store, followed, sent = SessionEvents(RecentEvents(Pages()), "agent:ann"), set[str](), list[Any]()
+    store.is_followed = followed.__contains__
+
+    async def come(number: int) -> str:
+        return await store.store_event("1", JSONRPCResponse(jsonrpc="2.0", id=number, result={}))
+
+    async def send(event: Any) -> None:
+        sent.append(event.message.id)
+        if event.message.id == 2:
+            await come(3)  # while earlier ones are sent again
+
+    async def main() -> None:
+        first = await come(1)
+        await come(2)
+        assert await store.replay_events_after(first, send) == "1"
+        await come(4)  # the library does not follow the stream yet
+        followed.add("1")
+        await come(5)  # the library sends it
+        await asyncio.sleep(0)
+
+    asyncio.run(main())
+    assert sent == [2, 3, 4]
+
+
 LARGE = JSONRPCResponse(jsonrpc="2.0", id=1, result={"text": "x" * 3_000})
 
 

@@ -431,7 +431,9 @@ async def test_a_client_that_goes_away_within_its_request_is_no_failure_of_the_s
         }
         lines = [(name.encode(), value.encode()) for name, value in headers.items()]
         app = asgi_app(tavern)
-        await app({"type": "http", "method": "POST", "path": "/mcp", "query_string": b"", "headers": lines}, receive, send)
+        await app(
+            {"type": "http", "method": "POST", "path": "/mcp", "query_string": b"", "headers": lines}, receive, send
+        )
         await app.close()
     assert sent == []
     assert [record.message for record in caplog.records] == []

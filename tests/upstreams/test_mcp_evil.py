@@ -87,7 +87,9 @@ def _nothing_is_left_behind(tmp_path: Path) -> Any:
     before = open_descriptors()
     yield
     assert processes_with(f"evil-of-{tmp_path.name}") == []
-    until(lambda: open_descriptors() <= before + 2, 20)  # a lost connection is closed while the next one is open already
+    until(
+        lambda: open_descriptors() <= before + 2, 20
+    )  # a lost connection is closed while the next one is open already
 
 
 @pytest.mark.slow

@@ -7,11 +7,15 @@ where it runs out, the one that takes most of it loses its oldest stream, so no 
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import secrets
 from collections import Counter, OrderedDict, deque
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
 
+import anyio
 from mcp.server.streamable_http import EventCallback, EventId, EventMessage, EventStore, StreamId
 from mcp_types import JSONRPCMessage, JSONRPCResponse
 from pydantic_core import to_json
@@ -34,6 +38,8 @@ class _Stream:
         """Number, message, the page that it names, bytes."""
         self.size = 0
         """Bytes of `events`."""
+        self.resumed: EventCallback | None = None
+        """Sends to the connection that resumed it last."""
 
     def add(self, message: JSONRPCMessage | None, page: bytes | None) -> int:
         """Keep an event; its number. The oldest goes where there are too many."""
@@ -43,6 +49,13 @@ class _Stream:
         if len(self.events) > _MOST_EVENTS:
             self.size -= self.events.popleft()[3]
         return number
+
+    def after(self, number: int) -> tuple[int, JSONRPCMessage, bytes | None] | None:
+        """The first message after an event: its number, the message, the page that it names."""
+        for known, message, page, _ in self.events:
+            if known > number and message is not None:
+                return known, message, page
+        return None
 
 
 class RecentEvents:
@@ -101,16 +114,24 @@ class SessionEvents(EventStore):
 
     def __init__(self, recent: RecentEvents, owner: str) -> None:
         self.owner = owner
+        self.is_followed: Callable[[StreamId], bool] = lambda stream_id: True
+        """Whether the library sends the events of a stream to a connection."""
         self._recent = recent
         self._streams: dict[StreamId, _Stream] = {}
+        self._sending: set[asyncio.Task[None]] = set()
 
     async def store_event(self, stream_id: StreamId, message: JSONRPCMessage | None) -> EventId:
         """Keep an event; its id."""
         stream = self._streams.get(stream_id)
         if stream is None:
             stream = self._streams[stream_id] = _Stream(self, stream_id)
-        number = self._recent.add(stream, message, self._page_of(message))
-        return f"{stream.name}-{number}"
+        event_id = f"{stream.name}-{self._recent.add(stream, message, self._page_of(message))}"
+        if message is not None and stream.resumed is not None and not self.is_followed(stream_id):
+            # It came after the earlier ones were sent again, and before the library follows the stream: no one else sends it.
+            sending = asyncio.ensure_future(_sent(stream.resumed, EventMessage(message, event_id)))
+            self._sending.add(sending)
+            sending.add_done_callback(self._sending.discard)
+        return event_id
 
     async def replay_events_after(self, last_event_id: EventId, send_callback: EventCallback) -> StreamId | None:
         """Send what followed an event; the stream that it belongs to, None: this session has no such stream any more."""
@@ -118,11 +139,13 @@ class SessionEvents(EventStore):
         stream = self._recent.find(name)
         if stream is None or stream.session is not self or not (number.isdecimal() and len(number) < 20):
             return None
-        for known, message, page, _ in list(stream.events):
-            if known > int(number) and message is not None:
-                if page is not None:
-                    self._recent.pages.name(page)  # it may have been forgotten since
-                await send_callback(EventMessage(message, f"{name}-{known}"))
+        last = int(number)
+        while (event := stream.after(last)) is not None:  # also what comes while the earlier ones are sent
+            last, message, page = event
+            if page is not None:
+                self._recent.pages.name(page)  # it may have been forgotten since
+            await send_callback(EventMessage(message, f"{name}-{last}"))
+        stream.resumed = send_callback
         return stream.id
 
     def forget(self, stream: _Stream) -> None:
@@ -133,3 +156,8 @@ class SessionEvents(EventStore):
         result: Any = message.result if isinstance(message, JSONRPCResponse) else {}
         tools = result.get("tools") if isinstance(result, dict) else None
         return self._recent.pages.page(tools) if isinstance(tools, str) else None
+
+
+async def _sent(send: EventCallback, event: EventMessage) -> None:
+    with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):  # its client has gone, and comes back for it
+        await send(event)

@@ -250,7 +250,11 @@ class _Sessions(StreamableHTTPSessionManager):
                 transport = self._server_instances.pop(name)
                 del self._session_owners[name]  # others may ask before it is discarded
                 self._task_group.start_soon(self._discard_session, name, transport)  # type: ignore[attr-defined]
-        return super()._admit_session(requestor)
+        if (admitted := super()._admit_session(requestor)) is not None:
+            events, streams = admitted._event_store, admitted._request_streams
+            assert isinstance(events, SessionEvents)
+            events.is_followed = streams.__contains__
+        return admitted
 
     def _unused_since(self, name: str) -> float:
         scope = self._server_instances[name].idle_scope
