@@ -84,10 +84,11 @@ def test_a_call_survives_a_lost_connection_only_where_it_had_not_begun(outcome: 
 
 
 def test_a_call_that_ends_late_with_the_loss_of_its_connection_leaves_the_next_one_open(tmp_path: Path) -> None:
-    ends = asyncio.Event()
+    begun, ends = asyncio.Event(), asyncio.Event()
 
     async def answer(tool: Any, arguments: Any, call: Any) -> Any:
         if arguments["x"] == 1:  # still has something to do when its connection was lost
+            begun.set()
             try:
                 await asyncio.Event().wait()
             except asyncio.CancelledError:
@@ -99,8 +100,7 @@ def test_a_call_that_ends_late_with_the_loss_of_its_connection_leaves_the_next_o
 
     async def calls() -> None:
         late = asyncio.create_task(host.invoke("toy:echo", {"x": 1}))
-        while system.connected == 0:
-            await asyncio.sleep(0)
+        await begun.wait()
         assert not (await host.invoke("toy:echo", {"x": 2})).ok
         await host.upstreams.check("toy")  # tries at once
         ends.set()
