@@ -144,9 +144,19 @@ def make_the_module_a_package(places: Places) -> None:
     places.write("site/bare/plugin.yaml", 'name: bare\nversion: "1.0"\n')
 
 
+def make_the_namespace_a_package(places: Places) -> None:
+    places.write("site/spaced/__init__.py")
+
+
+def edit_metadata_in_place(places: Places) -> None:
+    file = places.site / "tavern_plugin_text-1.0.dist-info/METADATA"
+    file.write_text(file.read_text().replace("1.0", "1.9"))
+
+
 EDITS: list[Callable[[Places], None]] = [
     edit_manifest, replace_manifest, add_tool_file, remove_tool_file, add_code, repair_broken, add_folder, remove_folder,
     upgrade, install_another, edit_entry_points_in_place, make_the_module_a_package,
+    make_the_namespace_a_package, edit_metadata_in_place,
 ]  # fmt: skip
 
 
@@ -154,6 +164,8 @@ EDITS: list[Callable[[Places], None]] = [
 @pytest.mark.parametrize("edit", EDITS, ids=lambda edit: edit.__name__)
 def test_an_edit_is_noticed_at_the_next_start(places: Places, edit: Callable[[Places], None]) -> None:
     fill(places)
+    places.distribution("spaced", "spaced = spaced\n")
+    places.write("site/spaced/plugin.yaml", 'name: spaced\nversion: "1.0"\n')
     before = snapshot(places.discover(index=True))
     wait_for_the_clock(places.site, *places.site.rglob("*"), *places.plugins.rglob("*"))
     edit(places)

@@ -261,10 +261,11 @@ class _Looking:
     def _locate(self, candidate: Candidate, finder: PackageFinder, row: Row | None) -> Row:
         place = finder.find(candidate.module)
         if place is None or place.kind != "package" or ":" in candidate.value:
-            from tavern_core.kernel.discovery.plugin_reader import refuse_entry
+            from tavern_core.kernel.discovery.refused_entry import refuse_entry
 
             refused = refuse_entry(candidate, place)
-            self._keep(refused)
+            if row is None or row.findings != refused.findings:
+                self._keep(refused)
             return refused
         folder = place.folder if place.prefix else self._real(place.folder)
         if row is not None and (row.folder, row.prefix) == (folder, place.prefix) and row.is_current():

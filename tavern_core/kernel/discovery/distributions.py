@@ -41,6 +41,8 @@ class Distribution(NamedTuple):
     version: str = ""
     entries: Sequence[Sequence[str]] = ()
     """Entry-point name and value, as written."""
+    metadata: Sequence[Sequence[Any]] = ()
+    """The files that name and version were looked for in, each with its stamp; only where `entries` or `problems` need them."""
     problems: Sequence[Sequence[str]] = ()
     """Message and hint of everything that is broken in it."""
 
@@ -114,12 +116,20 @@ def is_current(entry: PathEntry) -> bool:
         return False
     tail = os.sep + "entry_points.txt"
     watched = [(found.folder + tail, found.stamp) for found in entry.distributions if found.folder]
+    watched += [
+        (found.folder + os.sep + file, stamp) for found in entry.distributions for file, stamp in found.metadata
+    ]
     return bear_stamps(entry.path + os.sep, watched)
 
 
 def _is_settled(path: str, found: Sequence[Distribution], now: int) -> bool:
-    files = (os.path.join(path, each.folder, "entry_points.txt") for each in found if each.stamp is not None)  # noqa: PTH118
-    return is_settled(path, now) and all(is_settled(file, now) for file in files)
+    files = (
+        (each.folder, file)
+        for each in found
+        if each.stamp is not None
+        for file in ("entry_points.txt", *(file for file, _ in each.metadata))
+    )
+    return is_settled(path, now) and all(is_settled(os.path.join(path, *file), now) for file in files)  # noqa: PTH118
 
 
 def _read_folder(path: str, folder: str) -> Distribution:
@@ -138,12 +148,13 @@ def _read_folder(path: str, folder: str) -> Distribution:
         return bare
     except OSError as error:
         problem = (f"entry_points.txt of {stem} cannot be read: {error.strerror}", "reinstall it")
-        return Distribution(bare.key, folder, stamp, name, version, [], [list(problem)])
+        return Distribution(bare.key, folder, stamp, name, version, problems=[list(problem)])
     if _GROUP_BYTES not in content and _is_text(content):
         return bare
     version = version.partition("-")[0] if folder.lower().endswith(".egg-info") else version
-    name, version, problems = _read_metadata(metadata, name, version)
-    return distribution(bare.key, folder, stamp, name, version, content, problems)
+    files: list[list[Any]] = []
+    name, version, problems = _read_metadata(metadata, name, version, files)
+    return distribution(bare.key, folder, stamp, name, version, content, problems)._replace(metadata=files)
 
 
 def _is_text(content: bytes) -> bool:
@@ -168,7 +179,7 @@ def distribution(
             problems += more
         except UnicodeDecodeError as error:
             problems.append((f"entry_points.txt of {name}: byte {error.start} is not UTF-8", "reinstall it"))
-    return Distribution(key, folder, stamp, name, version, entries, [list(problem) for problem in problems])
+    return Distribution(key, folder, stamp, name, version, entries, problems=[list(problem) for problem in problems])
 
 
 def parse_entry_points(text: str, name: str) -> tuple[list[list[str]], list[tuple[str, str]]]:
@@ -199,11 +210,19 @@ def parse_entry_points(text: str, name: str) -> tuple[list[list[str]], list[tupl
     return [[entry, value] for entry, value in entries.items()], problems
 
 
-def _read_metadata(folder: str, name: str, version: str) -> tuple[str, str, list[tuple[str, str]]]:
-    """Name and version as the metadata says, and what is wrong with it; the folder's name replaces what is missing."""
+def _read_metadata(
+    folder: str, name: str, version: str, files: list[list[Any]]
+) -> tuple[str, str, list[tuple[str, str]]]:
+    """Name and version as the metadata says, and what is wrong with it; the folder's name replaces what is missing.
+
+    Args:
+        files: gets each file that is looked for, with its stamp.
+    """
     for file in ("METADATA", "PKG-INFO"):
+        path = os.path.join(folder, file)  # noqa: PTH118
+        files.append([file, stamp_of(path)])
         try:
-            with open_regular(os.path.join(folder, file)) as source:  # noqa: PTH118
+            with open_regular(path) as source:
                 head = source.read(65_536).replace(b"\r\n", b"\n").partition(b"\n\n")[0].decode("utf-8", "replace")
         except OSError:
             continue

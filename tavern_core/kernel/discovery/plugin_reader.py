@@ -26,7 +26,6 @@ from tavern_core.kernel.discovery.index import (
 )
 from tavern_core.kernel.discovery.manifest_facts import Facts, facts_of
 from tavern_core.kernel.discovery.other_formats import MARKS, WATCHED, marked, name_of, translate
-from tavern_core.kernel.discovery.package_locator import Place
 from tavern_core.kernel.files.plugin_file_reader import PluginFiles, is_settled, stamp_of
 from tavern_core.kernel.manifest.declared_tools import DeclaredTools, read_declared_tools
 from tavern_core.kernel.manifest.manifest_reader import ManifestReading, read_manifest
@@ -114,29 +113,6 @@ def _read_translated(row: Row, candidate: Candidate, now: int) -> Row:
     facts = facts_of(found.manifest)
     facts = replace(facts, requested=facts.requested | found.asks, off=found.off)
     return _filled(row, facts, found.manifest, found.findings, found.tools, now)
-
-
-def refuse_entry(candidate: Candidate, place: Place | None) -> Row:
-    """The row of an entry point that cannot be a plugin."""
-    module, found = candidate.module, candidate.distribution
-    entry = f"the entry point {candidate.name} = {candidate.value!r}"
-    fix = f'write {candidate.name} = "{module.partition(".")[0] or "tavern_plugin_x"}" under [project.entry-points."tavern.plugins"]'
-    if ":" in candidate.value:
-        message, hint = f"{entry} names an object; a plugin is a package", f'write {candidate.name} = "{module}"'
-    elif not all(part.isidentifier() for part in module.split(".")):
-        message, hint = f"{entry} is not the name of a package", fix
-    elif place is None:
-        name = found.name if found is not None else candidate.name
-        message, hint = f"{entry} names a package that is not installed", f"pip install --force-reinstall {name}"
-    elif place.kind == "module":
-        last = module.rpartition(".")[2]
-        message = f"{entry} names a bare module; plugin.yaml needs a package to be in"
-        hint = f"move {last}.py to {last}/__init__.py and put plugin.yaml next to it"
-    else:
-        message = f"{entry} names a namespace package; a plugin is a regular package"
-        hint = f"add an __init__.py to {module.replace('.', '/')}/"
-    row = Row(candidate.key, "", candidate.name)
-    return _failed(row, candidate, [Finding(CODE, message, hint)])
 
 
 def unreadable(candidate: Candidate, folder: str, prefix: str, error: Exception) -> Row:
