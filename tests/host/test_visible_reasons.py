@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import shutil
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from tavern_core import Plugin, Tavern, tool
-from tavern_core.errors import ToolNotFound
+from tavern_core.errors import PluginError, ToolNotFound
 from tests.rows import row
 
 from .conftest import Opened, tools
@@ -171,6 +172,34 @@ def test_what_is_repaired_is_no_diagnostic_any_more(workshop: Workshop) -> None:
     host.tools.refresh()
     assert [d for d in host.diagnostics if d.plugin == "p"] == []
     assert host.invoke_sync("p:hello").ok
+
+
+def test_a_plugin_whose_code_fails_has_the_warnings_about_its_manifest_too(workshop: Workshop) -> None:
+    folder = workshop.folder("p", "raise ValueError('late')", f"{HELLO}\ndescripton: typing error\n")
+    host = workshop.open()
+    assert not host.invoke_sync("p:hello").ok
+    host.tools.refresh()
+    assert sorted(d.code for d in host.diagnostics if d.plugin == "p") == ["ACTIVATION_FAILED", "MANIFEST_INVALID"]
+    (folder / "plugin.yaml").unlink()
+    with pytest.raises(PluginError):
+        host.plugins.reload_sync("p")
+    assert [d.code for d in host.diagnostics if d.plugin == "p"] == ["MANIFEST_INVALID"]
+    assert "no plugin.yaml" in reported(host, "MANIFEST_INVALID")
+
+
+@pytest.mark.parametrize("how", ["disabled", "removed"])
+def test_what_was_found_while_a_plugin_was_used_goes_with_it(workshop: Workshop, how: str) -> None:
+    profile = '{"name": "a"}'  # without tools, which is a warning once the plugin is active
+    folder = workshop.folder("p", TOOL, f"{HELLO}\nprofiles: {{entry: profiles}}", **{"profiles__a.json": profile})
+    host = workshop.open()
+    assert host.invoke_sync("p:hello").ok
+    assert [d.code for d in host.diagnostics if d.plugin == "p"] == ["PROFILE_INVALID"]
+    if how == "disabled":
+        host.plugins.disable_sync("p")
+    else:
+        shutil.rmtree(folder)
+        host.tools.refresh()
+    assert [d for d in host.diagnostics if d.plugin == "p"] == []
 
 
 # Plugins that are off, and grants ----------------------------------------------------------------------------------------

@@ -375,7 +375,8 @@ class Lifecycle:
                 await self.deactivate(name)
 
     async def _bring_down(self, record: Record) -> None:
-        """Stop inside a transition."""
+        """Stop inside a transition. What was found while it was used is not true of what comes next; what its stop shows is kept."""
+        self.tables.diagnostics.forget(record.name)
         if not record.active:
             return
         record.became(replace(record.standing, state="stopped", reason=""), active=False)

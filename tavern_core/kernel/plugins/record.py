@@ -272,7 +272,7 @@ class Record:
         if (changed := self.changed_since_review()) is not None:
             yield changed
         # The error of a bad manifest counts its findings.
-        for finding in (*(self.candidate.findings if error is None else ()), *self.tool_findings):
+        for finding in (*(() if self.candidate.errors else self.candidate.findings), *self.tool_findings):
             yield _as_diagnostic(finding, self.name)
 
     def changed_since_review(self) -> Diagnostic | None:
