@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, TypeAlias
 
+from tavern_core.errors import UsageError
 from tavern_core.model.text_call import TamCall, TextProblem
 from tavern_core.tam.block_binding import BlockBinding
 from tavern_core.tam.bound_call_plan import Plan, read_reference
@@ -56,7 +57,12 @@ def bind(
         again, wrong = _bound(
             parse(text).blocks, catalogue, references=references, validate=validate
         )  # without its own repairs
-        return "" if not again or any(problem.severity == "error" for problem in wrong) else render(again, schemas)
+        if not again or any(problem.severity == "error" for problem in wrong):
+            return ""
+        try:
+            return render(again, schemas)
+        except UsageError:  # an argument with the name of a keyword in a chain
+            return ""
 
     def meant(block: Block) -> Reading:
         return read_body(body_of(block), tool_id, written)
@@ -140,9 +146,9 @@ def _bind_common(block: Block, catalogue: Catalogue) -> TamCall | None:
         key = field[0]
         if key in arguments:
             return None
+        if "{{" in field[1] and read_reference(field[1]) is not None:
+            return None
         if key in verbatim:
-            if "{{" in field[1] and read_reference(field[1]) is not None:
-                return None
             arguments[key] = field[1]
             continue
         reader = parameters.declared(key)

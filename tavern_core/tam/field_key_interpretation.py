@@ -128,9 +128,9 @@ def _declared_splits(key: str, digits: str, steps: Mapping[int, Tool]) -> list[t
         if number not in steps:
             continue
         rest = key[:-size]
-        meaning = steps[number].parameters.meaning(rest)
-        if not meaning.declared and rest[-1:] and rest[-1] in _SEPARATORS and not meaning.ambiguous:
-            meaning = steps[number].parameters.meaning(rest.rstrip(_SEPARATORS))
-        if meaning.declared:
-            found.append((size, Place(number, meaning)))
+        for spelled in (rest[:-1], rest) if rest[-1:] in _SEPARATORS else (rest,):
+            meaning = steps[number].parameters.meaning(spelled)
+            if meaning.declared:
+                found.append((size, Place(number, meaning)))
+                break
     return found

@@ -16,15 +16,15 @@ from tavern_core.model.text_call import TextProblem
 from tavern_core.tam.document import Block, Field
 from tavern_core.tam.field_key_interpretation import Tool, command_number
 from tavern_core.tam.grammar import HEAD, KEY_CHAR, TAIL
-from tavern_core.tam.near_misses import COMMAND_NAMES, Reading
+from tavern_core.tam.near_misses import COMMAND_NAMES, Reading, is_enclosed
 from tavern_core.tam.problems import problem_of
 from tavern_core.tam.wording import WORDS
 
 _LINE: Final = re.compile(
-    rf"[ \t]*(?:[-*][ \t]+)?[\"'`]?({KEY_CHAR}(?:{KEY_CHAR}|[ \t]){{0,127}}?)[\"'`]?[ \t]*(?::|：|=|＝)[ \t]*(\S.*?)[ \t]*[,，]?[ \t]*\Z"
+    rf"[ \t]*(?:[-*][ \t]+)?[\"'`]?({KEY_CHAR}(?:{KEY_CHAR}|[ \t]){{0,127}}?)[\"'`]?[ \t]*(?>=>|->|→|:|：|=|＝)[ \t]*(\S.*?)?[ \t]*[,，]?[ \t]*\Z"
 )
 _EQUALS: Final = re.compile(
-    rf"[ \t]*({KEY_CHAR}(?:{KEY_CHAR}|[ \t]){{0,127}}?)[ \t]*(?:=|＝|->|=>|→)[ \t]*(「始(?:ESCAPE)?」.*)"
+    rf"[ \t]*({KEY_CHAR}(?:{KEY_CHAR}|[ \t]){{0,127}}?)[ \t]*(?:=|＝|->|=>|→)?[ \t]*(「始(?:ESCAPE)?」.*)"
 )
 _NEARLY: Final = re.compile(
     r"[【\[『「(（<《{]{1,2}始[】\]』」)）>》}]{1,2}(.*?)(?:[【\[『「(（<《{]{1,2}末[】\]』」)）>》}]{1,2})?\Z"
@@ -71,9 +71,10 @@ def undelimited(block: Block, tool: Callable[[str], Tool | None]) -> list[Undeli
     ]
     tools = [found for name in named[:_MOST] if (found := tool(name.strip())) is not None]
     given = {field.key for field in block.fields}
+    steps = {command_number(key) for key in given}
     meant: list[Undelimited] = []
     for at, key, value in lines:
-        name = key if _is_command(key) and not any(_is_command(other) for other in given) else _declared(key, tools)
+        name = key if _is_command(key) and command_number(key) not in steps else _declared(key, tools)
         if name and name not in given:
             meant.append(Undelimited(name, value, *block.place(at)))
     return meant[:_MOST]
@@ -90,10 +91,12 @@ def _is_command(key: str) -> bool:
 
 def _declared(key: str, tools: list[Tool]) -> str:
     """The parameter that a key means to one of the tools, with the number of its step; empty: none."""
+    name = key.rstrip("0123456789")
     for tool in tools:
-        for written, end in ((key, ""), (key.rstrip("0123456789").rstrip("_- "), key[len(key.rstrip("0123456789")) :])):
-            meaning = tool.parameters.meaning(written) if written else None
-            if meaning is not None and meaning.declared:
+        for size in range(len(key), len(name) - 1, -1):
+            written, end = key[:size], key[size:]
+            meaning = tool.parameters.meaning(written.rstrip("_- ") if end else written)
+            if meaning.declared:
                 return meaning.name + end
     return ""
 
@@ -104,19 +107,20 @@ def _lines(block: Block) -> Iterator[tuple[int, str, str]]:
         [(field.start, field.end) for field in block.fields]
         + [(comment.start, comment.start + len(comment.text)) for comment in block.comments]
     )
-    begin = block.start + block.text.find("\n") + 1 if "\n" in block.text else block.end
+    stop = block.start + block.text.rfind("<") if block.closed else block.end
+    begin = block.start + block.text.find("\n") + 1 if "\n" in block.text else stop
     gaps = []
-    for start, end in [*taken, (block.end, block.end)]:
+    for start, end in [*taken, (stop, stop)]:
         if start > begin:
             gaps.append((begin, start))
         line_end = block.text.find("\n", end - block.start)
-        begin = max(begin, block.start + line_end + 1 if line_end >= 0 else block.end)  # the rest of the line is a note
+        begin = max(begin, block.start + line_end + 1 if line_end >= 0 else stop)  # the rest of the line is a note
     for start, end in gaps:
         at = start
         for line in block.text[start - block.start : end - block.start].splitlines(keepends=True):
             match = _LINE.match(line.rstrip("\r\n")[:_LONGEST]) if "「始" not in line and "「末" not in line else None
-            if match is not None:
-                yield at + match.start(1), match[1].strip(), _bare(match[2])
+            if match is not None and (match[2] or line[-1] in "\r\n"):  # `key: ` before 「始」 is no whole line
+                yield at + match.start(1), match[1].strip(), _bare(match[2]) if match[2] else "…"
             at += len(line)
 
 
@@ -124,7 +128,7 @@ def _bare(value: str) -> str:
     """A value without the brackets or quotes that replace the delimiters."""
     if (nearly := _NEARLY.match(value)) is not None:
         return nearly[1].strip()
-    if len(value) > 1 and _PAIRS.get(value[0]) == value[-1] and value[0] != "[":
+    if value[0] != "[" and is_enclosed(value, _PAIRS):
         return value[1:-1]
     return value
 

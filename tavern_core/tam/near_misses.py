@@ -17,12 +17,14 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
+from tavern_core.errors import UsageError
 from tavern_core.model.message_translation import say
-from tavern_core.model.text_call import TextProblem
+from tavern_core.model.text_call import TamCall, TextProblem
 from tavern_core.tam.document import Document
 from tavern_core.tam.grammar import END, HEAD, KEY_CHAR, START, TAIL, THINKING, Thoughts
 from tavern_core.tam.problems import problem_of
 from tavern_core.tam.wording import WORDS
+from tavern_core.tam.writer import render
 
 MOST: Final = 20
 _LONGEST_MARKER: Final = 100
@@ -287,12 +289,15 @@ class _Search:
         tool = self._known(name.strip()) if name else ""
         if not tool:
             return Reading("", "")
+        try:
+            typed = render(TamCall(1, 1, tool, arguments))
+        except UsageError:
+            typed = ""
         fields = {
             key: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
             for key, value in arguments.items()
-            if isinstance(key, str)
         }
-        return Reading(tool, self._write(_block({"command": tool, **fields})))
+        return Reading(tool, self._write(typed) or self._write(_block({"command": tool, **fields})))
 
     def read(self, body: str) -> Reading:
         """The call that the text between two markers means."""
@@ -369,13 +374,15 @@ def _pairs(body: str, *, keep_lists: bool) -> Iterator[tuple[str, str]]:
         key, value = line[1], line[2]
         if key.lower() in COMMAND_NAMES:
             key = "command"
-        while (
-            len(value) > 1
-            and _BRACKETS.get(value[0]) == value[-1]
-            and not (keep_lists and value[0] == "[" and key != "command")
-        ):
+        while is_enclosed(value, _BRACKETS) and not (keep_lists and value[0] == "[" and key != "command"):
             value = value[1:-1].strip()
         yield key, value
+
+
+def is_enclosed(value: str, pairs: Mapping[str, str]) -> bool:
+    """Whether one pair of brackets or quotes stands around all of `value`: not so in `<b>bold</b>` and `"a" or "b"`."""
+    close = pairs.get(value[:1])
+    return len(value) > 1 and value[-1] == close and value.find(close, 1) == len(value) - 1
 
 
 def _json_in(text: str) -> Any:
@@ -394,7 +401,7 @@ def _block(fields: Mapping[str, str]) -> str:
 
 def _command_in(text: str) -> str:
     found = re.search(
-        rf"(?:command|tool_name|tool|name)[\"']?[ \t_]{{0,4}}1?\s{{0,8}}[:：=]\s{{0,8}}[「\[\"'`(<]{{0,4}}(?:始(?:ESCAPE)?」)?\s{{0,8}}({KEY_CHAR}[^\s「」\"'`,\]>)]{{0,255}})",
+        rf"(?:command|tool_name|tool|name)[\"']?[ \t_]{{0,4}}1?\s{{0,8}}[:：=]\s{{0,8}}[「\[\"'`(<»>]{{0,4}}(?:始(?:ESCAPE)?」)?\s{{0,8}}({KEY_CHAR}[^\s「」\"'`,\]<>)«]{{0,255}})",
         text,
         re.IGNORECASE,
     )

@@ -24,7 +24,7 @@ from tavern_core.errors import UsageError
 from tavern_core.model.text_call import TamCall
 from tavern_core.schema.json_reader import NotJson, read_json
 from tavern_core.schema.problem import json_type
-from tavern_core.tam.bound_call_plan import Reference
+from tavern_core.tam.bound_call_plan import Reference, read_reference
 from tavern_core.tam.callable_tool_lookup import Catalogue, Schemas
 from tavern_core.tam.field_key_interpretation import command_number, read_modifier
 from tavern_core.tam.grammar import (
@@ -61,7 +61,7 @@ def render(calls: Call | Iterable[Call], schemas: Schemas | None = None) -> str:
         schemas: as for `bind`; omits type hints that a tool's schema makes unnecessary.
 
     Raises:
-        UsageError: an argument is not a JSON value, or its name cannot be a key.
+        UsageError: an argument is not a JSON value, its name cannot be a key, or a modifier has the name of a parameter.
     """
     several: list[Any] = list(calls) if isinstance(calls, Iterable) else [calls]
     catalogue = Catalogue(schemas if schemas is not None else {}, None, None)
@@ -112,7 +112,7 @@ class _Writer:
     def block(self) -> str:
         request_id = self._calls[0].request_id
         if request_id:
-            self._modify("request_id", request_id)
+            self._modify("request_id", request_id, self._calls)
         for call in self._calls:
             self._write(call)
         return "\n".join([START, *self._lines, *self._modifiers, END])
@@ -121,14 +121,21 @@ class _Writer:
         suffix = f"_{call.index}" if self._chain else ""
         self._lines.append(_field(f"command{suffix}", call.tool))
         if call.on_error != "stop":
-            self._modify(f"on_error{suffix}", call.on_error)
+            self._modify("on_error", call.on_error, [call], suffix)
         if call.retry:
-            self._modify(f"retry{suffix}", str(call.retry))
+            self._modify("retry", str(call.retry), [call], suffix)
         for name, value in call.arguments.items():
             self._argument(call, name, value, suffix)
 
-    def _modify(self, key: str, value: str) -> None:
-        self._modifiers.append(f"{key}:{ARROW_HEAD}{value}{ARROW_TAIL}")
+    def _modify(self, name: str, value: str, calls: list[TamCall], suffix: str = "") -> None:
+        for call in calls:
+            tool = self._catalogue.tool(call.tool)
+            if tool is not None and any(tool.parameters.meaning(key).declared for key in (name, f"{name}{suffix}")):
+                raise UsageError(
+                    f"{call.tool}: the modifier {name!r} cannot be written, because the tool has a parameter of this name",
+                    hint="Write the call without the modifier, or rename the parameter.",
+                )
+        self._modifiers.append(f"{name}{suffix}:{ARROW_HEAD}{value}{ARROW_TAIL}")
 
     def _argument(self, call: TamCall, name: str, value: Any, suffix: str) -> None:
         key = f"{name}{suffix}"
@@ -150,7 +157,7 @@ class _Writer:
             )
         self._lines.append(_field(key, text))
         if hint:
-            self._modify(f"type_hint_{name}{suffix}", hint)
+            self._modify(f"type_hint_{name}", hint, [call], suffix)
 
     def _is_keyword(self, call: TamCall, name: str, key: str) -> bool:
         """Whether `key` would be read as a command or a modifier; a declared parameter of that name is not."""
@@ -163,7 +170,7 @@ class _Writer:
     def _needless(self, call: TamCall, name: str, text: str, value: Any) -> bool:
         tool = self._catalogue.tool(call.tool)
         reader = tool.parameters.reader(name) if tool else None
-        if reader is None:
+        if reader is None or read_reference(text):
             return False
         read, unread = reader.read(text)
         return unread is None and json_type(read) == json_type(value) and bool(read == value)

@@ -258,6 +258,14 @@ def test_a_reference_is_reported_where_references_are_off() -> None:
 
 
 @pytest.mark.parametrize(
+    "field", ["maybe:「始」{{step1}}「末」", "free:「始」{{step1.path}}「末」", "either:「始」 {{ step1 }}「末」"]
+)
+def test_a_reference_in_a_single_call_is_reported_whatever_the_type_of_its_parameter(field: str) -> None:
+    found = plan("command:「始」unions「末」", field)
+    assert (found.calls, [problem.code for problem in found.problems]) == ((), ["invalid_reference"])
+
+
+@pytest.mark.parametrize(
     ("text", "reference"),
     [
         ("{{step1}}", Reference(1)),

@@ -17,7 +17,7 @@ SCHEMAS = {
         "type": "object",
         "properties": {
             "path": {"type": "string"}, "text": {"type": "string"}, "mode": {"enum": ["new", "append"]}, "n": {"type": "integer"}, "flag": {"type": "boolean"},
-            "tags": {"type": "array", "items": {"type": "string"}}, "level": {"anyOf": [{"const": 1}, {"const": "high"}]}, "when": {"type": ["string", "null"], "enum": ["now", None]},
+            "tags": {"type": "array", "items": {"type": "string"}}, "bm25": {"type": "number"}, "level": {"anyOf": [{"const": 1}, {"const": "high"}]}, "when": {"type": ["string", "null"], "enum": ["now", None]},
         },
         "required": ["path"],
         "additionalProperties": False,
@@ -57,6 +57,18 @@ UNDELIMITED: dict[str, tuple[list[str], list[str]]] = {
         ["command1:「始」t:write「末」", "path1: a", "command2:「始」t:write「末」", "path_2: b"],
         ["path1:「始」a「末」", "path2:「始」b「末」"],
     ),
+    "a chain, the command of its second step": (
+        ["command1:「始」t:write「末」", "path:「始」a「末」", "command2: t:write"],
+        ["command2:「始」t:write「末」"],
+    ),
+    "a chain, a parameter that ends in digits": (
+        ["command1:「始」t:write「末」", "path1:「始」a「末」", "bm251:『1.5』"],
+        ["bm251:「始」1.5「末」"],
+    ),
+    "no value": ([COMMAND, "path:「始」a「末」", "text:", "first line"], ["text:「始」…「末」"]),
+    "a value with tags around it": ([COMMAND, "path: <b>a</b>"], ["path:「始」<b>a</b>「末」"]),
+    "a value with quotes at its ends": ([COMMAND, 'path: "a" or "b"'], ['path:「始」"a" or "b"「末」']),
+    "arrows": ([COMMAND, "path => a", "text->b"], ["path:「始」a「末」", "text:「始」b「末」"]),
 }
 
 
@@ -75,11 +87,16 @@ def test_every_line_without_delimiters_is_reported_with_its_field(what: str) -> 
     assert not any(problem.code == "stray_text" for problem in plan.problems)
 
 
-@pytest.mark.parametrize("what", [name for name in UNDELIMITED if name != "a chain"])
+@pytest.mark.parametrize("what", [name for name in UNDELIMITED if not name.startswith("a chain")])
 def test_the_block_with_the_fields_of_the_hints_runs(what: str) -> None:
     lines, fields = UNDELIMITED[what]
     kept = [line for line in lines if "「始」" in line and "「末」" in line]
     assert len(bound(block(*kept, *fields)).calls) == 1
+
+
+def test_the_end_marker_behind_a_line_without_delimiters_is_not_its_value() -> None:
+    (problem,) = bound(f"<|[REQUEST_TOOL]|>\n{COMMAND}\npath: a.txt<|[END_TOOL]|>").problems
+    assert (problem.code, problem.hint) == ("undelimited_field", "Write `path:「始」a.txt「末」`.")
 
 
 @pytest.mark.parametrize(
@@ -109,6 +126,8 @@ def test_a_key_that_is_given_already_and_a_note_are_no_fields() -> None:
 REPAIRS: dict[str, tuple[list[str], str, str]] = {
     # the lines of a block: (code, what the hint must say)
     "an equals sign": ([COMMAND, "path=「始」a「末」"], "malformed_field", "Write `path:「始」a「末」`."),
+    "two signs for an arrow": ([COMMAND, "path=>「始」a「末」"], "malformed_field", "Write `path:「始」a「末」`."),
+    "no colon": ([COMMAND, "path「始」a「末」"], "malformed_field", "Write `path:「始」a「末」`."),
     "an arrow": ([COMMAND, "path → 「始」a「末」"], "malformed_field", "Write `path:「始」a「末」`."),
     "tool_name": (
         ["tool_name:「始」t:write「末」", "path:「始」a「末」"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,22 @@ def test_a_near_miss_that_cannot_be_read_shows_how_a_call_is_written(host: Taver
         outcome = host.run_text_sync(text)
         assert (ran, outcome.ok, [p.code for p in outcome.problems]) == ([], False, ["looks_like_call"]), what
         assert tam.parse(block_in(outcome.feedback)).blocks[0].ok, what
+
+
+@pytest.mark.parametrize("written", ["null", "5", "{{step1}}", "the tail 「末」\nand 「始」 the head"])
+@pytest.mark.parametrize("form", ["{}", "<tool_call>{}</tool_call>", "<|[REQUEST_TOOL]|>\n{}\n<|[END_TOOL]|>"])
+def test_a_string_of_a_json_call_stays_the_same_string_in_the_hint(written: str, form: str) -> None:
+    schemas = {"t": {"type": "object", "properties": {"x": {"type": ["string", "integer", "null"]}}}}
+    text = form.replace("{}", json.dumps({"name": "t", "arguments": {"x": written}}))
+    (problem,) = tam.bind(tam.parse(text), schemas).problems
+    (call,) = tam.bind(tam.parse(block_in(problem.hint)), schemas).calls
+    assert call.arguments == {"x": written}
+
+
+def test_a_near_miss_of_a_chain_that_cannot_be_written_has_a_hint() -> None:
+    text = f"<|[TOOL_REQUEST]|>\ncommand1:»»»t«««\ncommand2:»»»t«««\ncommon_retry:»»»5«««\n{END}"
+    (problem,) = tam.bind(tam.parse(text), {"t": {}}).problems
+    assert (problem.code, "command:「始」t「末」" in problem.hint) == ("looks_like_call", True)
 
 
 def test_text_about_calls_is_no_near_miss(host: Tavern) -> None:

@@ -79,6 +79,29 @@ def test_a_schema_makes_hints_needless() -> None:
     )
 
 
+TWINS = {"type": "object", "properties": {"x": {"type": "string"}, "x_": {"type": "string"}, "X": {"type": "string"}}}
+
+
+@pytest.mark.parametrize("steps", [(1,), (1, 2), (7, 12)])
+def test_a_call_written_with_its_schema_reads_back_as_it_was(steps: tuple[int, ...]) -> None:
+    schemas = {"twins": TWINS}
+    arguments = {"x": "{{step1}}", "x_": "null", "X": "a\n「末」"}
+    calls = tuple(TamCall(number, 1, "twins", arguments) for number in steps)
+    assert tam.bind(tam.parse(tam.render(calls, schemas)), schemas).calls == calls
+    assert tam.bind(tam.parse(tam.render(calls, schemas)), schemas, references=True).calls == calls
+
+
+@pytest.mark.parametrize(
+    "call",
+    [TamCall(1, 1, "t", {}, "r-1"), TamCall(1, 1, "t", {}, retry=2), TamCall(2, 1, "t", {}, on_error="continue")],
+)
+def test_a_modifier_with_the_name_of_a_parameter_is_refused(call: TamCall) -> None:
+    names = ("request_id", "retry", "on_error")
+    schemas = {"t": {"type": "object", "properties": {name: {"type": "string"} for name in names}}}
+    with pytest.raises(UsageError, match="t: the modifier"):
+        tam.render(call, schemas)
+
+
 def test_anything_with_a_tool_and_arguments_can_be_written() -> None:
     class Asked:
         tool = "x:y"
