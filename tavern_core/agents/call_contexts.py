@@ -15,12 +15,12 @@ from tavern_core.kernel.access.profiles import Profile
 from tavern_core.kernel.calls.elicitation import Conversation, mismatch, unanswered
 from tavern_core.kernel.calls.running_call import current
 from tavern_core.model.agent_profile import AgentBudget
-from tavern_core.model.call import HOST_PRINCIPAL, Budget, CallContext, Ledger, owner_name
+from tavern_core.model.call import HOST_PRINCIPAL, Budget, CallContext, Ledger, host_context, owner_name
 from tavern_core.model.capability import is_dangerous
 from tavern_core.model.question import Question, QuestionKind
 from tavern_core.model.untrusted_content_rules import AfterUntrusted, stricter
 
-HOST: Final = CallContext(principal=HOST_PRINCIPAL)
+HOST: Final = host_context()
 """Stands for the host itself where a run stores its caller."""
 
 
@@ -66,7 +66,7 @@ def _strictest(profile: Profile, caller: CallContext | None) -> AfterUntrusted:
 
 def asking_context(caller: CallContext | None, run: str) -> CallContext | None:
     """Who asks the model: the starter, on a ledger of its own, for requests are not calls by the agent."""
-    return None if caller is None else replace(caller, ledger=Ledger(), budget=Budget(), task_id=run)
+    return None if caller is None else replace(caller, ledger=type(caller.ledger)(), budget=Budget(), task_id=run)
 
 
 def caller_of(context: CallContext | None) -> CallContext | None:

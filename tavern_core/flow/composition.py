@@ -22,7 +22,7 @@ from tavern_core.kernel.calls.pipeline import DRY_RUN
 from tavern_core.kernel.hooks.event_emitter import EventEmitter
 from tavern_core.kernel.settings.result_redaction import judging, masking
 from tavern_core.model.artifact import media_type_of
-from tavern_core.model.call import HOST_PRINCIPAL, CallContext
+from tavern_core.model.call import CallContext, host_context
 
 if TYPE_CHECKING:
     from tavern_core.flow.run_pipeline import Running
@@ -134,7 +134,7 @@ def _running(
     from tavern_core.flow.run_pipeline import Caches, Running
 
     base, lifecycle = specs.base, specs.lifecycle
-    host = CallContext(principal=HOST_PRINCIPAL, config=base.config.config)
+    host = host_context(base.config.config)
 
     def is_host(context: CallContext) -> bool:
         return context is host or specs.is_host(context)

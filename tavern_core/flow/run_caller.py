@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from tavern_core.errors import PolicyDenied, StateDamaged, TavernError, UsageError
-from tavern_core.model.call import Budget, CallContext, Ledger
+from tavern_core.model.call import Budget, CallContext, restored_context, stored_context
 from tavern_core.model.capability import covers
 from tavern_core.model.capability_scope import common
 from tavern_core.model.untrusted_content_rules import stricter
@@ -41,7 +41,7 @@ def stored(caller: CallContext, host: CallContext, limit: frozenset[str] | None)
     if caller is host:
         return dict(_HOST)
     effective = caller.permissions if limit is None else _both(caller.permissions, limit)
-    return {**replace(caller, permissions=effective).to_json(), "calls": caller.ledger.drawn}
+    return {**stored_context(replace(caller, permissions=effective)), "calls": caller.ledger.drawn}
 
 
 def restored(run_id: str, data: Mapping[str, Any] | None, drawn: int, host: CallContext) -> CallContext:
@@ -68,8 +68,7 @@ def restored(run_id: str, data: Mapping[str, Any] | None, drawn: int, host: Call
             raise UsageError("a caller has a principal, permissions, a budget and a number of calls")
         if not isinstance(reported["budget"], Mapping):
             raise UsageError("its budget is none")
-        context = CallContext.from_json(reported)
-        return replace(context, ledger=Ledger(max(calls, drawn), context.ledger.content_read))
+        return restored_context(reported, max(calls, drawn))
     except (TavernError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise StateDamaged(
             f"the caller that {run_id} was stored with is corrupt: {error}", hint="start the workflow again"
@@ -114,7 +113,7 @@ def judge_owner(run_id: str, caller: CallContext, other: CallContext, host: Call
     """Refuse a run of another caller. Raises PolicyDenied (POLICY_DENIED)."""
     differs = (
         "principal"
-        if caller is host
+        if caller is host or caller.is_host is not other.is_host
         else next((name for name in _WHO if getattr(caller, name) != getattr(other, name)), "")
     )
     if differs:

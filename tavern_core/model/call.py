@@ -6,7 +6,7 @@ import itertools
 import re
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import field, fields
+from dataclasses import field, fields, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from tavern_core.errors import UsageError
@@ -78,6 +78,13 @@ class Ledger:
         return number
 
 
+class HostLedger(Ledger):
+    """The ledger of the host's own calls. It alone makes a context one of the host (`CallContext.is_host`): a name can be
+    given to anyone, and copies of a context share its ledger."""
+
+    __slots__ = ()
+
+
 def _new_id() -> str:
     return uuid.uuid4().hex
 
@@ -93,7 +100,7 @@ class CallContext:
     permissions: frozenset[str] = frozenset()
     """Capabilities that the caller may use."""
     principal: str = "anonymous"
-    """The caller: ``user:alice``, ``agent:writer``; `host` is the embedding program itself."""
+    """The name of the caller: ``user:alice``, ``agent:writer``. The embedding program itself calls without a context."""
     roles: frozenset[str] = frozenset()
     scopes: Mapping[str, tuple[str, ...]] = field(default_factory=FrozenDict)
     """Capability → the scope that this caller allows (`model/capability_scope.py`), at most the granted one; absent: no further limit."""
@@ -156,6 +163,11 @@ class CallContext:
         if not isinstance(self.ledger, Ledger):
             raise UsageError(f"CallContext.ledger must be a Ledger, got {type(self.ledger).__name__}")
 
+    @property
+    def is_host(self) -> bool:
+        """Whether the host itself calls. The principal `host` in a context that someone else made does not say so."""
+        return self.principal == HOST_PRINCIPAL and isinstance(self.ledger, HostLedger)
+
     def whose(self) -> dict[str, Any]:
         """The members of an event that say whose it is: `principal`, and `userId` if there is one."""
         return {"principal": self.principal, "userId": self.user_id} if self.user_id else {"principal": self.principal}
@@ -212,6 +224,30 @@ def _not_storable(name: str, value: str) -> UsageError:
         f"CallContext.{name}: {value!r:.80} cannot be stored",
         hint=f"a name has at most {_LONGEST_NAME:,} characters; no text has halves of characters (lone surrogates)",
     )
+
+
+def host_context(config: Mapping[str, Any] | None = None) -> CallContext:
+    """A context of the host itself."""
+    return CallContext(principal=HOST_PRINCIPAL, config=config, ledger=HostLedger())
+
+
+_OF_HOST: Final = "isHost"
+
+
+def stored_context(context: CallContext) -> dict[str, Any]:
+    """A context for a state file of the host, which also says whether it is the host's own."""
+    return {**context.to_json(), _OF_HOST: True} if context.is_host else context.to_json()
+
+
+def restored_context(data: Mapping[str, Any], drawn: int = 0) -> CallContext:
+    """The inverse of `stored_context`; raises what `CallContext.from_json` does.
+
+    Args:
+        drawn: calls that were made under it.
+    """
+    is_host = isinstance(data, Mapping) and data.get(_OF_HOST) is True
+    context = CallContext.from_json({key: value for key, value in data.items() if key != _OF_HOST} if is_host else data)
+    return replace(context, ledger=(HostLedger if is_host else Ledger)(drawn, context.ledger.content_read))
 
 
 def check_caller(context: object) -> None:

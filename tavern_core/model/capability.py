@@ -16,6 +16,8 @@ from tavern_core.model.nearest import did_you_mean
 
 Risk = Literal["low", "medium", "high", "highest"]
 RISKS: Final[tuple[Risk, ...]] = ("low", "medium", "high", "highest")
+Effect = Literal["", "writes", "sends", "destroys", "starts", "unknown"]
+"""What a call of a tool does to the world outside; empty: it only reads or computes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,30 +29,36 @@ class Capability:
     sentence_zh: str
     scope: Literal["paths", "hosts", "names", ""] = ""
     """What a scope of it lists: ``paths``, ``hosts``, ``names`` or nothing."""
+    effect: Effect = ""
+    """What its holder can do outside; `model/untrusted_content_rules.py` decides by it."""
 
 
 CAPABILITIES: Final[Mapping[str, Capability]] = {
     "read:web": Capability("low", "read public web pages", "读取公开网页", "hosts"),
     "read:fs": Capability("medium", "read files", "读取文件", "paths"),
-    "write:fs": Capability("high", "create, change and delete files", "创建、修改和删除文件", "paths"),
+    "write:fs": Capability("high", "create, change and delete files", "创建、修改和删除文件", "paths", effect="writes"),
     "read:db": Capability("medium", "read databases", "读取数据库", "names"),
-    "write:db": Capability("high", "change databases", "修改数据库", "names"),
-    "network": Capability("high", "open network connections", "建立网络连接", "hosts"),
+    "write:db": Capability("high", "change databases", "修改数据库", "names", effect="writes"),
+    "network": Capability("high", "open network connections", "建立网络连接", "hosts", effect="sends"),
     "network:host": Capability(
         "high",
         "let programs use this machine's whole network: every address and port, services of this machine included",
         "让程序使用本机的整个网络：所有地址和端口，包括本机上的服务",
+        effect="sends",
     ),
     "gpu": Capability("low", "use the graphics processor", "使用图形处理器"),
     "workflow": Capability("medium", "run workflows", "运行工作流", "names"),
-    "process:spawn": Capability("high", "start other programs", "启动其他程序", "names"),
+    "process:spawn": Capability("high", "start other programs", "启动其他程序", "names", effect="starts"),
     "process:host": Capability(
         "highest",
         "run its code outside of every sandbox, with all rights of the host (full trust)",
         "在任何沙箱之外以宿主的全部权限运行其代码（完全信任）",
         "names",
+        effect="starts",
     ),
-    "danger:destructive": Capability("highest", "do things that cannot be undone", "执行不可撤销的操作"),
+    "danger:destructive": Capability(
+        "highest", "do things that cannot be undone", "执行不可撤销的操作", effect="destroys"
+    ),
 }
 ENV_PREFIX: Final = environment_variables.PERMISSION
 SECRET_PREFIX: Final = "secrets:"
@@ -111,8 +119,9 @@ def describe(name: str) -> Capability:
             "high", f"see the variable {variable!r} of the host's environment", f"读取宿主环境变量 {variable!r}"
         )
     if name.startswith(DANGER_PREFIX):
-        return Capability("highest", f"do something dangerous: {name}", f"执行危险操作：{name}")
-    return Capability("medium", f"use {name}", f"使用 {name}")
+        return Capability("highest", f"do something dangerous: {name}", f"执行危险操作：{name}", effect="destroys")
+    # The host cannot know what a name allows that a plugin has introduced, so it counts as the right to write.
+    return Capability("medium", f"use {name}", f"使用 {name}", effect="writes")
 
 
 _READING: Final = frozenset({"read:web", "read:fs", "read:db", "gpu"})

@@ -14,7 +14,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from tavern_core.errors import UsageError
-from tavern_core.model.capability import is_dangerous
+from tavern_core.model.capability import CAPABILITIES, Effect, describe, is_dangerous
 from tavern_core.model.safe_printing import seen
 
 if TYPE_CHECKING:
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 AfterUntrusted = Literal["allow", "ask", "deny"]
 """What happens to calls with an effect after untrusted content was read."""
 STRICTNESS: Final[Mapping[str, int]] = {"allow": 0, "ask": 1, "deny": 2}
-Effect = Literal["", "writes", "sends", "destroys", "starts", "unknown"]
-"""What a call of a tool does to the world outside; empty: it only reads or computes."""
 MARK: Final = "untrusted"
 """Key of `ToolResult.meta`: the sources of untrusted content that the result may hold."""
 _READS: Final = frozenset({"read:web", "read:fs", "network"})
@@ -58,6 +56,9 @@ def brings_in(capabilities: Collection[str]) -> bool:
     return not _READS.isdisjoint(capabilities)
 
 
+_WORST_FIRST: Final[tuple[Effect, ...]] = ("destroys", "writes", "sends", "starts")
+_BELIEVED: Final = frozenset({"sends", "starts"})
+"""Effects that a tool which says that it only reads does not have."""
 CHANGES_WORKFLOWS: Final = "service:write:workflowManager"
 """The permission to change workflows, which run later with rights of their own."""
 
@@ -65,8 +66,9 @@ CHANGES_WORKFLOWS: Final = "service:write:workflowManager"
 def effect_of(spec: ToolSpec, requested: Collection[str] = ()) -> Effect:
     """What a call of a tool does outside, as far as its definition says. Who may change workflows writes, unless the tool only reads.
 
-    `read_only` is believed of requests to the network and of programs, where writing has no capability of its own; never of
-    tools that may write or destroy. A tool of an upstream does anything, unless it is known to only read.
+    `read_only` is believed of requests to the network and of programs, where writing has no capability of its own, and of
+    capabilities that plugins have named; never of tools that may write or destroy. A tool of an upstream does anything,
+    unless it is known to only read.
     """
     if spec.destructive:
         return "destroys"
@@ -77,20 +79,15 @@ def effect_of(spec: ToolSpec, requested: Collection[str] = ()) -> Effect:
 
 
 def effect_with(capabilities: Collection[str], *, read_only: bool = False) -> Effect:
-    """What something with these capabilities does; see `effect_of`."""
-    if any(map(is_dangerous, capabilities)):
-        return "destroys"
-    if any(name.startswith("write:") for name in capabilities):
-        return "writes"
+    """What something with these capabilities does; see `effect_of`.
+
+    The table of capabilities says what each allows. One that is not in it allows to write, unless `read_only`.
+    """
+    effects = {describe(name).effect for name in capabilities}
     if read_only:
-        return ""
-    return (
-        "sends"
-        if "network" in capabilities
-        else "starts"
-        if any(name.startswith("process:") for name in capabilities)
-        else ""
-    )
+        sure = (name for name in capabilities if name in CAPABILITIES or is_dangerous(name))
+        effects = {describe(name).effect for name in sure} - _BELIEVED
+    return next((effect for effect in _WORST_FIRST if effect in effects), "")
 
 
 def reads_addresses(spec: ToolSpec) -> bool:

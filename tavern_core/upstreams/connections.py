@@ -30,7 +30,7 @@ from tavern_core.kernel.plugins.candidate import Candidate
 from tavern_core.kernel.plugins.record import Record, Standing
 from tavern_core.kernel.settings.result_redaction import redact_result, strike
 from tavern_core.kernel.settings.secret_masking import KnownSecrets
-from tavern_core.model.call import HOST_PRINCIPAL, CallContext
+from tavern_core.model.call import CallContext
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.result import ToolResult
 from tavern_core.model.safe_printing import with_type
@@ -473,7 +473,7 @@ def credential_of(entry: Entry, context: CallContext | None) -> str:
     if isinstance(entry, ToolEntry):
         return entry.fingerprint  # a factory may give each caller another header for its key
     known = entry.config.credentials
-    if not known or context is None or context.principal == HOST_PRINCIPAL:
+    if not known or context is None or context.is_host:
         return ""
     return next((key for key in own_keys(context) if key in known), "*" if "*" in known else "")
 

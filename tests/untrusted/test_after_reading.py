@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tavern_core import CallContext
+from tavern_core import CallContext, Plugin, Tavern, tool
 from tavern_core.errors import UsageError
 
 from .office import PAGE, Office, agent, kind, sources
@@ -74,6 +74,55 @@ def test_the_context_says_what_happens(tmp_path: Path, after: str, expected: str
         assert kind(host.invoke_sync("office:send", {"to": "a"}, context=context)) == expected
         assert host.invoke_sync("office:send", {"to": "a"}, context=agent(after)).ok  # another task has read nothing
         assert host.invoke_sync("office:send", {"to": "a"}).ok  # nor has the host
+
+
+NAMED: dict[str, tuple[list[str], bool, str]] = {
+    "of a plugin": (["acme/db:update"], False, "writes"),
+    "of a plugin, with a name like that of reading": (["acme/read:db"], False, "writes"),
+    "of a plugin, by a tool that only reads": (["acme/db:select"], True, ""),
+    "of a plugin, next to one to write, by a tool that says it only reads": (
+        ["acme/db:select", "write:fs"],
+        True,
+        "writes",
+    ),
+    "of a plugin, next to a danger, by a tool that says it only reads": (
+        ["acme/db:drop", "danger:drop"],
+        True,
+        "destroys",
+    ),
+    "the network of this machine": (["network:host"], False, "sends"),
+    "the network of this machine, by a tool that only reads": (["network:host"], True, ""),
+    "other programs": (["process:spawn"], False, "starts"),
+    "code outside of every sandbox": (["process:host"], False, "starts"),
+    "a secret, a variable and the graphics processor": (["secrets:key", "env:LEVEL", "gpu"], False, ""),
+    "workflows, whose calls are judged themselves": (["workflow"], False, ""),
+}
+
+
+@pytest.mark.parametrize("needs", NAMED)
+def test_what_a_capability_allows_is_in_the_table_and_not_in_its_name(tmp_path: Path, needs: str) -> None:
+    capabilities, read_only, effect = NAMED[needs]
+
+    @tool(capabilities=capabilities, read_only=read_only)
+    def act() -> int:
+        """Act."""
+        return 1
+
+    @tool(untrusted=True, read_only=True)
+    def inbox() -> str:
+        """Read the mail."""
+        return "mail"
+
+    plugin = Plugin(
+        [act, inbox], name="p", manifest={"version": "1", "permissions": {"capabilities": sorted(capabilities)}}
+    )
+    with Tavern.open(home=tmp_path, plugins=[plugin]) as host:
+        context = CallContext(principal="agent:a", permissions=frozenset(capabilities), after_untrusted="ask")
+        assert host.invoke_sync("p:act", context=context).ok
+        assert host.invoke_sync("p:inbox", context=context).ok
+        result = host.invoke_sync("p:act", context=context)
+    assert kind(result) == ("APPROVAL_REQUIRED" if effect else "")
+    assert effect == ("" if result.error is None else result.error.details["effect"])
 
 
 ESCAPES = ["inherit", "own", "job"]

@@ -410,6 +410,19 @@ def test_a_principal_that_reads_like_a_role_gets_no_credentials_of_that_role(tmp
 
 
 @pytest.mark.slow
+def test_a_principal_called_host_gets_no_credentials_of_the_host(tmp_path: Path) -> None:
+    system = System()
+    own = {"*": {"settings": {"key": "of others"}}, "host": {"settings": {"key": "of who is named host"}}}
+    with opened(system, tmp_path, settings={"key": "of the host"}, credentials=own) as host:
+        claim = CallContext(principal="host", permissions=frozenset({"network"}))
+        assert host.invoke_sync("toy:echo", {"x": 1}, context=claim).ok
+    assert [settings["key"] for settings in system.settings] == [
+        "of the host",
+        "of others",
+    ]  # the host listed the tools
+
+
+@pytest.mark.slow
 def test_an_unused_connection_is_closed_and_opened_again_by_the_next_call(tmp_path: Path) -> None:
     system = System()
     with opened(system, tmp_path, closeAfterMs=200) as host:

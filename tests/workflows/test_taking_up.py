@@ -205,6 +205,31 @@ async def test_a_run_that_a_tool_begins_is_the_run_of_the_caller_of_the_tool(flo
     assert "w:Write needs write:fs, which the caller does not have" in refused.error.message
 
 
+@pytest.mark.parametrize("who", ["a copy of the context of the host", "who is only called like the host"])
+async def test_a_run_that_a_tool_of_the_host_begins_stays_one_of_the_host(flows: Flows, who: str) -> None:
+    hosts: list[Tavern] = []
+    flows.write("flow", {"q": "t:Ask", "w": {"type": "w:Call", "tool": "w:count"}}, "q.answer>w.x")
+
+    @tool
+    async def begin(context: CallContext) -> str:
+        """Begins a run."""
+        copy = replace(context, budget=Budget(timeout_ms=60_000))
+        return await asked(
+            hosts[-1], "flow", context=copy if who.startswith("a copy") else CallContext(principal="host")
+        )
+
+    rules = {"*": {"deny": ["w:count"]}}
+    async with opened(flows, Plugin([begin], name="b"), callers=rules) as tavern:
+        hosts.append(tavern)
+        run = str((await tavern.invoke("b:begin", {})).value)
+    async with opened(flows, callers=rules) as tavern:
+        if who.startswith("a copy"):
+            with pytest.raises(PolicyDenied, match="belongs to another caller"):
+                await tavern.workflows.resume(run, {"q#1": "yes"}, context=CallContext(principal="host"))
+        result = await tavern.workflows.resume(run, {"q#1": "yes"})
+    assert result.outputs["w"]["said"] == ("done" if who.startswith("a copy") else "POLICY_DENIED")
+
+
 # What is stored --------------------------------------------------------------------------------------------------------
 
 

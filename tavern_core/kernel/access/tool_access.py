@@ -95,7 +95,7 @@ class ToolAccess:
     def _keys(self, context: CallContext, profile: Profile | None) -> list[str]:
         """The rules that fit this caller."""
         keys = caller_keys(context, profile)
-        if context.principal == HOST_PRINCIPAL or any(key in self.named for key in own_keys(context, profile)):
+        if context.is_host or any(key in self.named for key in own_keys(context, profile)):
             return keys
         return [*keys, UNKNOWN]
 
@@ -299,9 +299,13 @@ def caller_keys(context: CallContext, profile: Profile | None) -> list[str]:
 
 
 def own_keys(context: CallContext, profile: Profile | None = None) -> list[str]:
-    """`caller_keys` for what a key gives: a principal that reads like a role does not have that role."""
+    """`caller_keys` for what a key gives: a principal that reads like a role does not have that role, nor is one called
+    `host` the host."""
     keys = caller_keys(context, profile)
-    return keys[1:] if context.principal.startswith(("role:", "profile:")) else keys
+    is_claim = context.principal.startswith(("role:", "profile:")) or (
+        context.principal == HOST_PRINCIPAL and not context.is_host
+    )
+    return keys[1:] if is_claim else keys
 
 
 def _inventory_verdict(tool_id: str, wanted: str | None, profile: Profile | None) -> Verdict:

@@ -20,13 +20,13 @@ from tavern_core.kernel.calls.running_call import Frame, RunningCall, frame
 from tavern_core.kernel.catalogue.call_plan import Plan
 from tavern_core.kernel.hooks.hook_calls import RequestedApproval
 from tavern_core.model.call import CallContext
+from tavern_core.model.capability import Effect
 from tavern_core.model.message_translation import Said, say
 from tavern_core.model.result import ToolResult, with_meta
 from tavern_core.model.safe_printing import seen
 from tavern_core.model.untrusted_content_rules import (
     MARK,
     AfterUntrusted,
-    Effect,
     addresses_in,
     brings_in,
     effect_with,

@@ -12,7 +12,7 @@ from tavern_core.kernel.catalogue.namespace_resolvers import Namespaces, canonic
 from tavern_core.kernel.catalogue.profile_resolution import Inventories
 from tavern_core.kernel.catalogue.tool_spec_cache import ToolSpecs
 from tavern_core.kernel.plugins.record import Record
-from tavern_core.model.call import HOST_PRINCIPAL, CallContext, check_caller, grant_fix, shortfall
+from tavern_core.model.call import CallContext, check_caller, grant_fix, shortfall
 from tavern_core.model.capability import is_capability
 from tavern_core.model.event import THREADS_STUCK
 from tavern_core.model.naming_rules import spellings, split_id
@@ -179,11 +179,7 @@ class Availability:
         """What a tool lacks of what it needs; if only its code knows its needs, what its plugin requests and lacks."""
         rights = self._specs.rights(record, spec)
         if caller is not self._specs.default:
-            own = (
-                rights.caller
-                if caller.principal == HOST_PRINCIPAL and caller.ledger is self._specs.default.ledger
-                else caller.permissions
-            )
+            own = rights.caller if self._specs.is_host(caller) else caller.permissions
             rights = replace(rights, caller=own, profile=None if inventory is None else inventory.capabilities)
         if lacks := shortfall(record.name, spec.capabilities, rights, caller):
             why = f"which {record.name} was not granted" if lacks.side == "plugin" else lacks.reason

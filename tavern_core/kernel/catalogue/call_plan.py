@@ -18,9 +18,9 @@ from tavern_core.kernel.limits.limiter_registry import Governor
 from tavern_core.kernel.log.recorder import Redactor
 from tavern_core.kernel.plugins.record import Usage
 from tavern_core.model.call import CallContext, Rights, ToolCall
+from tavern_core.model.capability import Effect
 from tavern_core.model.result import ToolResult
 from tavern_core.model.tool import ToolSpec
-from tavern_core.model.untrusted_content_rules import Effect
 from tavern_core.schema.validate import Validator
 
 Execute = Callable[[Any, Any], Any]

@@ -27,7 +27,7 @@ from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.kernel.plugins.record import Record
 from tavern_core.kernel.plugins.tool_spec_reading import Owner, completed, specs_of, with_marks
 from tavern_core.kernel.registry import Entry
-from tavern_core.model.call import HOST_PRINCIPAL, CallContext, Rights
+from tavern_core.model.call import CallContext, Rights, host_context
 from tavern_core.model.capability import is_capability, is_dangerous
 from tavern_core.model.frozen_json import frozen
 from tavern_core.model.naming_rules import split_id
@@ -66,7 +66,7 @@ class ToolSpecs:
         self.hooks = lifecycle.tables.hooks
         self.config = base.config
         self.diagnostics = base.diagnostics
-        self.default = CallContext(principal=HOST_PRINCIPAL, config=frozen(base.config.config))
+        self.default = host_context(frozen(base.config.config))
         """The host itself as a caller."""
         self.pins = ToolPins(base.home, base.diagnostics.add_finding)
         self._file = base.file
@@ -93,8 +93,8 @@ class ToolSpecs:
         return frozenset(self.lifecycle.tables.contributions.all("executors")).union(*declared)
 
     def is_host(self, context: CallContext) -> bool:
-        """Whether a context is the host's own and not merely one with the same name."""
-        return context.principal == HOST_PRINCIPAL and context.ledger is self.default.ledger
+        """Whether a context is the one with which this host itself calls, or a copy of it."""
+        return context.is_host and context.ledger is self.default.ledger
 
     def changed(self) -> None:
         """Drop the cached results: registry, hooks, grants, lists or listeners have changed."""

@@ -29,7 +29,7 @@ from tavern_core.kernel.jobs.new_jobs import NewJobs
 from tavern_core.kernel.jobs.running_job import RunningJob, give_answer
 from tavern_core.kernel.jobs.running_jobs import CANCELLED, NEVER_RAN, RunningJobs, status_of
 from tavern_core.kernel.stores.end_requests import ask_to_end
-from tavern_core.model.call import CallContext, check_caller, check_most, owner_of
+from tavern_core.model.call import CallContext, check_caller, check_most, owner_of, restored_context
 from tavern_core.model.job import JOB_STATUSES, Job, handle
 from tavern_core.model.naming_rules import spellings
 from tavern_core.model.nearest import did_you_mean
@@ -336,7 +336,7 @@ class Jobs(Mapping[str, Job]):
         request = Request(
             job.tool,
             kept.facts["arguments"],
-            None if caller is None else CallContext.from_json(caller),
+            None if caller is None else restored_context(caller),
             job.purpose,
             kept.facts.get("key"),
             str(kept.facts.get("door", "api")),

@@ -21,10 +21,10 @@ from tavern_core.kernel.jobs.job_records import KeptJob, ended
 from tavern_core.kernel.jobs.running_job import RunningJob
 from tavern_core.kernel.jobs.running_jobs import NEVER_RAN, RunningJobs
 from tavern_core.kernel.stores.store_offload import ask
-from tavern_core.model.call import HOST_PRINCIPAL, CallContext, owner_of
+from tavern_core.model.call import host_context, owner_of, stored_context
 from tavern_core.model.job import Job
 
-_HOST: Final = CallContext(principal=HOST_PRINCIPAL)
+_HOST: Final = host_context()
 _MOST_TRIED: Final = 100
 """Earlier jobs of a key among which the same call is looked for."""
 
@@ -106,7 +106,7 @@ class NewJobs:
             caller.task_id, trace,
         )  # fmt: skip
         facts = {
-            "process": self._running.process, "caller": None if context is None else context.to_json(), "user": caller.user_id,
+            "process": self._running.process, "caller": None if context is None else stored_context(context), "user": caller.user_id,
             "arguments": arguments and self._stored(arguments, request), "key": request.key and self._records.disk.text(request.key),
             "door": request.door, "again": request.is_harmless_again, **({"digest": digest} if digest else {}),
             **({"named": request.named} if request.named else {}),

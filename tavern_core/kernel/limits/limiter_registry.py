@@ -22,7 +22,7 @@ from tavern_core.kernel.limits.result_cache import ResultCache
 from tavern_core.kernel.limits.slots import Slots
 from tavern_core.kernel.log.recorder import Recorder
 from tavern_core.kernel.stores.store_offload import ask
-from tavern_core.model.call import HOST_PRINCIPAL, CallContext, owner_of
+from tavern_core.model.call import CallContext, owner_of
 from tavern_core.model.event import CIRCUIT_CHANGED
 from tavern_core.model.rate_and_concurrency_limits import QUEUE, Breaker, ToolLimits, parse_rate
 from tavern_core.model.tool import ToolSpec
@@ -295,7 +295,7 @@ class LimitTable:
 
     def of_caller(self, context: CallContext) -> tuple[tuple[Rate, ...], tuple[Place, ...]]:
         """What the caller's own rates count, and its own places."""
-        who = context.principal, context.user_id, context.roles, context.profile
+        who = context.principal, context.user_id, context.roles, context.profile, context.is_host
         found = self._personal.get(who)
         if found is None:
             found = self._worked_out(context)
@@ -310,7 +310,7 @@ class LimitTable:
 
     def _worked_out(self, context: CallContext) -> tuple[tuple[Rate, ...], tuple[Place, ...]]:
         keys = [key for key in caller_keys(context, None) if key in self._callers]
-        if not keys and _EVERYBODY in self._callers and context.principal != HOST_PRINCIPAL:
+        if not keys and _EVERYBODY in self._callers and not context.is_host:
             keys = [_EVERYBODY]
         rates, places = [], []
         for key in keys:

@@ -48,7 +48,7 @@ from tavern_core.kernel.plugins.tool_spec_reading import (
 )
 from tavern_core.kernel.registry import Entry as ToolEntry
 from tavern_core.kernel.settings.secret_masking import MaskingFilter
-from tavern_core.model.call import HOST_PRINCIPAL, CallContext
+from tavern_core.model.call import host_context
 from tavern_core.model.safe_printing import printed
 from tavern_core.model.tool import ToolSpec
 
@@ -342,7 +342,7 @@ async def _named_factories(record: Record, described: list[Described], owner: Ow
 
 async def _probe(record: Record, factory: ToolFactory, owner: Owner, tables: Tables) -> tuple[str, ...]:
     """What a factory without `names` makes for the host itself; () when that fails, which harms no other tool."""
-    context = CallContext(principal=HOST_PRINCIPAL, config=record.ctx.config if record.ctx else None)
+    context = host_context(record.ctx.config if record.ctx else None)
     try:
         made = await tables.calls.work(f"a factory of {record.name}", factory.make, context, mode=tables.mode)
         return ids_made(made, owner)
