@@ -429,9 +429,11 @@ class Scheduler:
             for source in binding.sources
             if (value := self.outputs[source.step].get(source.key, Skip)) is not Skip  # type: ignore[union-attr]
         ]
-        if self.unsettled and not self.unsettled.isdisjoint(reachable(self.prepared.plan.needs, sources)):
-            self.unsettled.add(number)
-            self._impure.add(number)
+        if self.unsettled:
+            behind = reachable(self.prepared.plan.needs, sources)
+            if not self.unsettled.isdisjoint(behind):
+                self.unsettled.add(number)
+                self._impure.add(number)
         if not values and (not binding.slot.multi or binding.slot.is_required(step.config)):
             raise NothingCame(key)
         mine = [private(value) for value in values]
