@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any, Final
 
 from tavern_core.errors import InputInvalid, TavernError, UpstreamError
+from tavern_core.schema.json_reader import NotJson, read_json
 from tavern_core.schema.validate import Validator, compile_output_validator
 
 MISMATCH: Final = "start"
@@ -37,9 +37,9 @@ def structured(text: str, validator: Validator, finish: str) -> Any:
     """
     cut = "; it was cut at max_tokens" if finish == "length" else ""
     try:
-        data = json.loads(text, parse_constant=_no_json)
-    except (ValueError, RecursionError) as error:
-        raise _mismatch(f"is not JSON: {error}{cut}", text) from error
+        data = read_json(text)
+    except NotJson as error:
+        raise _mismatch(f"is not JSON: {str(error).removeprefix('not valid JSON: ')}{cut}", text) from error
     if problems := validator.problems(data):
         raise _mismatch(f"does not fit the schema: {problems[0].path or '/'}: {problems[0].message}{cut}", text)
     return data
@@ -53,7 +53,3 @@ def _mismatch(why: str, text: str) -> UpstreamError:
         outcome="none",
         start=text[:200],  # MISMATCH
     )
-
-
-def _no_json(name: str) -> Any:
-    raise ValueError(f"{name} is not JSON")

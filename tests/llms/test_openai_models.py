@@ -139,6 +139,8 @@ def test_a_structured_answer_arrives_as_data(far: Far, stream: bool) -> None:
         ('{"a": "x"}', "stop", "does not fit the schema: /a"),
         ("Sure! Here it is", "stop", "is not JSON"),
         ('{"a": NaN}', "stop", "is not JSON"),
+        ('{"a": 1e999}', "stop", "is not JSON: the number is too large"),
+        ('{"a": 1, "a": 2}', "stop", "is not JSON: 'a' appears twice"),
         ('{"a": 1', "length", "it was cut at max_tokens"),
         ("[" * 100_000, "stop", "is not JSON"),
     ],

@@ -9,6 +9,7 @@ from tavern_core.contract.hookspecs import hookimpl
 from tavern_core.contract.llm import LLMAnswer, StreamingLLM
 from tavern_core.contract.nodes import Final, NodeContext, Out, Port, Stream, node
 from tavern_core.errors import CallError, ToolFailed, UpstreamError, call_error_of
+from tavern_core.schema.json_reader import NotJson, read_json
 
 
 @hookimpl(fast=True)
@@ -100,11 +101,7 @@ async def fetch(
         raise ToolFailed("the net service answered something unexpected")
     found = answer.get("text") or ""
     try:
-        data = json.loads(found, parse_constant=_no_json)
-    except (ValueError, RecursionError):
+        data = read_json(found)
+    except NotJson:
         data = None
     return {"text": found, "status": answer.get("status", 0), "headers": answer.get("headers", {}), "json": data}
-
-
-def _no_json(name: str) -> Any:
-    raise ValueError(name)
