@@ -18,7 +18,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import field
-from operator import itemgetter
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, runtime_checkable
 
@@ -89,14 +89,10 @@ def etag_of(tools: Iterable[UpstreamTool], left_out: Mapping[str, str]) -> str:
 
     from pydantic_core import to_json  # few adapters need it, and it loads slowly
 
-    rows = sorted(
-        (
-            (t.name, t.description, t.input_schema, t.output_schema, t.display_name, t.tags, t.is_job, t.timeout_ms, t.data,
-             t.read_only, t.destructive, t.idempotent)
-            for t in tools
-        ),
-        key=itemgetter(0),
-    )  # fmt: skip
+    fields = (
+        (getattr(tool, name) for name in UpstreamTool.__slots__) for tool in sorted(tools, key=attrgetter("name"))
+    )
+    rows = [[sorted(each) if isinstance(each, frozenset) else each for each in row] for row in fields]
     return hashlib.sha256(to_json([rows, sorted(left_out.items())])).hexdigest()
 
 

@@ -248,15 +248,14 @@ class Listings:
     def _registered(
         self, entry: Entry, listed: Listed, kept: Definitions, before: Mapping[str, UpstreamTool]
     ) -> ToolsDiff:
-        is_same_version = entry.definitions.version == kept.version
+        is_same = before == kept.tools and entry.definitions.version == kept.version
         self._catalogue.store(entry.name, listed, kept)
         self._quarantine.first_seen(entry)
         for what, hint in unknown_overrides(entry.name, entry.config, kept).items():
             self._base.diagnostics.add("CONFIG_INVALID", what, plugin=entry.plugin, hint=hint)
-        diff = _diff(before, kept.tools)
-        if diff or not is_same_version:
+        if not is_same:  # also where no reviewer would see a change: calls are bound to what the adapter needs for them
             self._lifecycle.tools_changed(entry.plugin, entry.candidate())
-        if diff:
+        if diff := _diff(before, kept.tools):
             ids = {key: [f"{entry.plugin}:{local_name(n)}" for n in names] for key, names in diff.to_json().items()}
             self._base.recorder.note(TOOLS_CHANGED, {"upstream": entry.name, **ids}, plugin=entry.plugin)
         return diff

@@ -19,9 +19,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tavern_core import CallContext, Tavern
-from tavern_core.contract.adapters import Connection, Listing, Upstream, UpstreamTool
+from tavern_core.contract.adapters import Connection, Listing, Upstream, UpstreamTool, etag_of
 from tavern_core.errors import ConnectionLost, UsageError
 from tavern_core.model.naming_rules import is_local_name
+from tavern_core.model.tool import Example
 from tavern_core.upstreams import listing_refresh
 from tavern_core.upstreams.tool_specs import local_name
 from tests.isolation.waiting import until
@@ -86,6 +87,40 @@ def test_a_refresh_registers_what_is_new_drops_what_is_gone_and_tells_what_chang
         assert seen == [{"upstream": "toy", "added": ["toy:new"], "removed": ["toy:old"], "changed": ["toy:echo"]}]
         gone = host.invoke_sync("toy:old", {"x": 1})
     assert gone.error is not None and gone.error.kind == "TOOL_NOT_FOUND"
+
+
+UNSEEN: dict[str, Any] = {"data": {"path": "b"}, "forwards_key": True}
+"""Part of a tool that is not in its definition → another value."""
+
+
+@pytest.mark.parametrize("field", UNSEEN)
+def test_a_call_is_made_with_what_was_listed_last_although_its_definition_is_the_same(
+    field: str, tmp_path: Path
+) -> None:
+    called: list[Any] = []
+    first = replace(ECHO, data={"path": "a"})
+    system = System(tools=(first,), answer=lambda tool, *_: called.append(tool))
+    with opened(system, tmp_path) as host:
+        host.upstreams.connect_sync("toy")
+        assert host.invoke_sync("toy:echo", {"x": 1}).ok
+        system.tools = (replace(first, **{field: UNSEEN[field]}),)
+        assert not host.upstreams.refresh_sync("toy")["toy"]
+        assert host.invoke_sync("toy:echo", {"x": 1}).ok
+    assert called == [first, *system.tools]
+
+
+CHANGED: dict[str, Any] = {
+    **UNSEEN, "name": "b", "description": "Other.", "input_schema": {"type": "object"}, "output_schema": {"type": "object"},
+    "display_name": "Echo", "tags": ("a",), "version": "2", "examples": (Example({"x": 1}),), "read_only": False, "destructive": True,
+    "idempotent": True, "capabilities": frozenset({"network"}), "is_job": True, "timeout_ms": 5, "finds_by_key": True,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("field", UpstreamTool.__slots__)
+def test_an_etag_depends_on_all_of_a_tool(field: str) -> None:
+    other = replace(ECHO, name="other")
+    assert etag_of([ECHO, other], {}) == etag_of([other, ECHO], {})
+    assert etag_of([ECHO, other], {}) != etag_of([replace(ECHO, **{field: CHANGED[field]}), other], {})
 
 
 @pytest.mark.slow
