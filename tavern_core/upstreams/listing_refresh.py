@@ -57,7 +57,7 @@ class Listings:
         quarantine: Quarantine,
     ) -> None:
         self.errors: dict[str, TavernError] = {}
-        """Upstream → why it could not be listed the last time."""
+        """Upstream → why it could not be listed or checked the last time."""
         self._entries = entries
         self._catalogue = catalogue
         self._lifecycle = lifecycle
@@ -124,7 +124,6 @@ class Listings:
                 raise
             finally:
                 self._listed_at[entry.name] = time.monotonic()
-            self.errors.pop(entry.name, None)
             self._base.diagnostics.withdraw("UPSTREAM_FAILED", upstream=entry.name)
             await self.note_health(entry)
             return diff
@@ -159,9 +158,13 @@ class Listings:
         return health is not None and health.fingerprint == self._entries[name].fingerprint and bool(health.error)
 
     async def note_health(self, entry: Entry, error: TavernError | None = None) -> None:
-        """Keep what came of asking an upstream, for other processes. One that may not be asked was not."""
+        """Keep what came of asking an upstream, here and for other processes. One that may not be asked was not."""
         if self._connections.missing(entry):
             return
+        if error is None:
+            self.errors.pop(entry.name, None)
+        else:
+            self.errors[entry.name] = error
         health = Health(
             entry.fingerprint,
             time.time(),
@@ -208,7 +211,6 @@ class Listings:
         return not listed.at <= now <= listed.at + valid_s  # the clock may have been set back since
 
     def _failed(self, entry: Entry, error: TavernError) -> None:
-        self.errors[entry.name] = error
         self._not_before[entry.name] = time.monotonic() + AGAIN_S
         self._base.diagnostics.add(
             "UPSTREAM_FAILED",

@@ -20,13 +20,13 @@ from hypothesis import strategies as st
 
 from tavern_core import CallContext, Tavern
 from tavern_core.contract.adapters import Connection, Listing, Upstream, UpstreamTool, etag_of
-from tavern_core.errors import ConnectionLost, UsageError
+from tavern_core.errors import ConnectionLost, UpstreamError, UsageError
 from tavern_core.model.naming_rules import is_local_name
 from tavern_core.model.tool import Example
 from tavern_core.upstreams import listing_refresh
 from tavern_core.upstreams.tool_specs import local_name
 from tests.isolation.waiting import until
-from tests.upstreams.toy import ECHO, INTEGER, System, lost, opened
+from tests.upstreams.toy import ECHO, INTEGER, System, ToyConnection, lost, opened
 
 
 def ids(host: Any) -> list[str]:
@@ -682,6 +682,43 @@ def test_other_processes_see_what_came_of_asking_an_upstream_last(tmp_path: Path
         assert host.upstreams["toy"].last_error == "gone"
     with opened(system, tmp_path, url="http://127.0.0.1:10/other") as host:
         assert not host.upstreams["toy"].last_error
+
+
+@pytest.mark.parametrize("again", ["list", "check"])
+@pytest.mark.parametrize("failed", ["list", "check"])
+def test_a_process_sees_what_came_of_asking_an_upstream_last_as_others_do(
+    failed: str, again: str, tmp_path: Path
+) -> None:
+    broken = set[str]()
+
+    def fail_if(what: str) -> None:
+        if what in broken:
+            raise UpstreamError(f"no {what}")
+
+    class Answering(ToyConnection):
+        async def list_tools(self, etag: str = "") -> Listing | None:
+            fail_if("list")
+            return await super().list_tools(etag)
+
+        async def check(self) -> None:
+            fail_if("check")
+
+    class Toy(System):
+        async def open(self, upstream: Upstream) -> Connection:
+            return Answering(self, asyncio.current_task())
+
+    with opened(Toy(), tmp_path) as host:
+        ask = {"list": host.upstreams.refresh_sync, "check": host.upstreams.check_sync}
+        ask["list"]("toy")
+        broken.add(failed)
+        with pytest.raises(UpstreamError):
+            ask[failed]("toy")
+        with opened(Toy(), tmp_path, granted=False) as other:
+            assert host.upstreams["toy"].last_error == other.upstreams["toy"].last_error == f"no {failed}"
+        broken.clear()
+        ask[again]("toy")
+        with opened(Toy(), tmp_path, granted=False) as other:
+            assert host.upstreams["toy"].last_error == other.upstreams["toy"].last_error == ""
 
 
 LISTED_ELSEWHERE: dict[str, tuple[tuple[UpstreamTool, ...], dict[str, str]]] = {
