@@ -16,6 +16,7 @@ import pytest
 
 from tavern_core import Tavern
 from tavern_core.errors import ConnectionLost
+from tavern_core.model.tool import Example
 
 from ..isolation.waiting import until
 
@@ -36,6 +37,7 @@ from tavern_core import ToolResult, hookimpl
 from tavern_core.contract.adapters import Listing, UpstreamTool
 from tavern_core.contract.exchange import exchange
 from tavern_core.errors import UpstreamError
+from tavern_core.model.tool import Example
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 
@@ -50,7 +52,8 @@ class Connection:
             self.upstream.save("stalls", None)
             await self.wait()
         names += ["more"] if self.upstream.load("changed") else []
-        return Listing([UpstreamTool(name, f"{name} it.", SCHEMA, data={"of": name}) for name in names], version="7")
+        samples = (Example({"n": 4}, "four", {"n": 8}), Example({"n": 0}))
+        return Listing([UpstreamTool(name, f"{name} it.", SCHEMA, examples=samples, data={"of": name}) for name in names], version="7")
 
     async def wait(self):
         async with self.upstream.http(timeout_s=60) as http:
@@ -196,6 +199,7 @@ def host(tmp_path: Path, server: str) -> Iterator[Tavern]:
 def test_its_tools_are_listed_and_run_in_the_worker(host: Tavern) -> None:
     status = host.upstreams.connect_sync("up")
     assert status.version == "7" and len(status.tools) == 19
+    assert host.tools["up:double"].examples == (Example({"n": 4}, "four", {"n": 8}), Example({"n": 0}))
     value = host.invoke_sync("up:double", {"n": 4}).value
     assert value["n"] == 8 and value["pid"] != os.getpid()
 

@@ -18,6 +18,7 @@ from tavern_core.isolation.worker.running_call import WorkerCalls
 from tavern_core.isolation.worker.streams import in_thread
 from tavern_core.model.call import ToolCall
 from tavern_core.model.result import ToolResult
+from tavern_core.model.tool import Example
 
 T = TypeVar("T")
 DESK: Final = "-adapters"
@@ -115,13 +116,14 @@ class LentCall:
 
 
 def tool_json(tool: UpstreamTool) -> dict[str, Any]:
-    """A tool as it crosses, without its examples."""
+    """A tool as it crosses."""
     return {
         "name": tool.name, "description": tool.description, "inputSchema": tool.input_schema, "outputSchema": tool.output_schema,
         "displayName": tool.display_name, "tags": list(tool.tags), "version": tool.version, "readOnly": tool.read_only,
         "destructive": tool.destructive, "idempotent": tool.idempotent, "capabilities": sorted(tool.capabilities),
         "job": tool.is_job, "timeoutMs": tool.timeout_ms, "forwardsKey": tool.forwards_key,
         "findsByKey": tool.finds_by_key, "data": dict(tool.data),
+        "examples": [[one.arguments, one.description, one.result] for one in tool.examples],
     }  # fmt: skip
 
 
@@ -129,6 +131,6 @@ def tool_of(data: Mapping[str, Any]) -> UpstreamTool:
     """The inverse of `tool_json`."""
     return UpstreamTool(
         data["name"], data["description"], data["inputSchema"], data["outputSchema"], data["displayName"], tuple(data["tags"]),
-        data["version"], (), data["readOnly"], data["destructive"], data["idempotent"], frozenset(data["capabilities"]),
+        data["version"], tuple(Example(*one) for one in data["examples"]), data["readOnly"], data["destructive"], data["idempotent"], frozenset(data["capabilities"]),
         data["job"] is True, data["timeoutMs"], data["forwardsKey"] is True, data["findsByKey"] is True, data["data"],
     )  # fmt: skip
