@@ -91,7 +91,7 @@ class Flow:
         engine = Engine(workflows, nodes, specs.is_host, partial(_link_of_large, pipeline), base.config.jobs)
         jobs = RunsAsJobs(workflows, engine, base.config.jobs)
         tables.engines.enter(engine, jobs, partial(pipeline.run, mode), models.specs)
-        return cls(nodes, workflows, WorkflowTools(workflow_files, tables), models, dry_run)
+        return cls(nodes, workflows, WorkflowTools(workflow_files, plugin_workflows.folders, tables), models, dry_run)
 
 
 def _governance(specs: ToolSpecs, plugin_workflows: PluginWorkflows) -> Governance:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,17 +33,25 @@ class PluginWorkflows:
     def all(self) -> dict[str, WorkflowSource]:
         """The workflows by id."""
         found: list[WorkflowSource] = []
-        for record in self._lifecycle.records.values():
-            if record.usable and (place := self._entry_folder(record)) is not None:
-                for path in workflow_files(place) if place.is_dir() else [place]:
-                    id_ = f"{record.name}.{path.name.removesuffix(SUFFIX)}"
-                    found.append(WorkflowSource(id_, record.name, content=path, folder=self._root(record)))
+        for record, place in self._entries():
+            for path in workflow_files(place) if place.is_dir() else [place]:
+                id_ = f"{record.name}.{path.name.removesuffix(SUFFIX)}"
+                found.append(WorkflowSource(id_, record.name, content=path, folder=self._root(record)))
         for name, content in self._contributions.all(_SECTION).items():
             plugin = self._contributions.owner(_SECTION, name) or ""
             owner = self._lifecycle.records.get(plugin)
             folder = self._root(owner) if owner is not None else None
             found.append(WorkflowSource(f"{plugin}.{name.removeprefix(plugin + '.')}", plugin, None, content, folder))
         return {source.id: source for source in found}
+
+    def folders(self) -> list[Path]:
+        """The folders (or files) of `workflows.entry` of all plugins."""
+        return [place for _, place in self._entries()]
+
+    def _entries(self) -> Iterator[tuple[Record, Path]]:
+        for record in self._lifecycle.records.values():
+            if record.usable and (place := self._entry_folder(record)) is not None:
+                yield record, place
 
     def _entry_folder(self, record: Record) -> Path | None:
         """The folder (or file) of `workflows.entry`, if it is inside the plugin."""

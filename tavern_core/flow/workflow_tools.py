@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -66,10 +66,16 @@ class WorkflowTools:
     """Keeps the registry up to date with the existing workflows: a look-up of a tool sees the current files.
 
     Nothing watches the files. They are checked (names, times, sizes) when tools are listed, or when a call may be a workflow.
+
+    Args:
+        plugin_folders: the folders in which plugins have workflow files.
     """
 
-    def __init__(self, workflow_files: WorkflowFiles, tables: Tables) -> None:
+    def __init__(
+        self, workflow_files: WorkflowFiles, plugin_folders: Callable[[], Iterable[Path]], tables: Tables
+    ) -> None:
         self._workflow_files = workflow_files
+        self._plugin_folders = plugin_folders
         self._cache = WorkflowToolCache(tables.base.home / "cache" / "workflow-tools.json", tables.base.version)
         self._contributions = tables.contributions
         self._registry = tables.registry
@@ -78,7 +84,7 @@ class WorkflowTools:
         self._rank: int | None = None
         self._seen: object = None
         self._paths: tuple[Path, ...] = ()
-        """Files of plugins."""
+        """Files of plugins, and the folders in which further ones may appear."""
         self._found: dict[tuple[str, str], Diagnostic] = {}
         self._changed = tables.base.signals.tools
         tables.base.signals.lookup.subscribe(self.catch_up)
@@ -111,10 +117,9 @@ class WorkflowTools:
                 self._diagnostics.put(diagnostic, quiet=True)
             is_other, self._found = self._found != found, found
             self._registry.put(OWNER, self._rank, entries, {})
-            is_same = self._paths == (
-                paths := tuple(each.file for each in listed.values() if each.path is None and each.file)
-            )
-            self._paths = paths
+            paths = tuple(each.file for each in listed.values() if each.path is None and each.file)
+            paths += tuple(self._plugin_folders())
+            is_same, self._paths = self._paths == paths, paths
             self._seen = (*stamp[:2], self._registry.generation) if stamp is not None and is_same else None
         if is_other:  # why a tool is missing changes no entry of the registry
             self._changed.emit()

@@ -253,6 +253,24 @@ def test_a_file_of_a_plugin_that_was_edited_is_the_tool_that_it_describes(flows:
         assert parameters(tavern, "workflow:p.echo") == ["word"]
 
 
+def test_a_file_that_is_added_to_a_plugin_is_a_tool_at_once(flows: Flows) -> None:
+    folder = flows.root / "plugins" / "p"
+    (folder / "flows").mkdir(parents=True)
+    (folder / "plugin.yaml").write_text('name: p\nversion: "1"\nworkflows: {entry: flows}\n', "utf-8")
+    past = 1_000_000_000
+    os.utime(folder / "flows", (past, past))  # else it is too new for its time to be trusted
+    with flows.open(plugins={"roots": [str(flows.root / "plugins")]}) as tavern:
+        for number, name in enumerate(("first", "second"), start=1):
+            assert len([each for each in tavern.tools if each.startswith("workflow:")]) == number - 1
+            (folder / "flows" / f"{name}.json").write_text(json.dumps(echo()), "utf-8")
+            os.utime(folder / "flows", (past + number, past + number))
+            assert tavern.tools[f"workflow:p.{name}"].description == "Echoes."
+            os.utime(folder / "flows" / f"{name}.json", (past, past))
+        (folder / "flows" / "broken.json").write_text("{", "utf-8")
+        os.utime(folder / "flows", (past, past))
+        assert "broken.json" in tavern.tools.why("workflow:p.broken").reason
+
+
 def test_workflows_that_a_plugin_brings_later_are_tools(flows: Flows) -> None:
     class Brings:
         @hookimpl
