@@ -26,7 +26,7 @@ from tavern_core.graph.plan import (
     map_keys,
 )
 from tavern_core.graph.problems import MOST_ALLOWED, FlowProblem, Report, did_you_mean_one_of
-from tavern_core.graph.slot_compatibility import chosen, value_mismatch
+from tavern_core.graph.slot_compatibility import chosen, converted, value_mismatch
 from tavern_core.model.node import JSON_TYPES, NodeSpec, PassThrough, Slot
 from tavern_core.model.pydantic_errors import explain
 from tavern_core.model.workflow import EXEC_KEY, NodeExec, Workflow, WorkflowNode
@@ -168,8 +168,11 @@ class NodeReader:
 
     def _defaults(self, placed: Placed) -> None:
         """The outputs of the node after a failure: they must exist and have the right types."""
-        for key, value in placed.exec.defaults.items():
+        defaults = dict(placed.exec.defaults)
+        for key, value in defaults.items():
             slot = placed.outputs.get(key)
+            if slot is not None:
+                defaults[key] = value = converted(chosen(slot, value), slot.type, slot.type)
             place = f"{EXEC_KEY}.defaults.{key} of {placed.node.id!r}"
             if slot is None and not (placed.is_open and not placed.outputs):
                 near = self._report.near(key, placed.outputs)
@@ -181,8 +184,10 @@ class NodeReader:
                     _list_of(near, placed.outputs),
                     near,
                 )
-            elif slot is not None and not slot.is_stream and (why := value_mismatch(slot, chosen(slot, value))):
+            elif slot is not None and not slot.is_stream and (why := value_mismatch(slot, value)):
                 self._say("BAD_EXEC", f"{place} {why}", placed.node, key, "correct it")
+        if defaults:
+            placed.exec = placed.exec.model_copy(update={"defaults": defaults})
 
     def _warn_of_ignored(self, placed: Placed) -> None:
         """Values in `data`, where editors put them, and where nothing reads them."""

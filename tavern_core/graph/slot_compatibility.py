@@ -51,6 +51,11 @@ def types_fit(source: str, target: str) -> bool:
     return source == target or source in ANY_TYPES or target in ANY_TYPES or (source, target) in _WIDER
 
 
+def conversion(source: str, target: str) -> tuple[str, str] | None:
+    """The types for `converted`, if values are converted on their way from `source` to `target`."""
+    return (source, target) if (source, target) in _WIDER else None
+
+
 def converted(value: Any, source: str, target: str) -> Any:
     """A value as it arrives: for a STRING input, INTEGER, FLOAT and BOOLEAN become text; for FLOAT, INTEGER becomes a float."""
     if target == "STRING" and source != "STRING" and isinstance(value, bool | int | float):

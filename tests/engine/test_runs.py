@@ -162,6 +162,43 @@ async def test_what_a_failed_node_does_to_its_branch(how: dict[str, Any], state:
     assert (result.state, {k: v for k, v in result.outputs.items() if k == "d"}) == (state, outputs)
 
 
+@node("t:Data")
+async def data(x: int = 0) -> Out(data=bytes, number=float):
+    raise ValueError("no data")
+
+
+@node("t:Size")
+async def size(data: bytes) -> Out(n=int):
+    return len(data)
+
+
+async def test_the_defaults_of_a_failed_node_have_the_types_of_its_outputs() -> None:
+    how = {"onError": "default", "defaults": {"data": "aGVsbG8=", "number": 2}}
+    workflow = flow(
+        {"d": {"type": "t:Data", "exec": how}, "s": "t:Size", "t": "t:Text"}, "d.data>s.data d.number>t.value"
+    )
+    assert (await ran(workflow, [*ALL, data, size])).outputs == {"s": {"n": 5}, "t": {"text": "2.0"}}
+
+
+@node("t:Anything")
+async def anything(value: Any = 5) -> Out(value=Any):
+    return value
+
+
+@node("t:LazyText")
+async def lazy_text(ctx: NodeContext, value: Annotated[str, Port(lazy=True)] = "") -> Out(text=str):
+    return await ctx.need("value")
+
+
+@pytest.mark.parametrize("reader", ["t:Text", "t:LazyText"])
+async def test_an_input_takes_a_value_only_if_it_fits_lazy_or_not(reader: str) -> None:
+    nodes = [*ALL, anything, lazy_text]
+    result = await ran(flow({"a": "t:Anything", "r": reader}, "a.value>r.value"), nodes)
+    assert [(error.path, error.kind, error.slot) for error in result.errors] == [("r", "INPUT_SCHEMA_INVALID", "value")]
+    result = await ran(flow({"a": "t:Inc", "r": reader}, "a.y>r.value"), nodes)
+    assert result.outputs == {"r": {"text": "1"}}
+
+
 async def test_an_error_port_gives_the_error_to_the_connected_nodes() -> None:
     bad = {"type": "t:Bad", "exec": {"onError": "port"}}
     result = await ran(flow({"b": bad, "m": "t:Merge"}, "b.error>m.a"), ALL)

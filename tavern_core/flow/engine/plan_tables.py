@@ -14,7 +14,7 @@ from tavern_core.contract.nodes import MismatchedInput, Node
 from tavern_core.flow.engine.cache_keys import fixed_key, joined_key
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.graph.plan import ERROR_PORT, Binding, FlowPlan, Step
-from tavern_core.graph.slot_compatibility import value_mismatch
+from tavern_core.graph.slot_compatibility import conversion, value_mismatch
 from tavern_core.kernel.nodes.node_callable import NodeCode
 from tavern_core.model.node import ABSENT, JSON_TYPES, Slot
 from tavern_core.schema.validate import Validator, compile_output_validator
@@ -22,7 +22,6 @@ from tavern_core.schema.validate import Validator, compile_output_validator
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
-_CONVERTED: Final = frozenset({("INTEGER", "FLOAT"), ("INTEGER", "STRING"), ("FLOAT", "STRING"), ("BOOLEAN", "STRING")})
 _OF_THE_HOST: Final = "core:"
 _QUICK: Final[Mapping[str, type]] = {"STRING": str, "INTEGER": int, "BOOLEAN": bool, "BINARY": bytes}
 
@@ -239,15 +238,13 @@ def _is_kept(step: Step) -> bool:
 
 def _one(binding: Binding, step: Step, is_shared: bool) -> One:
     source, slot = binding.sources[0], binding.slot
-    converts = (source.type, slot.type) if (source.type, slot.type) in _CONVERTED else None
+    converts = conversion(source.type, slot.type)
     return One(slot.key, source.step, source.key, converts, slot.is_required(step.config), slot.default, is_shared)
 
 
 def _many(binding: Binding, step: Step, is_shared: bool) -> Many:
     slot = binding.slot
-    sources = tuple(
-        (s.step, s.key, (s.type, slot.type) if (s.type, slot.type) in _CONVERTED else None) for s in binding.sources
-    )
+    sources = tuple((s.step, s.key, conversion(s.type, slot.type)) for s in binding.sources)
     lists = frozenset(at for at, source in enumerate(binding.sources) if source.is_list)
     return Many(slot.key, sources, slot.is_required(step.config), lists, is_shared)
 

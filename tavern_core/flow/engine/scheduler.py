@@ -42,7 +42,7 @@ from tavern_core.flow.engine.streams import Streams
 from tavern_core.flow.engine.subworkflows import run_group
 from tavern_core.graph.order import reachable
 from tavern_core.graph.plan import ERROR_PORT
-from tavern_core.graph.slot_compatibility import converted
+from tavern_core.graph.slot_compatibility import conversion, converted, value_mismatch
 from tavern_core.kernel.nodes.annotation_coercion import adapt, adapted
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.node import ABSENT
@@ -425,7 +425,7 @@ class Scheduler:
             with self.streams.paused(number):
                 await self._rested(number, sources)
         values = [
-            converted(value, source.type, binding.slot.type)
+            value if (types := conversion(source.type, binding.slot.type)) is None else converted(value, *types)
             for source in binding.sources
             if (value := self.outputs[source.step].get(source.key, Skip)) is not Skip  # type: ignore[union-attr]
         ]
@@ -437,7 +437,10 @@ class Scheduler:
         if not values and (not binding.slot.multi or binding.slot.is_required(step.config)):
             raise NothingCame(key)
         mine = [private(value) for value in values]
-        return adapted(adapters, key, mine if binding.slot.multi else mine[0], MismatchedInput)
+        asked = mine if binding.slot.multi else mine[0]
+        if why := value_mismatch(binding.slot, asked):
+            raise MismatchedInput(key, why)
+        return adapted(adapters, key, asked, MismatchedInput)
 
     async def _rested(self, number: int, sources: list[int]) -> None:
         async with self.resting(number):
