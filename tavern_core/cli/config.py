@@ -153,7 +153,9 @@ def _find(session: Session, key: str) -> dict[str, Any]:
     origins = dict.fromkeys(row["origin"] for row in below)
     tree: dict[str, Any] = {}
     for row in below:
-        put(tree, row["key"][len(wanted) + 1 :].split("."), row["value"])
+        parts = key_path(row["key"])
+        is_inside = parts[: len(path)] == path
+        put(tree, parts[len(path) :] if is_inside else row["key"][len(wanted) + 1 :].split("."), row["value"])
     return {"key": wanted, "value": tree, "origin": ", ".join(origins)}
 
 

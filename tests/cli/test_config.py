@@ -33,6 +33,35 @@ def test_a_value_is_set_read_and_taken_back_and_comments_stay(tavern: Run, proje
     assert tavern("config", "unset", "limits.depth").code == 5
 
 
+@pytest.mark.parametrize(
+    ("key", "text", "value", "path"),
+    [
+        ("tools.groups.words", "text", ["text"], ("tools", "groups", "words")),
+        ("tools.aliases.text.n", "text:count", "text:count", ("tools", "aliases", "text.n")),
+        ("callers.user:a.b.deny", "text", ["text"], ("callers", "user:a.b", "deny")),
+        ("limits.tools.text.count.retries", "1", 1, ("limits", "tools", "text.count", "retries")),
+        ("workflows.resources.gpu", "2", 2, ("workflows", "resources", "gpu")),
+        ("plugins.on_failure.text", "closed", "closed", ("plugins", "onFailure", "text")),
+        ("config.note.x", "1", 1, ("config", "note", "x")),
+    ],
+)
+def test_an_entry_of_a_mapping_has_a_key(
+    tavern: Run, project: Path, key: str, text: str, value: object, path: tuple[str, ...]
+) -> None:
+    assert tavern("config", "get", key, "--json", "--set", f"{key}={text}").json["value"] == value
+    assert tavern("config", "set", key, text, "--json").json["value"] == value
+    written = yaml.safe_load((project / "tavern.yaml").read_text("utf-8"))
+    for name in path:
+        written = written[name]
+    assert written == value
+    section = tavern("config", "get", ".".join(path[:2]), "--json").json["value"]
+    for name in path[2:]:
+        section = section[name]
+    assert section == value
+    assert tavern("config", "unset", key).code == 0
+    assert (project / "tavern.yaml").read_text("utf-8") == CONFIG
+
+
 def test_a_wrong_value_changes_nothing(tavern: Run, project: Path) -> None:
     for key, value in (
         ("limits.depth", "deep"),

@@ -100,6 +100,14 @@ def test_both_spellings_of_a_key_mean_the_same_in_every_layer(place: Path, spell
     assert read(place, overrides={"limits": {spelling: 9}}).config.limits.timeout_ms == 9
 
 
+def test_names_in_a_mapping_of_the_program_may_have_dots(place: Path) -> None:
+    nested = {"callers": {"user:a@b.org": {"deny": ["x"]}}, "tools": {"aliases": {"tools.read": "a:b"}}}
+    config = read(place, overrides={**nested, "limits.tools.a.b.retries": 2}).config
+    assert config.callers["user:a@b.org"].deny == ("x",)
+    assert config.tools.aliases == {"tools.read": "a:b"}
+    assert config.limits.tools["a.b"].retries == 2
+
+
 def test_sections_of_comments_and_empty_files_change_nothing(place: Path) -> None:
     user(place, "")
     project(place, "limits:\n  # depth: 3\ntools:\n")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, create_model
@@ -154,18 +154,30 @@ def key_path(written: str) -> Keys:
     Unknown parts stay as they are. A setting's key is one part, with `settings` before it or without:
     ``extensions.text.style`` → ``("settings", "extensions.text.style")``.
     """
-    if written.startswith("extensions."):
-        return "settings", written
+    return ("settings", written) if written.startswith("extensions.") else split_key(written, spelt)
+
+
+def split_key(
+    written: str, spell: Callable[[type[BaseModel], str], str | None] = lambda section, word: None, above: Keys = ()
+) -> Keys:
+    """The path that a dotted key means below `above`. Names in a mapping may have dots: those of tools, callers, aliases.
+
+    Args:
+        spell: the key that a word means in a section; None: the word itself.
+    """
     head, _, rest = written.partition(".")
-    if head == "settings" and rest:
-        return head, rest
-    path: list[str] = []
-    section: Any = HostConfig
-    for word in written.split("."):
-        model = section_of(section)
-        path.append(word if model is None else spelt(model, word) or word)
-        section = annotation_at(tuple(path))
-    return tuple(path)
+    if not above and head in FREE and rest:
+        return (head, rest) if head == "settings" else (head, *rest.split("."))
+    if (section := section_of(annotation_at(above))) is not None:
+        key = spell(section, head) or head
+        return (key, *split_key(rest, spell, (*above, key))) if rest else (key,)
+    entry = section_of(annotation_at((*above, "")))
+    words = written.split(".")
+    for at in range(1, len(words) if entry is not None else 0):
+        if entry is not None and spelt(entry, words[at]) is not None:
+            name = ".".join(words[:at])
+            return (name, *split_key(".".join(words[at:]), spell, (*above, name)))
+    return (written,)
 
 
 def put(data: dict[str, Any], path: Sequence[str], value: Any) -> None:

@@ -10,12 +10,12 @@ from typing import Any, Final
 
 from tavern_core.errors import ConfigInvalid, Finding, Location, StateDamaged
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.kernel.config.config_key_lookup import FREE, Keys, annotation_at, canonical
+from tavern_core.kernel.config.config_key_lookup import FREE, Keys, annotation_at, canonical, section_of, split_key
 from tavern_core.kernel.config.places import PROJECT_FILE, PYPROJECT
 from tavern_core.kernel.files.atomic_file import read_bytes
 from tavern_core.kernel.text.document_limits import LARGEST_FILE
 from tavern_core.model import depths
-from tavern_core.model.naming_rules import camel, is_plugin_name
+from tavern_core.model.naming_rules import camel
 
 _CODE: Final = ConfigInvalid.code
 _TOML_TABLE: Final = re.compile(r"^[ \t]*\[[ \t]*tool[ \t]*\.[ \t]*tavern\b", re.MULTILINE)
@@ -166,17 +166,18 @@ def _twice(paths: list[Keys], name: str, locate: Callable[[Keys], Location] | No
     )
 
 
-def _undotted(data: Mapping[str, Any]) -> dict[str, Any]:
-    """``{"limits.timeoutMs": 5}`` → nested. A dotted key of a setting stays whole behind ``settings.``."""
+def _undotted(data: Mapping[str, Any], above: Keys = ()) -> dict[str, Any]:
+    """``{"limits.timeoutMs": 5}`` → nested. A dotted key of a setting stays whole behind ``settings.``, and so does a name."""
     result: dict[str, Any] = {}
     for key, value in data.items():
-        head, _, rest = str(key).partition(".")
+        is_dotted = "." in str(key) and section_of(annotation_at(above)) is not None
+        path = split_key(str(key), above=above) if is_dotted else (str(key),)
+        whole = (*above, *path)
         if isinstance(value, Mapping):
-            value = dict(value) if head in ("settings", "config") else _undotted(value)
-        if not rest or (annotation_at((head,)) is None and is_plugin_name(head)):
-            _merge(result, {str(key): value})
-        else:
-            _merge(result, {head: {rest: value} if head == "settings" else _undotted({rest: value})})
+            value = dict(value) if whole[0] in FREE else _undotted(value, whole)
+        for word in reversed(path):
+            value = {word: value}
+        _merge(result, value)
     return result
 
 
