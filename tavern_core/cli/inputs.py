@@ -101,7 +101,8 @@ def read_file(name: str) -> str:
         with Path(name).open("rb") as file:
             content = file.read(LARGEST_INPUT + 1)
     except (OSError, ValueError) as error:
-        raise UsageError(f"{name} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+        hint = "see that the path is right, and that the file can be read"
+        raise UsageError(f"{name} cannot be read: {getattr(error, 'strerror', None) or error}", hint=hint) from error
     return _decoded(content, name)
 
 

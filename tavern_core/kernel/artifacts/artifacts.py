@@ -261,7 +261,8 @@ def chunks_of(data: object) -> Iterator[bytes]:
                 while chunk := file.read(_CHUNK):
                     yield chunk
         except OSError as error:
-            raise UsageError(f"{data} cannot be read: {error.strerror or error}") from error
+            hint = "see that the path is right, and that the file can be read"
+            raise UsageError(f"{data} cannot be read: {error.strerror or error}", hint=hint) from error
     elif isinstance(data, Iterable):
         for part in data:
             if not isinstance(part, bytes | bytearray | memoryview):
