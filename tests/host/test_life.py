@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -452,6 +454,24 @@ def test_reload_of_an_installed_package_takes_its_submodules_along(workshop: Wor
     edited(folder / "part.py", "GREETING = 'moin '\n")
     host.plugins.reload_sync("one")
     assert host.invoke_sync("one:hello").value == "moin World"
+
+
+@pytest.mark.parametrize("how", ["folder", "installed"])
+def test_reload_runs_an_edit_that_does_not_show_in_the_age_of_bytecode(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    make = workshop.folder if how == "folder" else workshop.installed
+    folder = make("one", "from .part import *\n" + TOOL.replace('"hello "', "GREETING"), HELLO)
+    part = folder / "part.py"
+    part.write_text("GREETING = 'hello '\n")
+    host = workshop.open()
+    assert host.invoke_sync("one:hello").value == "hello World"
+    before = part.stat()
+    part.write_text("GREETING = 'adieu '\n")
+    os.utime(part, ns=(before.st_atime_ns, before.st_mtime_ns))
+    host.plugins.reload_sync("one")
+    assert host.invoke_sync("one:hello").value == "adieu World"
 
 
 def test_reload_into_something_broken_fails_with_the_reason_and_back_again(workshop: Workshop) -> None:

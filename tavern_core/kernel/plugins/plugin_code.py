@@ -10,8 +10,10 @@ import importlib
 import importlib.machinery
 import importlib.util
 import itertools
+import os
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
@@ -120,7 +122,14 @@ def handler_in(package: Any, target: str, plugin: str) -> Any:
 
 
 def _forget(package: str) -> None:
-    """Drop a package and its submodules from the import cache."""
+    """Drop a package and its submodules from the import cache, with their bytecode.
+
+    Python takes bytecode for current as long as the size and the second of the last change are the same: of two edits within a
+    second, it would run the first one until the next edit.
+    """
     for key in [k for k in list(sys.modules) if k == package or k.startswith(package + ".")]:
-        sys.modules.pop(key, None)
+        origin = getattr(getattr(sys.modules.pop(key, None), "__spec__", None), "origin", None)
+        if isinstance(origin, str):
+            with suppress(OSError, NotImplementedError):
+                os.unlink(importlib.util.cache_from_source(origin))  # noqa: PTH108
     importlib.invalidate_caches()
