@@ -287,6 +287,12 @@ class ManifestCheck:
             else:
                 returned[found.id] = file, line
                 folded.add((file, fold(found.id)))
+        functions = {tool.name for tool in self._scan.tools}  # other objects may be of any kind
+        for spec in (*self._tools.specs, *self._tools.drafts):
+            if spec.kind != "python" and spec.name in returned and spec.local_name in functions:
+                message = f"it is declared as a {spec.kind}, and tavern_register_tools returns a function of this name"
+                hint = "rename one of them, or declare it with implementation: {type: python}"
+                yield self._flaw(spec, message, hint, "implementation")
         missing_from_yaml = [name for name in returned if name not in declared]
         self.undeclared = [name.partition(":")[2] for name in missing_from_yaml]
         for name in missing_from_yaml:

@@ -298,6 +298,15 @@ def test_returned_tools_are_seen_and_compared(places: Places) -> None:
     assert str(report.findings[1].where) == "plugin.yaml:10:10: tools.6.id"
 
 
+def test_a_function_in_the_place_of_a_tool_of_another_kind_is_an_error(places: Places) -> None:
+    kind = "implementation: {type: n8n, endpoint: 'https://example.org/a'}, parameters: {type: object}"
+    manifest = declared(*NAMES[1:]) + f"  - {{id: count, description: d, {kind}}}\n"
+    (said,) = check(places, TOOLS.replace(', capabilities=["read:fs"]', ""), manifest).findings
+    assert (said.severity, "declared as a n8n" in said.message, said.where.pointer) == (
+        "error", True, "tools.6.implementation"
+    )  # fmt: skip
+
+
 def test_undeclared_ids_are_only_a_warning_when_nothing_is_declared(places: Places) -> None:
     report = check(places, TOOLS.replace(', capabilities=["read:fs"]', ""))
     assert [f.severity for f in report.findings] == ["warning"] * 7
