@@ -225,4 +225,9 @@ def _facts(one: UpstreamStatus) -> list[tuple[str, Any]]:
         ("last error", one.last_error),
         ("tools", ", ".join(one.tools)),
         ("in quarantine", ", ".join(one.quarantined)),
+        *(
+            (f"not validated: {tool}", f'"{each.pattern}" at {each.pointer}: {each.reason}')
+            for tool, found in one.unchecked.items()
+            for each in found
+        ),
     ]

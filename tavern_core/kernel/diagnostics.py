@@ -137,6 +137,11 @@ class Diagnostics:
             for key in [k for k, d in self._kept.items() if d.code == code and details.items() <= d.details.items()]:
                 del self._kept[key]
 
+    def has(self, code: str, **details: Any) -> bool:
+        """Whether there is a diagnostic of a code with these details."""
+        with self._lock:
+            return any(d.code == code and details.items() <= d.details.items() for d in self._kept.values())
+
     def forget_found(self) -> None:
         """Drop findings about files on disk, before the next search."""
         with self._lock:

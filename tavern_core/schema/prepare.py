@@ -8,7 +8,7 @@ engine asserts (`content*`; `format` is an annotation to both, as 2020-12 says).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from tavern_core.errors import Finding, Location, SchemaInvalid
@@ -16,9 +16,9 @@ from tavern_core.frozen_dataclass import dataclass
 from tavern_core.schema.bounded_json_copying import json_copy
 from tavern_core.schema.meta import meta_flaws
 from tavern_core.schema.patterns import pattern_flaw, written_out
-from tavern_core.schema.problem import SchemaProblem
+from tavern_core.schema.problem import SchemaProblem, pointer
 from tavern_core.schema.schema_lint_rules import Draft, draft_of, house_flaws
-from tavern_core.schema.tree import Schema, nodes_of, normalise_schema
+from tavern_core.schema.tree import Refs, Schema, children, leading_to, nodes_of, normalise_schema, walk
 
 _ANNOTATIONS = ("$schema", "$vocabulary", "$comment", "contentEncoding", "contentMediaType", "contentSchema")
 
@@ -38,9 +38,13 @@ class Prepared:
     """Unsupported patterns of a foreign schema: values are not validated against them."""
 
 
-def flaws_of(schema: object) -> list[SchemaProblem]:
-    """Everything that keeps a schema from being used, house rules first; the meta-schema only when those hold."""
-    flaws = house_flaws(schema)
+def flaws_of(schema: object, *, is_foreign: bool = False) -> list[SchemaProblem]:
+    """Everything that keeps a schema from being used, house rules first; the meta-schema only when those hold.
+
+    Args:
+        is_foreign: as for `house_flaws`.
+    """
+    flaws = house_flaws(schema, is_foreign=is_foreign)
     if any(flaw.severity == "error" for flaw in flaws) or not isinstance(schema, dict):
         return flaws
     return flaws + meta_flaws(schema, draft_of(schema) or "2020-12")
@@ -65,33 +69,94 @@ def prepare(
         SchemaInvalid: with one finding for each flaw, located by JSON pointer.
     """
     copy = normalise_schema(schema)
-    unchecked = _without_untried(copy) if is_foreign and isinstance(copy, dict) else ()
-    if errors := [flaw for flaw in flaws_of(copy) if flaw.severity == "error"]:
+    if errors := [flaw for flaw in flaws_of(copy, is_foreign=is_foreign) if flaw.severity == "error"]:
         raise schema_invalid(errors, name)
     draft: Draft = "2020-12"
+    unchecked: tuple[str, ...] = ()
     if isinstance(copy, dict):
         draft = draft_of(copy) or draft
         if closing is not None:
             closing(copy, draft == "draft-07")
+        if is_foreign:  # after closing, which needs every name that the schema declares
+            unchecked = _leave_untried_out(copy)
         for node in nodes_of(copy):
             for keyword in _ANNOTATIONS:
                 node.pop(keyword, None)
     return Prepared(draft, copy, unchecked)
 
 
-def _without_untried(schema: dict[str, Any]) -> tuple[str, ...]:
-    """Remove unsupported patterns; a property under one may be anything."""
-    found: list[str] = []
-    for node in nodes_of(schema):
-        if isinstance(pattern := node.get("pattern"), str) and pattern_flaw(pattern) is not None:
-            found.append(node.pop("pattern"))
-        held = node.get("patternProperties")
-        for name in [name for name in held if pattern_flaw(name) is not None] if isinstance(held, dict) else ():
-            found.append(name)
-            del node["patternProperties"][name]
-            node.pop("additionalProperties", None)
-            node.pop("unevaluatedProperties", None)
-    return tuple(dict.fromkeys(found))
+def untried_patterns(schema: Schema) -> Iterator[tuple[str, str, str]]:
+    """(JSON pointer, pattern, why it cannot be tried) of each such pattern of a checked foreign schema."""
+    for path, node in walk(schema):
+        held = node.get("pattern")
+        written = [((*path, "pattern"), held)] if isinstance(held, str) else []
+        written += [((*path, "patternProperties", name), name) for name in _patterns_of_names(node)]
+        for place, pattern in written:
+            if (wrong := pattern_flaw(pattern)) is not None:
+                yield pointer(place), pattern, wrong[0]
+
+
+def untried_reason(schema: Schema) -> str:
+    """Where and why a pattern of a schema cannot be tried; empty if each can. For schemas of other systems that people write for
+    this host, which no one else would validate."""
+    return next((f"{place}: {why}" for place, _, why in untried_patterns(schema)), "")
+
+
+def checkable(schema: dict[str, Any]) -> dict[str, Any]:
+    """A copy of a checked foreign schema without the patterns that cannot be tried, for code that must not meet them."""
+    copy: dict[str, Any] = json_copy(schema)[0]
+    _leave_untried_out(copy)
+    return copy
+
+
+def _leave_untried_out(schema: dict[str, Any]) -> tuple[str, ...]:
+    """Remove the patterns that cannot be tried, and return them. What is left refuses nothing that the whole would accept.
+
+    Any text may fit such a pattern, and a property under one may be anything. So what refuses values that fit a schema with
+    such a pattern (`not`, `if`, more than one of `oneOf`, too many that a `contains` counts) is removed, too.
+    """
+    nodes = nodes_of(schema)
+    of_text = [node for node in nodes if isinstance(held := node.get("pattern"), str) and pattern_flaw(held)]
+    of_names = [(node, name) for node in nodes for name in _patterns_of_names(node) if pattern_flaw(name)]
+    if not of_text and not of_names:
+        return ()
+    refs = Refs(schema)
+    found = [
+        *of_text,
+        *(node for node, _ in of_names),
+        *(n for n in nodes if "$dynamicRef" in n or "$recursiveRef" in n),
+    ]
+    vague = leading_to(found, nodes, lambda node: _applied(node, refs))
+    patterns = [node.pop("pattern") for node in of_text]
+    for node, name in of_names:
+        patterns.append(name)
+        del node["patternProperties"][name]
+        node.pop("additionalProperties", None)
+    is_open = bool(of_names)
+    for node in nodes:
+        for keyword in ("not", "if"):
+            if id(node.get(keyword)) in vague:
+                del node[keyword]
+                is_open = True
+        if any(id(part) in vague for part in node.get("oneOf", ())):
+            node["allOf"] = [*node.get("allOf", ()), {"anyOf": node.pop("oneOf")}]
+        if id(node.get("contains")) in vague:
+            node.pop("maxContains", None)
+    for node in nodes if is_open else ():
+        node.pop("unevaluatedProperties", None)
+        node.pop("unevaluatedItems", None)
+    return tuple(dict.fromkeys(patterns))
+
+
+def _patterns_of_names(node: dict[str, Any]) -> list[str]:
+    return list(held) if isinstance(held := node.get("patternProperties"), dict) else []
+
+
+def _applied(node: dict[str, Any], refs: Refs) -> Iterator[dict[str, Any]]:
+    """The schemas that judge a value, or a part of it, for `node`."""
+    yield from (inner for path, inner in children(node) if path[0] not in ("$defs", "definitions"))
+    if isinstance(target := refs.resolve(node), dict):
+        yield target
 
 
 def to_explain(prepared: Prepared, value: Any) -> Schema:

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from tavern_core.model import depths
 from tavern_core.schema.bounded_json_copying import SCALARS, SMALL
+from tavern_core.schema.patterns import fits, pattern_flaw
 from tavern_core.schema.problem import printable
 from tavern_core.schema.secret_encodings import MASK
 from tavern_core.schema.secret_names import is_secret_name, is_secret_schema
@@ -215,6 +216,7 @@ def _compile_marks(schema: Mapping[str, Any] | bool | None) -> _Marks | None:
         marks.secret = any(is_secret_schema(node) for node in nodes)
         members: dict[str, list[dict[str, Any]]] = {}
         others: list[dict[str, Any]] = []
+        patterns: list[tuple[str, dict[str, Any]]] = []
         items: list[dict[str, Any]] = []
         for node in nodes:
             for path, inner in children(node):
@@ -222,8 +224,11 @@ def _compile_marks(schema: Mapping[str, Any] | bool | None) -> _Marks | None:
                     members.setdefault(str(path[1]), []).append(inner)
                 elif path[0] in ("additionalProperties", "patternProperties", "unevaluatedProperties"):
                     others.append(inner)
+                    patterns += [(str(path[1]), inner)] if path[0] == "patternProperties" else []
                 elif path[0] in ("items", "prefixItems", "contains", "additionalItems", "unevaluatedItems"):
                     items.append(inner)
+        for name, parts in members.items():
+            parts += [inner for pattern, inner in patterns if _may_fit(pattern, name)]
         marks.members = {name: place(parts) for name, parts in members.items()}
         marks.others = place(others) if others else None
         marks.items = place(items) if items else None
@@ -232,6 +237,11 @@ def _compile_marks(schema: Mapping[str, Any] | bool | None) -> _Marks | None:
         marks.below = any(id(inner) in leading for inner in marks.inner())
     root.below = False  # answers are recorded by the same marks, and may be arrays
     return root
+
+
+def _may_fit(pattern: str, name: str) -> bool:
+    """Whether a mark under a pattern of names holds for one; a pattern that cannot be tried may fit every name."""
+    return pattern_flaw(pattern) is not None or fits(pattern, name)
 
 
 class _Copy:

@@ -51,24 +51,29 @@ _OTHERS = frozenset(
 """Keywords of other systems that resemble one of JSON Schema and are not misspellings of it."""
 
 
-def check_schema(schema: object, where: str | Location = "schema", *, output: bool = False) -> list[Finding]:
+def check_schema(
+    schema: object, where: str | Location = "schema", *, output: bool = False, is_foreign: bool = False
+) -> list[Finding]:
     """All problems of a schema; empty if it is valid. Never raises.
 
     Args:
         schema: a tool's parameters (or, with `output`, its result schema) as written.
         where: the place of the schema; the pointer of each finding is appended.
         output: allow any type at the top; otherwise it must be an object.
+        is_foreign: its author cannot correct it. A pattern that cannot be tried is then a warning: it is not validated.
 
     Returns:
         Findings with code SCHEMA_INVALID; those of severity "error" make the tool unusable.
     """
     copy = normalise_schema(schema)
-    flaws = flaws_of(copy)
+    flaws = flaws_of(copy, is_foreign=is_foreign)
     if not any(each.severity == "error" for each in flaws):
         flaws += [] if output else _top_flaws(copy)
         if isinstance(copy, dict):
             flaws += _required_flaws(copy)
-            flaws += _default_flaws(copy)
+            flaws += _default_flaws(copy, is_foreign=is_foreign)
+            flaws += _rest_flaws(copy) if is_foreign and flaws else []
+    flaws.sort(key=lambda each: each.severity != "error")
     return [_finding(each, where) for each in flaws[:_MOST_FINDINGS]] if flaws else []
 
 
@@ -124,7 +129,7 @@ def _required_flaws(schema: dict[str, Any]) -> list[SchemaProblem]:
     return flaws
 
 
-def _default_flaws(schema: dict[str, Any]) -> list[SchemaProblem]:
+def _default_flaws(schema: dict[str, Any], *, is_foreign: bool = False) -> list[SchemaProblem]:
     """Defaults that their own schema refuses, each with the defaults inside it filled in, as in a call."""
     with_default = [node for node in nodes_of(schema) if "default" in node]
     if len(with_default) <= _MANY and all(map(_plainly_fits, with_default)):
@@ -134,7 +139,7 @@ def _default_flaws(schema: dict[str, Any]) -> list[SchemaProblem]:
     try:
         fill = compile_defaults(together)
         filled = fill({}) if fill else {}
-        problems = compile_output_validator(together).problems(filled, _MOST_FINDINGS)
+        problems = compile_output_validator(together, is_foreign=is_foreign).problems(filled, _MOST_FINDINGS)
     except SchemaInvalid as error:
         return [flaw((), error.message, error.hint)]
     flaws = []
@@ -148,6 +153,15 @@ def _default_flaws(schema: dict[str, Any]) -> list[SchemaProblem]:
             message = f"the default does not fit its own schema{deeper}: {problem.message}"
             flaws.append(flaw((*paths[number], "default"), message, hint))
     return flaws
+
+
+def _rest_flaws(schema: dict[str, Any]) -> list[SchemaProblem]:
+    """Whether the schema can be used without the patterns that cannot be tried: a `$ref` may lead to what they describe."""
+    try:
+        compile_output_validator(schema, is_foreign=True).build()
+    except SchemaInvalid as error:
+        return [flaw((), error.message, error.hint)]
+    return []
 
 
 def _plainly_fits(node: dict[str, Any]) -> bool:

@@ -70,8 +70,12 @@ def draft_of(schema: dict[str, Any]) -> Draft | None:
     return _DRAFTS.get(address.removeprefix("https://").removeprefix("http://"))
 
 
-def house_flaws(schema: object) -> list[SchemaProblem]:
-    """Every house rule a schema breaks, in the order of the document's walk; empty when it may be used."""
+def house_flaws(schema: object, *, is_foreign: bool = False) -> list[SchemaProblem]:
+    """Every house rule a schema breaks, in the order of the document's walk; empty when it may be used.
+
+    Args:
+        is_foreign: its author cannot correct it. A pattern that cannot be tried is then a warning: it is not validated.
+    """
     # The quick question first: most schemas are small, and their text is at least as long as all strings in them.
     small = is_plain(schema, depths.VALUE, _FEW_NODES) and len(repr(schema)) <= MAX_SCHEMA_CHARS
     problem = None if small else measure(schema, depths.VALUE, MAX_SCHEMA_NODES, MAX_SCHEMA_CHARS)
@@ -85,10 +89,10 @@ def house_flaws(schema: object) -> list[SchemaProblem]:
         named = printable(str(schema["$schema"]), 80)
         hint = "use 2020-12 (or leave `$schema` out) or draft-07"
         return [flaw(("$schema",), f"the draft {named!r} is not supported", hint)]
-    return _node_flaws(schema)
+    return _node_flaws(schema, "warning" if is_foreign else "error")
 
 
-def _node_flaws(schema: dict[str, Any]) -> list[SchemaProblem]:
+def _node_flaws(schema: dict[str, Any], of_patterns: Literal["error", "warning"]) -> list[SchemaProblem]:
     nodes = list(walk(schema))
     flaws: list[SchemaProblem] = []
     has_refs = False
@@ -103,7 +107,7 @@ def _node_flaws(schema: dict[str, Any]) -> list[SchemaProblem]:
             )
             flaws.append(flaw((*path, "required"), "`required` must be a list of names", hint))
         if "pattern" in node or "patternProperties" in node:
-            flaws += _pattern_flaws(path, node)
+            flaws += _pattern_flaws(path, node, of_patterns)
         if MARK in node:
             flaws += [
                 flaw((*path, MARK, *([option] if option else [])), message, hint)
@@ -127,14 +131,16 @@ def _type_flaws(path: tuple[object, ...], kind: object) -> list[SchemaProblem]:
     return flaws
 
 
-def _pattern_flaws(path: tuple[object, ...], node: dict[str, Any]) -> list[SchemaProblem]:
+def _pattern_flaws(
+    path: tuple[object, ...], node: dict[str, Any], severity: Literal["error", "warning"]
+) -> list[SchemaProblem]:
     flaws = []
     if isinstance(pattern := node.get("pattern"), str) and (wrong := pattern_flaw(pattern)):
-        flaws.append(flaw((*path, "pattern"), *wrong))
+        flaws.append(flaw((*path, "pattern"), *wrong, severity))
     held = node.get("patternProperties")
     for name in held if isinstance(held, dict) else ():
         if wrong := pattern_flaw(name):
-            flaws.append(flaw((*path, "patternProperties", name), *wrong))
+            flaws.append(flaw((*path, "patternProperties", name), *wrong, severity))
     return flaws
 
 

@@ -63,9 +63,13 @@ class TextParameters:
         if name in self._declared:
             known = self._readers[name] = TextReader(self._declared[name], self._root)
             return known
+        is_vague = False
         for pattern, schema in self._patterns.items():
-            if _matches(pattern, name):
+            if (matches := _matches(pattern, name)) is True:
                 return TextReader((schema,), self._root)
+            is_vague = is_vague or matches is None
+        if is_vague:
+            return _ANY
         if self._extra is False or (self._known_names is not None and name not in self._known_names):
             return None
         return _ANY if not isinstance(self._extra, dict) else TextReader((self._extra,), self._root)
@@ -116,8 +120,9 @@ def _only_names(schema: Any) -> frozenset[str] | None:
     return frozenset(name for name in listed if isinstance(name, str)) if isinstance(listed, list) else None
 
 
-def _matches(pattern: object, name: str) -> bool:
+def _matches(pattern: object, name: str) -> bool | None:
+    """Whether a name fits; None for a pattern that cannot be tried, which another system may see as fitting."""
     try:
         return isinstance(pattern, str) and fits(pattern, name)
     except PatternInvalid:
-        return False
+        return None

@@ -184,6 +184,12 @@ def compile_validator(schema: Mapping[str, Any] | bool, *, name: str = "", is_fo
     return Validator(schema, name, close, is_foreign)
 
 
-def compile_output_validator(schema: Mapping[str, Any] | bool, *, name: str = "") -> Validator:
-    """A validator that means exactly what JSON Schema says: undeclared properties pass unless the schema refuses."""
-    return Validator(schema, name, None)
+def compile_output_validator(
+    schema: Mapping[str, Any] | bool, *, name: str = "", is_foreign: bool = False
+) -> Validator:
+    """A validator that means exactly what JSON Schema says: undeclared properties pass unless the schema refuses.
+
+    Args:
+        schema: as for `compile_validator`, and so are the other arguments.
+    """
+    return Validator(schema, name, None, is_foreign)

@@ -93,6 +93,16 @@ class Health:
 
 
 @dataclass(frozen=True, slots=True)
+class UncheckedPattern:
+    """A pattern in the schemas of a tool that the host cannot try, so that it leaves the check to the upstream."""
+
+    pointer: str
+    """Into the tool: ``/inputSchema/properties/name/pattern``."""
+    pattern: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Definitions:
     """What is known of the tools of one upstream."""
 
@@ -103,6 +113,8 @@ class Definitions:
     version: str = ""
     reviewed: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Name → its definition when it was reviewed last, for a diff."""
+    unchecked: Mapping[str, tuple[UncheckedPattern, ...]] | None = field(default_factory=dict)
+    """Name → the patterns that are not validated. None: listed by a version that refused tools with such patterns."""
 
 
 class Catalogue:
@@ -146,6 +158,10 @@ class Catalogue:
             "description": definitions.description,
             "version": definitions.version,
             "reviewed": {key: dict(value) for key, value in definitions.reviewed.items()},
+            "unchecked": {
+                name: [[one.pointer, one.pattern, one.reason] for one in found]
+                for name, found in (definitions.unchecked or {}).items()
+            },
         }
         make_private_folder(self._folder)
         write_atomic(self._folder / f"{name}.json", json.dumps(data, ensure_ascii=False))
@@ -174,6 +190,7 @@ class Catalogue:
                 str(data.get("description", "")),
                 str(data.get("version", "")),
                 dict(data.get("reviewed", {})),
+                _unchecked(data["unchecked"]) if "unchecked" in data else None,
             )
         except (ValueError, TypeError, AttributeError, KeyError):
             return Definitions()
@@ -231,6 +248,10 @@ def tool_json(tool: UpstreamTool) -> dict[str, Any]:
         {"arguments": e.arguments, "description": e.description, "result": e.result} for e in tool.examples
     ]
     return {key: value for key, value in data.items() if value or key in ("name", "inputSchema")}
+
+
+def _unchecked(data: Mapping[str, Any]) -> dict[str, tuple[UncheckedPattern, ...]]:
+    return {str(name): tuple(UncheckedPattern(*map(str, row)) for row in rows) for name, rows in data.items()}
 
 
 def _tool(data: Mapping[str, Any]) -> UpstreamTool:

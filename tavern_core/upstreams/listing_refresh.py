@@ -23,13 +23,14 @@ from tavern_core.errors import TavernError, UpstreamError
 from tavern_core.kernel.catalogue.tools import ToolsDiff
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.model.event import TOOLS_CHANGED
+from tavern_core.model.plugin_status import Diagnostic
 from tavern_core.model.safe_printing import seen
 from tavern_core.schema.secret_encodings import secret_redactor
 from tavern_core.upstreams.connections import Connections
 from tavern_core.upstreams.listing_cache import Catalogue, Definitions, Health, Listed, definition
 from tavern_core.upstreams.review import Quarantine
-from tavern_core.upstreams.tool_specs import local_name, sound, unknown_overrides, well_formed
-from tavern_core.upstreams.upstream_plugin_candidates import Entry
+from tavern_core.upstreams.tool_specs import local_name, sound, unchecked_patterns, unknown_overrides, well_formed
+from tavern_core.upstreams.upstream_plugin_candidates import UNCHECKED, Entry
 
 LIST_S: Final = 60.0
 """How long a listing may take, all pages."""
@@ -73,6 +74,8 @@ class Listings:
         self._first: set[str] = set()
         """Upstreams whose first list is being registered."""
         self._listed_at: dict[str, float] = {}
+        self._reported: dict[str, tuple[float | None, tuple[Diagnostic, ...]]] = {}
+        """Upstream → the time of its list, and what was reported of its schemas."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiting = threading.Lock()
         for entry in entries.values():
@@ -81,6 +84,8 @@ class Listings:
     def looked_for(self) -> None:
         """Called before tools are looked up."""
         now = time.time()
+        for entry in self._entries.values():
+            self._report(entry)
         due = [e for e in self._entries.values() if not self._is_under_way(e) and self._is_due(e, now)]
         if not due:
             return
@@ -91,6 +96,22 @@ class Listings:
                 concurrent.futures.wait(new, WAIT_S)
             finally:
                 self._waiting.release()
+
+    def _report(self, entry: Entry) -> None:
+        """Report what is not validated of its schemas; again where an activation has dropped that."""
+        diagnostics, listed = self._base.diagnostics, self._catalogue.listed(entry.name)
+        if listed is None or not entry.is_listed:
+            return
+        at, found = self._reported.get(entry.name, (None, ()))
+        if at != listed.at:
+            fresh = entry.unchecked()
+            if fresh != found:
+                diagnostics.withdraw(UNCHECKED, upstream=entry.name)
+            found = fresh
+            self._reported[entry.name] = listed.at, found
+        if found and not diagnostics.has(UNCHECKED, upstream=entry.name):
+            for one in found:
+                diagnostics.put(one)
 
     def _changed(self, entry: Entry) -> None:
         """An upstream says that its list changed: list it again, and not for each time that it says so. From any thread."""
@@ -221,9 +242,11 @@ class Listings:
         )
 
     def _etag(self, entry: Entry) -> str:
-        """That of the list that is known; empty where its definitions were lost. In a thread: they are read."""
+        """That of the list that is known; empty where its definitions were lost, or an earlier version left more tools out. In a
+        thread: they are read."""
         known = entry.definitions
-        return (self._catalogue.listed(entry.name) or _NEVER).etag if known.tools and entry.is_listed else ""
+        is_whole = bool(known.tools) and entry.is_listed and known.unchecked is not None
+        return (self._catalogue.listed(entry.name) or _NEVER).etag if is_whole else ""
 
     def _take(self, entry: Entry, listing: Listing | None) -> ToolsDiff:
         """Keep a listing and register its tools. In a thread: each schema is looked through."""
@@ -239,7 +262,9 @@ class Listings:
         reviewed = self._quarantine.reviewed(entry)
         listed = Listed(entry.fingerprint, now, listing.ttl_ms, listing.etag, tuple(tools))
         left_out = {mask(name): mask(why) for name, why in left_out.items()}
-        kept = Definitions(tools, left_out, mask(listing.description), mask(listing.version), reviewed)
+        kept = Definitions(
+            tools, left_out, mask(listing.description), mask(listing.version), reviewed, unchecked_patterns(tools)
+        )
         if not entry.is_listed:
             self._first.add(entry.name)
         try:
@@ -253,6 +278,7 @@ class Listings:
         is_same = before == kept.tools and entry.definitions.version == kept.version
         self._catalogue.store(entry.name, listed, kept)
         self._quarantine.first_seen(entry)
+        self._report(entry)
         for what, hint in unknown_overrides(entry.name, entry.config, kept).items():
             self._base.diagnostics.add("CONFIG_INVALID", what, plugin=entry.plugin, hint=hint)
         if not is_same:  # also where no reviewer would see a change: calls are bound to what the adapter needs for them

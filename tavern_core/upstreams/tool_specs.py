@@ -24,13 +24,16 @@ from tavern_core.model.safe_printing import printed, said, seen, with_type
 from tavern_core.model.tool import Example, ToolSpec
 from tavern_core.model.upstream import ToolOverride, UpstreamConfig
 from tavern_core.model.wildcard import matches
+from tavern_core.schema.problem import printable
 from tavern_core.tam.neutralise import VISIBLE, neutralise, neutralise_json
-from tavern_core.upstreams.listing_cache import Definitions, tool_json
+from tavern_core.upstreams.listing_cache import Definitions, UncheckedPattern, tool_json
 
 MAX_TOOLS: Final = 10_000
 MAX_NAME: Final = 256
 MAX_DESCRIPTION: Final = 8_000
 MAX_LEFT_OUT: Final = 1_000
+MAX_UNCHECKED: Final = 20
+"""Patterns of one tool that are named."""
 MAX_DEFINITION: Final = 1_000_000
 MAX_DEFINITIONS: Final = 24_000_000
 """Bytes of JSON: of one tool, and of all of an upstream."""
@@ -118,6 +121,26 @@ def sound(
     return found, left_out
 
 
+def unchecked_patterns(tools: Mapping[str, UpstreamTool]) -> dict[str, tuple[UncheckedPattern, ...]]:
+    """Name → the patterns in the schemas of sound tools that the host cannot try; tools without any are left out."""
+    from tavern_core.schema.prepare import untried_patterns
+
+    found: dict[str, tuple[UncheckedPattern, ...]] = {}
+    for name, tool in tools.items():
+        each = (("inputSchema", tool.input_schema), ("outputSchema", tool.output_schema))
+        rows = (
+            UncheckedPattern(f"/{key}{pointer}", printable(pattern, MAX_NAME), printable(why, MAX_NAME))
+            for key, schema in each
+            if isinstance(schema, dict)
+            for pointer, pattern, why in untried_patterns(schema)
+        )
+        if kept := tuple(islice(rows, MAX_UNCHECKED)):
+            found[name] = kept
+        if len(found) == MAX_LEFT_OUT:
+            break
+    return found
+
+
 def _masked_tool(tool: UpstreamTool, mask: Callable[[str], str], mask_own: Callable[[str], str]) -> UpstreamTool:
     return replace(
         tool,
@@ -155,7 +178,7 @@ def _flaw(tool: UpstreamTool, name: str) -> str:
     for schema, what in ((tool.input_schema, "parameters"), (tool.output_schema, "answer")):
         if schema is None:
             continue
-        findings = check_schema(schema, name, output=what == "answer")
+        findings = check_schema(schema, name, output=what == "answer", is_foreign=True)
         if bad := [finding for finding in findings if finding.severity == "error"]:
             return f"the schema of its {what} is refused: {bad[0].message}"[:500]
         if (odd := next((key for key in _names_in(schema) if neutralise_json(key) != key), None)) is not None:

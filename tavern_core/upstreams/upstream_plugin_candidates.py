@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import islice
+from typing import Final
 
 from tavern_core.contract.adapters import UpstreamTool
 from tavern_core.errors import Finding, UpstreamNotFound
@@ -17,11 +19,16 @@ from tavern_core.model.call import Rights
 from tavern_core.model.capability_scope import Scope
 from tavern_core.model.manifest import Manifest, Permissions
 from tavern_core.model.nearest import did_you_mean
+from tavern_core.model.plugin_status import Diagnostic
 from tavern_core.model.safe_printing import seen
 from tavern_core.model.tool import ToolSpec
 from tavern_core.model.upstream import UpstreamConfig, endpoint_config, origin_entry
 from tavern_core.upstreams.listing_cache import Catalogue, Definitions, definition, digest, lock_form
 from tavern_core.upstreams.tool_specs import is_allowed, local_name, spec_of, withheld
+
+UNCHECKED: Final = "PATTERN_UNCHECKED"
+_MOST_REPORTED: Final = 100
+"""Patterns of one upstream that are diagnostics of the host; its status names more."""
 
 
 class Entry:
@@ -96,6 +103,19 @@ class Entry:
             for id_ in sorted(ids)
         )
         return DeclaredTools(specs, findings=tuple(lost))
+
+    def unchecked(self) -> tuple[Diagnostic, ...]:
+        """What the host does not validate of the schemas of its tools."""
+        return tuple(islice(self._unchecked(), _MOST_REPORTED))
+
+    def _unchecked(self) -> Iterator[Diagnostic]:
+        for name, patterns in (self.definitions.unchecked or {}).items():
+            id_ = f"{self.plugin}:{local_name(name)}"
+            for one in patterns if is_allowed(name, self.config) else ():
+                text = f'{id_}: the pattern "{one.pattern}" at {one.pointer} is not validated: {one.reason}'
+                hint = "nothing is to be done: the upstream can check it itself"
+                details = {"upstream": self.name, "tool": id_, "pointer": one.pointer, "pattern": one.pattern}
+                yield Diagnostic(UNCHECKED, text, self.plugin, hint, "info", details)
 
     def is_plugin(self, candidate: Candidate) -> bool:
         """Whether the plugin with this upstream's name is this upstream, so that its grants hold here."""

@@ -19,7 +19,7 @@ from tavern_core.model.result import iso_utc
 from tavern_core.schema.redact import redact_text
 from tavern_core.upstreams.connections import Connections, without_secrets
 from tavern_core.upstreams.document_reads import DocumentReads
-from tavern_core.upstreams.listing_cache import Catalogue
+from tavern_core.upstreams.listing_cache import Catalogue, UncheckedPattern
 from tavern_core.upstreams.listing_refresh import Listings
 from tavern_core.upstreams.review import Quarantine
 from tavern_core.upstreams.tool_specs import local_name, unknown_overrides
@@ -57,6 +57,8 @@ class UpstreamStatus:
     last_error: str = ""
     description: str = ""
     version: str = ""
+    unchecked: Mapping[str, tuple[UncheckedPattern, ...]] = field(default_factory=dict)
+    """Tool → the patterns of its schemas that the host cannot try, so that it does not validate values against them."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -69,6 +71,11 @@ class UpstreamStatus:
             "tools": list(self.tools),
             "quarantined": list(self.quarantined),
             "leftOut": dict(self.left_out),
+            "unchecked": [
+                {"tool": tool, "pointer": one.pointer, "pattern": one.pattern, "reason": one.reason}
+                for tool, found in self.unchecked.items()
+                for one in found
+            ],
             "listedAt": None if self.listed_at is None else iso_utc(self.listed_at),
             "askedAt": None if self.asked_at is None else iso_utc(self.asked_at),
             "latencyMs": None if self.latency_ms is None else round(self.latency_ms, 3),
@@ -352,6 +359,7 @@ class Upstreams(Mapping[str, UpstreamStatus]):
             last_error,
             known.description,
             known.version,
+            {f"{entry.plugin}:{local_name(name)}": found for name, found in (known.unchecked or {}).items()},
         )
 
 

@@ -196,6 +196,11 @@ LEFT_OUT: dict[str, tuple[Any, dict[str, Any], str]] = {
     "digit": (sampler(text="{{1st}}"), {}, "node 4, text: {{1st}} holds no name of a parameter"),
     "long": (sampler(text=f"{{{{{'n' * 65}}}}}"), {}, "holds no name of a parameter"),
     "input-name": (sampler(), {"inputs": {"a b": {"node": "4"}}}, "input-name.tool.json/inputs: 'a b' is no name"),
+    "pattern": (
+        sampler(text="{{word}}"),
+        {"inputs": {"word": {"pattern": "^(?!x)"}}},
+        "word: its schema is refused: /pattern: the pattern cannot be tried: look-around",
+    ),
     "outputs": (GRAPH, {"outputs": ["nothing"]}, "no node has the id or title 'nothing'"),
 }
 

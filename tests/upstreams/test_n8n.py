@@ -479,6 +479,11 @@ BAD: list[Any] = [
     workflow("unknown key", webhook_node("x"), sticky('```tavern\n{"paramters": {}}\n```')),
     workflow("no object", webhook_node("x"), sticky('```tavern\n{"parameters": {"type": "string"}}\n```')),
     workflow("remote ref", webhook_node("x"), sticky('```tavern\n{"parameters": {"$ref": "http://x.example/s"}}\n```')),
+    workflow(
+        "a pattern that cannot be tried",
+        webhook_node("x"),
+        sticky('```tavern\n{"parameters": {"properties": {"a": {"pattern": "^(?!x)"}}}}\n```'),
+    ),
     workflow("twice", webhook_node("a")),
     workflow("twice", webhook_node("b")),
 ]

@@ -257,10 +257,13 @@ class Compiler:
             self._specs.judge_pin(spec)
         bound, preview = self._bound(spec, record)
         limits, policy = self._specs.config.limits, self._specs.policy()
-        inputs = compile_validator(spec.input_schema, name=spec.id).build()
+        is_foreign = record.candidate.has_foreign_schemas
+        inputs = compile_validator(spec.input_schema, name=spec.id, is_foreign=is_foreign).build()
         intake = compile_intake(inputs.judged_by, limits.argument_bytes) if is_kept else None
         outputs = (
-            None if spec.output_schema is None else compile_output_validator(spec.output_schema, name=spec.id).build()
+            None
+            if spec.output_schema is None
+            else compile_output_validator(spec.output_schema, name=spec.id, is_foreign=is_foreign).build()
         )
         fill, marked = compile_defaults(spec.input_schema), compile_marked(spec.input_schema)
         before, gates, transforms, after = (self._specs.hooks.for_tool(name, spec) for name in _HOOKS)

@@ -19,11 +19,12 @@ if TYPE_CHECKING:
     from tavern_core.model.node import NodeSpec
 
 
-def why_not(answer: Any, spec: ToolSpec) -> str:
+def why_not(answer: Any, spec: ToolSpec, *, is_foreign: bool = False) -> str:
     """Why what a hook made of a tool cannot be taken; empty when it can.
 
     Args:
         answer: what it returned; it was shown `spec` without its code.
+        is_foreign: see `Candidate.has_foreign_schemas`.
     """
     if not isinstance(answer, ToolSpec):
         return f"it answered {type(answer).__name__}"
@@ -38,7 +39,7 @@ def why_not(answer: Any, spec: ToolSpec) -> str:
         return f"its change is not valid: {error.message}"
     if loosened := _loosened(answer, spec):
         return f"it tried to remove a safeguard of the tool: {loosened}"
-    errors = schema_errors(answer)
+    errors = schema_errors(answer, is_foreign=is_foreign)
     return f"its change is not a valid schema: {errors[0]}" if errors else ""
 
 

@@ -180,7 +180,8 @@ class ToolSpecs:
                 answer = Deny(f"it failed with {printed(error)}")
             if answer is None:
                 continue
-            reason = answer.reason if isinstance(answer, Deny) else why_not(answer, spec)
+            is_foreign = self.lifecycle.records[entry.plugin].candidate.has_foreign_schemas
+            reason = answer.reason if isinstance(answer, Deny) else why_not(answer, spec, is_foreign=is_foreign)
             if not reason:
                 schema = with_marks(answer.input_schema, spec.input_schema)
                 answer = replace(answer, impl=spec.impl, input_schema=schema)

@@ -150,6 +150,12 @@ class Candidate:
         return self.source in ("builtin", "object")
 
     @property
+    def has_foreign_schemas(self) -> bool:
+        """Whether another system wrote the schemas of its tools: no one here can correct a pattern that cannot be tried, so it
+        is left to that system and reported."""
+        return self.source == "upstream"
+
+    @property
     def version(self) -> str:
         return self.facts.version or "0"
 

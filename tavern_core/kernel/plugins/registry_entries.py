@@ -109,21 +109,26 @@ def _entries_of(item: Described, record: Record) -> Iterator[Entry]:
             yield Entry(name, record.name, factory=item.factory, optional=item.factory.optional)
     if item.spec is not None:
         if record.candidate.source != "builtin":  # those of the host are checked by its tests
-            refuse_bad_schemas(item.spec)
+            refuse_bad_schemas(item.spec, is_foreign=record.candidate.has_foreign_schemas)
         yield Entry(item.spec.name, record.name, item.spec, optional=item.spec.optional)
 
 
-def schema_errors(spec: ToolSpec) -> tuple[Finding, ...]:
-    """Every error in the schemas of a tool."""
+def schema_errors(spec: ToolSpec, *, is_foreign: bool = False) -> tuple[Finding, ...]:
+    """Every error in the schemas of a tool.
+
+    Args:
+        is_foreign: see `Candidate.has_foreign_schemas`.
+    """
     from tavern_core.schema.schema_check import check_schema
 
-    findings = check_schema(spec.input_schema, spec.name)
+    findings = check_schema(spec.input_schema, spec.name, is_foreign=is_foreign)
     if spec.output_schema is not None:
-        findings = [*findings, *check_schema(spec.output_schema, f"{spec.name} output", output=True)]
+        output = check_schema(spec.output_schema, f"{spec.name} output", output=True, is_foreign=is_foreign)
+        findings = [*findings, *output]
     return tuple(finding for finding in findings if finding.severity == "error")
 
 
-def refuse_bad_schemas(spec: ToolSpec) -> None:
+def refuse_bad_schemas(spec: ToolSpec, *, is_foreign: bool = False) -> None:
     """Raises ActivationFailed when a schema of the tool is wrong, with every problem (ACTIVATION_FAILED)."""
-    if errors := schema_errors(spec):
+    if errors := schema_errors(spec, is_foreign=is_foreign):
         raise ActivationFailed(errors[0].located, hint=errors[0].hint, findings=errors)

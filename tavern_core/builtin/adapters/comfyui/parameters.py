@@ -10,6 +10,7 @@ from tavern_core.builtin.adapters.comfyui.templates import BadTemplate, Paramete
 from tavern_core.contract.adapters import UpstreamTool
 from tavern_core.contract.exchange import object_at
 from tavern_core.errors import SchemaInvalid
+from tavern_core.schema.prepare import untried_reason
 from tavern_core.schema.validate import compile_validator
 
 Info = Mapping[str, Any]
@@ -44,6 +45,8 @@ def tool_of(template: Template, info: Info | None) -> UpstreamTool:
     for one in template.parameters:
         rows = [_row(template, place, info) for place in one.places]
         schema = {**_schema(one, rows), **one.written}
+        if why := untried_reason(schema):  # ComfyUI validates no pattern
+            raise BadTemplate(f"{one.name}: its schema is refused: {why}")
         own = _own_values(template, one)
         if "default" not in schema and _fits(schema, default := _default(one, own, rows[0])):
             schema["default"] = default

@@ -8,6 +8,7 @@ from typing import Any, Final
 from tavern_core.contract.adapters import UpstreamCall
 from tavern_core.errors import SchemaInvalid, UpstreamError
 from tavern_core.schema.defaults import compile_defaults
+from tavern_core.schema.prepare import checkable
 from tavern_core.schema.schema_lint_rules import house_flaws
 
 MOST_QUESTIONS: Final = 20
@@ -56,9 +57,9 @@ async def elicited(params: Mapping[str, Any], call: UpstreamCall, name: str = "a
         answer = await call.ask(f"{message}\nOpen this address: {address}", _OPENED, name)
         return {"action": "accept" if answer and answer.get("opened") is True else "decline"}
     schema = params.get("requestedSchema")
-    if not isinstance(schema, dict) or any(flaw.severity == "error" for flaw in house_flaws(schema)):
+    if not isinstance(schema, dict) or any(flaw.severity == "error" for flaw in house_flaws(schema, is_foreign=True)):
         raise UpstreamError("the server asks a question whose form cannot be used")
-    answer = await call.ask(message, schema, name)
+    answer = await call.ask(message, checkable(schema), name)  # the server checks what the host cannot
     if answer is None:
         return {"action": "decline"}
     return {"action": "accept", "content": _complete(dict(answer), schema)}

@@ -121,7 +121,7 @@ class _Reader:
         if not isinstance(schema, dict) or not isinstance(output, dict | None):
             return "its schemas are not objects"
         for one in (schema, output or {}):
-            if flaws := [flaw for flaw in house_flaws(one) if flaw.severity == "error"]:
+            if flaws := [flaw for flaw in house_flaws(one, is_foreign=True) if flaw.severity == "error"]:
                 return f"its schema cannot be used: {flaws[0].path or '/'}: {flaws[0].message}"
         return find_invalid_x_mcp_header(schema) if X_MCP_HEADER_KEY in repr(schema) else None
 

@@ -20,6 +20,7 @@ from tavern_core.contract.adapters import UpstreamTool
 from tavern_core.contract.exchange import object_at
 from tavern_core.errors import sayable
 from tavern_core.schema.json_reader import NotJson, read_json
+from tavern_core.schema.prepare import untried_reason
 
 METHODS: Final = ("POST", "GET", "PUT", "PATCH", "DELETE", "HEAD")
 MARK: Final[Mapping[str, Any]] = {
@@ -124,6 +125,9 @@ def _tool(name: str, path: str, method: Any, mark: Mapping[str, Any]) -> Upstrea
     parameters = mark.get("parameters", _ANYTHING)
     if parameters.get("type", "object") != "object":
         raise _NoTool("its parameters are not an object; write {type: object, properties: …}")
+    for what, schema in (("parameters", parameters), ("output", mark.get("output", {}))):
+        if why := untried_reason(schema):  # n8n validates nothing
+            raise _NoTool(f"the schema of its {what} is refused: {why}")
     return UpstreamTool(
         name=name,
         description=mark.get("description", ""),
