@@ -33,6 +33,9 @@ _MAX_SCANNED: Final = 32_000
 """Characters of one text that are searched for secrets; only MAX_TEXT of them are shown."""
 _MAX_NODES: Final = 5_000
 _MAX_KEY: Final = 200
+_MAX_PAIRS: Final = 20_000
+"""Pairs of a declared name and a pattern of names that are tried; with more, every declared member counts as marked."""
+_SECRET: Final[dict[str, Any]] = {"writeOnly": True}
 _FEW: Final = 32
 
 
@@ -214,21 +217,7 @@ def _compile_marks(schema: Mapping[str, Any] | bool | None) -> _Marks | None:
     while waiting and len(known) < _MAX_NODES:
         marks, nodes = waiting.pop()
         marks.secret = any(is_secret_schema(node) for node in nodes)
-        members: dict[str, list[dict[str, Any]]] = {}
-        others: list[dict[str, Any]] = []
-        patterns: list[tuple[str, dict[str, Any]]] = []
-        items: list[dict[str, Any]] = []
-        for node in nodes:
-            for path, inner in children(node):
-                if path[0] == "properties":
-                    members.setdefault(str(path[1]), []).append(inner)
-                elif path[0] in ("additionalProperties", "patternProperties", "unevaluatedProperties"):
-                    others.append(inner)
-                    patterns += [(str(path[1]), inner)] if path[0] == "patternProperties" else []
-                elif path[0] in ("items", "prefixItems", "contains", "additionalItems", "unevaluatedItems"):
-                    items.append(inner)
-        for name, parts in members.items():
-            parts += [inner for pattern, inner in patterns if _may_fit(pattern, name)]
+        members, others, items = _inside(nodes)
         marks.members = {name: place(parts) for name, parts in members.items()}
         marks.others = place(others) if others else None
         marks.items = place(items) if items else None
@@ -237,6 +226,29 @@ def _compile_marks(schema: Mapping[str, Any] | bool | None) -> _Marks | None:
         marks.below = any(id(inner) in leading for inner in marks.inner())
     root.below = False  # answers are recorded by the same marks, and may be arrays
     return root
+
+
+def _inside(
+    nodes: list[dict[str, Any]],
+) -> tuple[dict[str, list[dict[str, Any]]], list[dict[str, Any]], list[dict[str, Any]]]:
+    """The schemas inside those of one place: of declared members by name, of other members, of items."""
+    members: dict[str, list[dict[str, Any]]] = {}
+    others: list[dict[str, Any]] = []
+    items: list[dict[str, Any]] = []
+    patterns: list[tuple[str, dict[str, Any]]] = []
+    for node in nodes:
+        for path, inner in children(node):
+            if path[0] == "properties":
+                members.setdefault(str(path[1]), []).append(inner)
+            elif path[0] in ("additionalProperties", "patternProperties", "unevaluatedProperties"):
+                others.append(inner)
+                patterns += [(str(path[1]), inner)] if path[0] == "patternProperties" else []
+            elif path[0] in ("items", "prefixItems", "contains", "additionalItems", "unevaluatedItems"):
+                items.append(inner)
+    is_small = len(members) * len(patterns) <= _MAX_PAIRS
+    for name, parts in members.items():
+        parts += [inner for pattern, inner in patterns if _may_fit(pattern, name)] if is_small else [_SECRET]
+    return members, others, items
 
 
 def _may_fit(pattern: str, name: str) -> bool:

@@ -30,7 +30,7 @@ from tavern_core.upstreams.connections import Connections
 from tavern_core.upstreams.listing_cache import Catalogue, Definitions, Health, Listed, definition
 from tavern_core.upstreams.review import Quarantine
 from tavern_core.upstreams.tool_specs import local_name, sound, unchecked_patterns, unknown_overrides, well_formed
-from tavern_core.upstreams.upstream_plugin_candidates import UNCHECKED, Entry
+from tavern_core.upstreams.upstream_plugin_candidates import Entry
 
 LIST_S: Final = 60.0
 """How long a listing may take, all pages."""
@@ -106,10 +106,10 @@ class Listings:
         if at != listed.at:
             fresh = entry.unchecked()
             if fresh != found:
-                diagnostics.withdraw(UNCHECKED, upstream=entry.name)
+                diagnostics.withdraw("PATTERN_UNCHECKED", upstream=entry.name)
             found = fresh
             self._reported[entry.name] = listed.at, found
-        if found and not diagnostics.has(UNCHECKED, upstream=entry.name):
+        if found and not diagnostics.has("PATTERN_UNCHECKED", upstream=entry.name):
             for one in found:
                 diagnostics.put(one)
 

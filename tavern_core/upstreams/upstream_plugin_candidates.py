@@ -26,7 +26,6 @@ from tavern_core.model.upstream import UpstreamConfig, endpoint_config, origin_e
 from tavern_core.upstreams.listing_cache import Catalogue, Definitions, definition, digest, lock_form
 from tavern_core.upstreams.tool_specs import is_allowed, local_name, spec_of, withheld
 
-UNCHECKED: Final = "PATTERN_UNCHECKED"
 _MOST_REPORTED: Final = 100
 """Patterns of one upstream that are diagnostics of the host; its status names more."""
 
@@ -115,7 +114,7 @@ class Entry:
                 text = f'{id_}: the pattern "{one.pattern}" at {one.pointer} is not validated: {one.reason}'
                 hint = "nothing is to be done: the upstream can check it itself"
                 details = {"upstream": self.name, "tool": id_, "pointer": one.pointer, "pattern": one.pattern}
-                yield Diagnostic(UNCHECKED, text, self.plugin, hint, "info", details)
+                yield Diagnostic("PATTERN_UNCHECKED", text, self.plugin, hint, "info", details)
 
     def is_plugin(self, candidate: Candidate) -> bool:
         """Whether the plugin with this upstream's name is this upstream, so that its grants hold here."""

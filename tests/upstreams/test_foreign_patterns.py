@@ -233,6 +233,10 @@ MARKS: dict[str, dict[str, Any]] = {
         "properties": {"k": {}},
         "patternProperties": {REPEATS: {"properties": {"deep": {"format": "password"}}}},
     },
+    "on the value, with very many names and patterns": {
+        "properties": {"k": {}, **{f"p{n}": {} for n in range(1_000)}},
+        "patternProperties": {"^k$": {"writeOnly": True}, **{f"^q{n}$": {} for n in range(1_000)}},
+    },
     "under not": {"properties": {"k": {"not": {"pattern": LOOKS_AHEAD}, "x-tavern": {"secret": True}}}},
 }
 

@@ -44,9 +44,7 @@ def tool_of(template: Template, info: Info | None) -> UpstreamTool:
     required, files, seeds = [], [], []
     for one in template.parameters:
         rows = [_row(template, place, info) for place in one.places]
-        schema = {**_schema(one, rows), **one.written}
-        if why := untried_reason(schema):  # ComfyUI validates no pattern
-            raise BadTemplate(f"{one.name}: its schema is refused: {why}")
+        schema = _whole_schema(one, rows)
         own = _own_values(template, one)
         if "default" not in schema and _fits(schema, default := _default(one, own, rows[0])):
             schema["default"] = default
@@ -72,6 +70,14 @@ def tool_of(template: Template, info: Info | None) -> UpstreamTool:
         timeout_ms=about.get("timeoutMs", _TIMEOUT_MS),
         data=_data(template, files, seeds),
     )
+
+
+def _whole_schema(one: Parameter, rows: list[list[Any] | None]) -> dict[str, Any]:
+    """What the nodes and the file beside the template say of a parameter. Raises BadTemplate: ComfyUI validates no pattern."""
+    schema = {**_schema(one, rows), **one.written}
+    if why := untried_reason(schema):
+        raise BadTemplate(f"{one.name}: its schema is refused: {why}")
+    return schema
 
 
 def _data(template: Template, files: list[str], seeds: list[str]) -> dict[str, Any]:
