@@ -115,6 +115,7 @@ WHO: dict[str, tuple[Callable[[], str], Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("who", WHO)
 def test_a_job_that_another_process_resumes_may_do_what_it_might_before(tmp_path: Path, who: str) -> None:
     begins, answer = WHO[who]

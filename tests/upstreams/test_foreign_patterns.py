@@ -72,6 +72,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
+@pytest.mark.slow
 def test_everything_but_such_a_pattern_is_validated(tmp_path: Path) -> None:
     with opened(greets(), tmp_path) as host:
         for what, (arguments, pointer) in REFUSED.items():
@@ -85,6 +86,7 @@ def test_everything_but_such_a_pattern_is_validated(tmp_path: Path) -> None:
         assert wrong is not None and wrong.kind == "OUTPUT_SCHEMA_INVALID"
 
 
+@pytest.mark.slow
 def test_each_such_pattern_is_reported_with_its_place_and_reason(tmp_path: Path) -> None:
     def seen(rows: Any) -> list[tuple[str, str, str]]:
         return sorted((row["pointer"], row["pattern"], row["tool"]) for row in rows)
@@ -117,6 +119,7 @@ def test_a_tool_without_such_patterns_has_none_reported(tmp_path: Path) -> None:
         assert not [d for d in host.diagnostics if d.code == "PATTERN_UNCHECKED"]
 
 
+@pytest.mark.slow
 def test_a_list_of_an_earlier_version_is_asked_for_whole(tmp_path: Path) -> None:
     system = greets()
     system.etag = "1"
@@ -190,6 +193,7 @@ MEANS: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", MEANS)
 def test_no_value_is_refused_that_the_upstream_could_accept(tmp_path: Path, where: str) -> None:
     schema, accepted, refused = MEANS[where]
@@ -241,6 +245,7 @@ MARKS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", MARKS)
 def test_what_is_marked_as_a_secret_stays_one(tmp_path: Path, where: str) -> None:
     tool = UpstreamTool("keep", "Keeps.", {"type": "object", **MARKS[where]})
@@ -263,6 +268,7 @@ def test_a_marked_path_below_such_a_pattern_is_checked(tmp_path: Path) -> None:
     assert refused is not None and refused.kind == "POLICY_DENIED"
 
 
+@pytest.mark.slow
 def test_texts_models_and_plugins_take_such_a_tool(tmp_path: Path) -> None:
     class Describes:
         @hookimpl
