@@ -10,7 +10,7 @@ from functools import cache
 import pytest
 
 from tavern_core.kernel.access.tool_access import compile_access
-from tavern_core.model.call import CallContext
+from tavern_core.model.call import CallContext, HostLedger, Ledger
 from tavern_core.model.config import AccessRule, HostConfig, ToolsConfig
 from tavern_core.model.tool import ToolSpec
 
@@ -109,10 +109,10 @@ def expected(config, callers, tool, context, inventory):
         *(f"role:{role}" for role in context.roles if role),
     ]
     rules = [callers[key] for key in [context.principal, *sure] if key in callers]
-    if not context.principal.startswith(("role:", "profile:")):
+    if context.principal != "host" and not context.principal.startswith(("role:", "profile:")):
         sure.append(context.principal)  # else anybody whose name reads like a role would be known
     known = [key for key in sure if key in callers]
-    if not known and "*" in callers and context.principal != "host":
+    if not known and "*" in callers and not (context.principal == "host" and isinstance(context.ledger, HostLedger)):
         rules.append(callers["*"])
     if named(config["deny"], tool, groups, denying=True):
         return False
@@ -164,6 +164,7 @@ def somebody(pick):
         user_id=pick.choice(USERS),
         roles=frozenset(pick.sample(ROLES, pick.randint(0, 2))),
         profile=pick.choice([None, None, "p"]),
+        ledger=pick.choice([Ledger, HostLedger])(),
     )
 
 
