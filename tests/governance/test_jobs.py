@@ -921,6 +921,34 @@ def test_a_job_of_another_process_is_seen_and_cancelled(tmp_path: Path, store: s
 
 
 @pytest.mark.slow
+def test_a_request_to_cancel_a_job_ends_with_the_process_that_it_was_for(tmp_path: Path) -> None:
+    goes_on = threading.Event()
+
+    @tool(name="forever", idempotent=True)
+    async def until_then() -> str:
+        while not goes_on.is_set():
+            await asyncio.sleep(0.01)
+        return "done"
+
+    def opened_again() -> Tavern:
+        return Tavern.open({}, home=tmp_path / "shared", plugins=[Plugin([until_then], name="t")])
+
+    with start(PROGRAM, tmp_path / "shared", "{}") as other, opened_again() as taken, opened_again() as third:
+        assert other.stdout is not None
+        harmless, _ = json.loads(other.stdout.readline())
+        other.send_signal(signal.SIGSTOP)
+        assert taken.jobs.cancel(harmless)
+        other.send_signal(signal.SIGKILL)
+        other.wait()
+        taken.wait(taken.jobs.resume(harmless))
+        beside = str(taken.invoke_sync("t:forever", job=True).job)
+        assert third.jobs.cancel(beside)
+        assert taken.wait(taken.jobs.wait(beside, 30)).status == "cancelled"  # requests are looked for
+        goes_on.set()
+        assert taken.wait(taken.jobs.wait(harmless, 30)).status == "completed"
+
+
+@pytest.mark.slow
 def test_jobs_of_a_process_that_was_killed_have_failed_and_can_be_taken_up(tmp_path: Path) -> None:
     with start(PROGRAM, tmp_path / "shared", "{}") as other:
         assert other.stdout is not None

@@ -28,7 +28,7 @@ from tavern_core.kernel.jobs.job_records import LOST, KeptJob, ended
 from tavern_core.kernel.jobs.new_jobs import NewJobs
 from tavern_core.kernel.jobs.running_job import RunningJob, give_answer
 from tavern_core.kernel.jobs.running_jobs import CANCELLED, NEVER_RAN, RunningJobs, status_of
-from tavern_core.kernel.stores.end_requests import ask_to_end
+from tavern_core.kernel.stores.end_requests import END, ask_to_end
 from tavern_core.model.call import CallContext, check_caller, check_most, owner_of, restored_context
 from tavern_core.model.job import JOB_STATUSES, Job, handle
 from tavern_core.model.naming_rules import spellings
@@ -370,6 +370,8 @@ class Jobs(Mapping[str, Job]):
             changed = self._records.change(
                 id_, again, is_as_found, process=process, answers=answers.get("given", ()), asked=running.has_asked
             )
+            if changed is not None:
+                self._records.store.remove(END, id_)  # a request to the process that has ended
         except StateDamaged:  # it may be stored as ours nevertheless, and no process runs it
             before = partial(replace, status=found.record.state, questions=found.job.questions)
             undo = partial(self._records.change, id_, before, is_ours, **found.facts)
