@@ -1789,6 +1789,20 @@ def test_jobs_that_the_close_of_a_host_ends_can_be_resumed_as_after_a_kill(tmp_p
         assert second.wait(second.jobs.wait(ids[3], 30)).status == "input_required"
 
 
+def test_jobs_of_ended_processes_take_no_place_in_a_list_of_running_ones(tmp_path: Path) -> None:
+    def opened_again() -> Any:
+        return Tavern.open({}, home=tmp_path / "kept", plugins=[Plugin([forever], name="t")])
+
+    with opened_again() as first:
+        running = first.invoke_sync("t:forever", {}, job=True).job
+        with opened_again() as second:
+            lost = second.invoke_sync("t:forever", {}, job=True).job
+            while {first.jobs[job].status for job in (running, lost)} != {"running"}:
+                pass
+        assert first.jobs[lost].status == "failed"
+        assert [job.id for job in first.jobs.list(status="running", most=1)] == [running]
+
+
 def test_a_job_that_has_seen_its_connection_lost_is_not_resumed() -> None:
     for key, why in (("k", "is over: there is nothing to resume"), (None, "it is unknown whether it happened")):
         job = begun("cut", idempotency_key=key)

@@ -93,7 +93,8 @@ class JobRecords:
             tools: only calls of one of these ids; empty: of any tool.
         """
         alive: dict[str, bool] = {}
-        records = [*self.store.list(KIND, owner=owner, states=states, most=_MOST_SEARCHED if tools else most)]
+        is_sure = not tools and ENDED.issuperset(states)  # else some of those that are found do not fit
+        records = [*self.store.list(KIND, owner=owner, states=states, most=most if is_sure else _MOST_SEARCHED)]
         if "failed" in states:
             unsure = tuple(state for state in ("queued", "running", "input_required") if state not in states)
             records += self.store.list(KIND, owner=owner, states=unsure, most=_MOST_SEARCHED) if unsure else ()
