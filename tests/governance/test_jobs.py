@@ -926,7 +926,7 @@ def test_a_request_to_cancel_a_job_ends_with_the_process_that_it_was_for(tmp_pat
 
     @tool(name="forever", idempotent=True)
     async def until_then() -> str:
-        while not goes_on.is_set():
+        while not goes_on.is_set():  # noqa: ASYNC110 - a thread sets it
             await asyncio.sleep(0.01)
         return "done"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import sqlite3
 import threading
@@ -192,6 +193,31 @@ def test_a_process_is_present_from_entering_to_leaving(opener: Opener) -> None:
     assert other.is_present("p1")
     store.leave("p1")
     assert not other.is_present("p1")
+
+
+def test_what_killed_processes_leave_is_removed_by_the_next_one(tmp_path: Path) -> None:
+    path = tmp_path / "state.sqlite"
+    with start(ENTERS, path) as victim:
+        assert victim.stdout is not None
+        victim.stdout.readline()
+        alive = SqliteRecords(path)
+        alive.enter("alive")
+        assert alive.is_present("victim")
+        victim.kill()
+        victim.wait()
+    later = SqliteRecords(path)
+    later.enter("later")
+    assert sorted(each.name for each in path.with_name("processes").iterdir()) == ["alive", "later"]
+    alive.close()
+    later.close()
+
+
+def test_processes_that_enter_at_once_are_all_present(tmp_path: Path) -> None:
+    stores = [SqliteRecords(tmp_path / "state.sqlite") for _ in range(16)]
+    together(*(functools.partial(store.enter, f"p{number}") for number, store in enumerate(stores)))
+    assert all(stores[0].is_present(f"p{number}") for number in range(16))
+    for store in stores:
+        store.close()
 
 
 ENTERS = """

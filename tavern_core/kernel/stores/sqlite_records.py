@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from tavern_core.contract.stores import DAMAGED, Record
 from tavern_core.kernel.files.atomic_file import PRIVATE_FILE, make_private_folder, state_errors
-from tavern_core.kernel.files.file_lock import locked, take_at_once
+from tavern_core.kernel.files.file_lock import locked, take, take_at_once
 from tavern_core.kernel.stores.memory_records import wait_for
 from tavern_core.kernel.stores.sqlite_file import (
     LOCK_S,
@@ -44,6 +44,8 @@ _PAUSE_S: Final = 0.0002
 """How long what another process holds up waits before it is tried again."""
 _CHECKPOINT_S: Final = 0.5
 """How long a checkpoint waits for other processes; the next one may have more luck."""
+_ENTER_S: Final = 1.0
+"""How long a process waits for the lock of its own file, which others take for a moment to see whether it is alive."""
 _CACHE_KB: Final = 8_000
 """Of pages, four times SQLite's own: keys are hashes, so each call looks at another page."""
 _NEWEST: Final = "CREATE INDEX IF NOT EXISTS newest ON records (kind, created, owner, state) WHERE kind != 'answer'"
@@ -343,7 +345,7 @@ class Presence:
         self._held: dict[str, int] = {}
 
     def enter(self, process: str) -> None:
-        """Hold the file of `process`.
+        """Hold the file of `process`. The first time, those of processes that were killed are removed.
 
         Raises:
             StateDamaged: the folder cannot be written (STATE_DAMAGED).
@@ -351,11 +353,17 @@ class Presence:
         if process in self._held:
             return
         make_private_folder(self._folder)
-        path = self._folder / process
+        path, is_first = self._folder / process, not self._held
         with state_errors(path, "make"):
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), PRIVATE_FILE)
-            take_at_once(descriptor)
-        self._held[process] = descriptor
+            while True:
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), PRIVATE_FILE)
+                take(descriptor, _ENTER_S)
+                if os.fstat(descriptor).st_ino == inode_of(path):
+                    break
+                os.close(descriptor)  # another process removed it before it was locked
+            self._held[process] = descriptor
+            for other in list(self._folder.iterdir()) if is_first else ():
+                self.is_present(other.name)
 
     def leave(self, process: str) -> None:
         """Give the file back and remove it."""
