@@ -197,7 +197,7 @@ class Agents:
         if resumer is not None or caller is not HOST:
             caller = taken_up_as(run_id, caller, resumer, HOST)
         acting = None if caller is HOST else caller
-        agent = agent_context(resolved, name, acting, limits, run_id, drawn=len(playback.calls))
+        agent = agent_context(resolved, name, acting, limits, run_id, drawn=playback.drawn)
         self._enter()
         await asyncio.to_thread(self._runs.take_up, kept)
         read_at_start(agent.ledger.content_read, facts, record.task)

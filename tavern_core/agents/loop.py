@@ -30,6 +30,7 @@ from tavern_core.agents.spending import Spending, Stop
 from tavern_core.agents.tool_calls import ToolCalls
 from tavern_core.contract.llm import LLMAnswer, ModelCall
 from tavern_core.errors import CallError, CallTimeout, TavernError
+from tavern_core.kernel.settings.result_redaction import masking
 from tavern_core.model.agent_run import AgentOutcome, AgentState
 from tavern_core.model.safe_printing import printed
 from tavern_core.model.text_calls_outcome import TextOutcome
@@ -45,6 +46,7 @@ _PAUSED_S: Final = 0.5
 _KEPT_CHARS: Final = 2_000
 """Of an answer that was cut, and of each of its arguments."""
 _KEPT_CALLS: Final = 5
+_SECRET_LOST: Final = "secret_lost"
 _LONG: Final = 50_000
 """Characters."""
 
@@ -130,14 +132,11 @@ class AgentLoop:
     def _begin(self) -> None:
         for lost in self._playback.faults:
             self._spending.lost(lost["usage"]["input"], lost["usage"]["output"])
-        if self._playback.beginning:
-            self.messages = list(self._playback.beginning)
-            return
         self.messages = [
             {"role": "system", "content": self._task.system},
             {"role": "user", "content": self._task.task},
         ]
-        for message in self.messages:
+        for message in self.messages[self._playback.messages :]:
             self._record("message", message)
 
     def _before_request(self) -> Stop | None:
@@ -168,7 +167,12 @@ class AgentLoop:
             await asyncio.to_thread(answer_of_model, *reading) if len(said.text) > _LONG else answer_of_model(*reading)
         )
         spending = self._spending
-        facts = {"cost": spending.cost, "seconds": spending.clock.seconds, "last": spending.is_last(step)}
+        facts = {
+            "cost": spending.cost,
+            "seconds": spending.clock.seconds,
+            "last": spending.is_last(step),
+            "drawn": self._calls.drawn,
+        }
         self._record("answer", {"step": step, **answer.to_json(), **facts})
         self._playback.given.clear()
         return answer
@@ -241,9 +245,9 @@ class AgentLoop:
             self._again(step, answer)
             return None
         self._calls.begin(step)
-        if step in self._playback.masked and step in self._playback.answers and not self._playback.is_final:
-            refused = self._calls.refusals(answer.calls, "secret_lost") if "toolCalls" in self.messages[-1] else []
-            self._reply(step, refused, "" if refused else sentence("secret_lost", self._language))
+        if self._is_secret_lost(step):
+            refused = self._calls.refusals(answer.calls, _SECRET_LOST) if "toolCalls" in self.messages[-1] else []
+            self._reply(step, refused, "" if refused else sentence(_SECRET_LOST, self._language), _SECRET_LOST)
             return None
         if (nowhere := self._leads_nowhere(answer)) is not None:
             return self._confused(step, answer, nowhere)
@@ -258,10 +262,17 @@ class AgentLoop:
             return self._confused(step, answer, "blocks", native, outcome.feedback)
         return self._called(step, answer, native, outcome, problem)
 
+    def _is_secret_lost(self, step: int) -> bool:
+        """Whether the calls of an answer cannot be made, because a secret in it was masked when it was recorded."""
+        playback = self._playback
+        if (known := playback.replies.get(step)) is not None:
+            return bool(known["problem"] == _SECRET_LOST)
+        return step in playback.masked and step in playback.answers and not playback.is_final
+
     def _again(self, step: int, answer: Answer) -> None:
         """Go over a step that is complete in the record: as it was then, whatever the tools are today."""
         known = self._playback.replies[step]
-        self._calls.again(step)
+        self._calls.again(step, known.get("unread", ()))
         self._spending.calls += len(self._calls.made)
         self._repetition.see(self._calls.made)
         if kind := known.get("problem"):
@@ -313,8 +324,6 @@ class AgentLoop:
         """Nothing ran: tell the model why; stop when that has not helped before."""
         count = self._repetition.problem(kind)
         most, stop = _CONFUSED[kind]
-        if count >= most:
-            return self._ended("stopped", stop)
         messages = list(native or ())
         if kind == "too_many" or (answer.calls and not messages and self._written.calling != "tam"):
             messages = self._calls.refusals(answer.calls[:_KEPT_CALLS], kind, most=MOST_CALLS)
@@ -323,7 +332,7 @@ class AgentLoop:
         if answer.finish == "length":
             said += "\n" + sentence("output_limit", self._language)
         self._reply(step, messages, said, kind)
-        return None
+        return self._ended("stopped", stop) if count >= most and not self._goes_on(step) else None
 
     def _shorten_last(self, kind: str, answer: Answer) -> None:
         """Keep only the beginning of an answer that was cut: the rest would fill the context."""
@@ -358,15 +367,18 @@ class AgentLoop:
         if self._is_last(step):
             notices.append("last_step")
         text = "\n".join([outcome.feedback, *(sentence(name, self._language) for name in notices)]).strip()
-        if times >= STOP_AT:
+        self._reply(step, native, text, "" if made else outcome.feedback)
+        if times >= STOP_AT and not self._goes_on(step):
             last = made[-1].tool if made else ""
-            self._reply(step, native, text)
             return self._ended("stopped", Stop(
                 f"the agent repeated a call with the same outcome {times} times (last: {last})",
                 "see `tavern agent show`; the task, the tool's description or its rights may need a change", STUCK,
             ))  # fmt: skip
-        self._reply(step, native, text)
         return None
+
+    def _goes_on(self, step: int) -> bool:
+        """Whether the run was resumed after it had stopped at this step."""
+        return step + 1 in self._playback.answers
 
     def _is_last(self, step: int) -> bool:
         """Whether one request was left after this step: in a replay, of the budget that there was then."""
@@ -376,8 +388,9 @@ class AgentLoop:
     def _reply(self, step: int, messages: list[dict[str, Any]], text: str, problem: str = "") -> None:
         """Add what answers the model to the conversation, and record it."""
         messages = [*messages, *([{"role": "user", "content": text}] if text else [])]
-        data = {"step": step, "messages": messages, "problem": problem, "seconds": self._spending.clock.seconds}
-        self._record("reply", data)
+        unread = {"unread": self._calls.unread} if self._calls.unread else {}
+        seconds = self._spending.clock.seconds
+        self._record("reply", {"step": step, "messages": messages, "problem": problem, "seconds": seconds, **unread})
         self.messages += messages
 
     def _compact(self, step: int) -> None:
@@ -390,9 +403,10 @@ class AgentLoop:
             raise PlaybackEnds
         begin, end = plan.turns
         if known is None:
-            items = [self._calls.keep(self.messages[at]["content"], f"message-{at}.txt") for at in plan.results]
+            mask = masking(self._parts.base.known_secrets)
+            items = [self._calls.keep(mask(self.messages[at]["content"]), f"message-{at}.txt") for at in plan.results]
             if end > begin:
-                items.append(self._calls.keep(as_text(self.messages[begin:end]), f"messages-{begin}-{end}.txt"))
+                items.append(self._calls.keep(mask(as_text(self.messages[begin:end])), f"messages-{begin}-{end}.txt"))
         else:
             items = list(known["items"])
         before = tokens_of_messages(self.messages)

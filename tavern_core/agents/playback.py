@@ -22,7 +22,8 @@ class Playback:
         self.is_final = is_final
         self.seq = 0
         self.seconds = 0.0
-        self.beginning: list[Mapping[str, Any]] = []
+        self.messages = 0
+        """How many messages of the beginning are recorded."""
         self.answers: dict[int, Mapping[str, Any]] = {}
         self.calls: dict[Place, Mapping[str, Any]] = {}
         """Calls that were begun."""
@@ -36,6 +37,8 @@ class Playback:
         self.faults: list[Mapping[str, Any]] = []
         """Requests that failed."""
         self.compacted: dict[int, Mapping[str, Any]] = {}
+        self.drawn = 0
+        """How much of the budget of calls is used; a call without a result is not counted, for it is made again."""
         self.given: dict[str, Any] = {}
         """Question → the answer of a person, until it is used: a later question may have the same name."""
         self.waiting_for: Mapping[str, Any] | None = None
@@ -45,11 +48,12 @@ class Playback:
     def _take(self, event: AgentEvent) -> None:
         data, self.seq = event.data, event.seq
         self.seconds = data.get("seconds", self.seconds)
+        self.drawn = data.get("drawn", self.drawn + (event.kind == "result"))
         if data.get("masked") and "step" in data:
             self.masked.add(data["step"])
         match event.kind:
             case "message":
-                self.beginning.append({"role": data["role"], "content": data["content"]})
+                self.messages += 1
             case "answer":
                 self.answers[data["step"]] = data
                 self.waiting_for = None

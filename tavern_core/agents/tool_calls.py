@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from tavern_core.agents.host_parts import Parts
@@ -68,19 +68,33 @@ class ToolCalls:
         self._language = language = parts.language(task.profile)
         self._record = record
         self._within = within
-        self._step = self._next = self._foreseen = 0
+        self._step = self._next = self._foreseen = self._running = 0
+        self._drawn_before = task.context.ledger.drawn - playback.drawn
+        """By the caller, whose calls its ledger counts, too."""
         self.made: list[Made] = []
         """The calls of this step, in the order of their numbers."""
+        self.unread: list[Mapping[str, Any]] = []
+        """The native calls of this step that could not be read, for the record."""
         config = parts.base.config
         self._transcript = Transcript(parts.tools, _Finder(parts), config.tam, self, language)
 
+    @property
+    def drawn(self) -> int:
+        """How much of the budget of calls is used by what has ended: calls, those that their tools made, and those of a workflow."""
+        return self._context.ledger.drawn - self._drawn_before - self._running
+
     def begin(self, step: int) -> None:
         """The next calls belong to this step."""
-        self._step, self._next, self._foreseen, self.made = step, 0, 0, []
+        self._step, self._next, self._foreseen, self.made, self.unread = step, 0, 0, [], []
 
-    def again(self, step: int) -> None:
-        """The calls of a step that is complete in the record, which are not made again."""
+    def again(self, step: int, unread: Iterable[Mapping[str, Any]]) -> None:
+        """The calls of a step that is complete in the record, which are not made again.
+
+        Args:
+            unread: those of them that could not be read.
+        """
         self.begin(step)
+        self.made += [Made(data["tool"], data["arguments"], result_of(data["result"]), True) for data in unread]
         for (at, number), data in sorted(self._playback.calls.items()):
             if at == step and (known := self._playback.results.get((at, number))) is not None:
                 reads = (at, number) in self._playback.reads
@@ -101,7 +115,10 @@ class ToolCalls:
                 results += await _all(group)
                 group = []
                 refused = failure(error)
-                self.made.append(Made(call.name, {"written": call.arguments}, refused, True))
+                written = {"written": call.arguments}
+                self.made.append(Made(call.name, written, refused, True))
+                result = json.loads(result_text(refused))
+                self.unread.append({"tool": call.name, "arguments": written, "result": result})
                 results.append(refused)
                 continue
             reads = await self._reads(tool)
@@ -176,7 +193,9 @@ class ToolCalls:
         which: Any = Inner(READ_RESULT) if tool == READ_RESULT else tool
         mode, run = self._parts.base.mode, self._parts.pipeline.run
         # The key makes a call that was begun by a process that ended: never made twice, unless it is harmless.
+        self._running += 1
         result = await self._within(run(mode, which, arguments, asked.context, self._purpose, asked.key, DOOR))
+        self._running -= 1
         if (person := _waiting_for(result, tool)) is not None:
             raise Waits(person)
         if tool != READ_RESULT:
@@ -185,7 +204,7 @@ class ToolCalls:
         reads = await self._reads(tool)
         if reads:
             self._playback.reads.add(at)
-        ended = {"tool": tool, "result": data, "callId": result.call_id, "reads": reads}
+        ended = {"tool": tool, "result": data, "callId": result.call_id, "reads": reads, "drawn": self.drawn}
         self._record("result", {"step": step, "index": number, **ended})
         self._playback.given.clear()
         return data

@@ -31,12 +31,12 @@ EventKind = Literal[
 """What `AgentEvent.data` holds:
 
 message    a message of the beginning (`role`, `content`)
-answer     of the model (`step`, `text`, `toolCalls`, `usage`, `cost`, `dropped`)
+answer     of the model (`step`, `text`, `toolCalls`, `usage`, `cost`, `dropped`; `drawn`: used of the budget of calls)
 fault      a request to the model failed (`step`, `code`, `message`, `usage` as estimated; `again`: it is made once more)
 call       a tool is about to be called (`step`, `index`, `tool`, `arguments`, `key`)
 foreseen   what is known of a step of a chain before the chain begins (`step`, `index`, `error`)
-result     the outcome of a call (`step`, `index`, `tool`, `result`)
-reply      the messages that answer the model (`step`, `messages`)
+result     the outcome of a call (`step`, `index`, `tool`, `result`, `drawn`)
+reply      the messages that answer the model (`step`, `messages`; `unread`: native calls that could not be read)
 compacted  old messages were shortened or left out (`step`, `items`)
 waiting    for a person (`waitingFor`)
 given      the answer of a person to a question (`answers`)

@@ -6,8 +6,10 @@ import asyncio
 import json
 import os
 import re
+import sqlite3
 import subprocess
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -186,6 +188,85 @@ def test_a_person_who_is_asked_in_the_run_of_an_agent_within_a_run_stops_both_cl
     assert (outcome.state, office.desk.notes) == ("done", ["x"]), outcome.reason
 
 
+def cut(home: Path, run: str, keep: int) -> None:
+    """Make the record of a run what it was when its process ended after the event number `keep`."""
+    with closing(sqlite3.connect(home / "agents.sqlite")) as db, db:
+        db.execute("DELETE FROM events WHERE run = ? AND seq > ?", (run, keep))
+        db.execute("UPDATE runs SET state = 'running', process = 'gone', outcome = '' WHERE id = ?", (run,))
+
+
+TWO_STEPS = (
+    "<|[REQUEST_TOOL]|>\ncommand1:「始」desk:note「末」\ntext1:「始」b「末」\ncommand2:「始」desk:add「末」\n"
+    "a2:「始」1「末」\n<|[END_TOOL]|>"
+)
+REFUSED = TWO_STEPS.replace("desk:add", "desk:secret").replace("a2:「始」1「末」\n", "")
+CUT: dict[str, tuple[list[Any], dict[str, Any]]] = {
+    # what the model answers, and the budget
+    "blocks and native calls": ([block("add", a=1), native(("note", {"text": "a"}), ("add", {"a": 2})), TWO_STEPS, FINE], {}),
+    "native calls that cannot be read": ([native(("add", "{"), ("add", {"a": 1})), native(("add", "{")), native(("add", "{"))], {}),
+    "a chain that is refused again and again": ([REFUSED, REFUSED, REFUSED], {}),
+    "a budget of calls": ([block("note", text="a"), block("note", text="b"), block("note", text="c"), FINE], {"calls": 2}),
+    "answers without use": (["", block("add", a=1), "<think>" + block("add", a=1) + "</think>", FINE], {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", CUT)
+def test_a_run_that_was_killed_after_any_event_goes_on_as_if_it_had_not_been(office: Office, what: str) -> None:
+    answers, budget = CUT[what]
+    with office.answers(turns(*answers)).host() as tavern:
+        agents = tavern.agents
+        whole = agents.run_sync(PROFILE, "the task", budget=budget)
+        events = agents.get(whole.run_id).events
+        messages, notes = agents.replay_sync(whole.run_id).messages, list(office.desk.notes)
+        last = max(event.seq for event in events if event.kind != "end" and (whole.ok or event.kind != "reply"))
+        for keep in range(last, 0, -1):
+            cut(office.home, whole.run_id, keep)
+            again = agents.resume_sync(whole.run_id)
+            assert {**again.to_json(), "seconds": 0} == {**whole.to_json(), "seconds": 0}, keep
+            replay = agents.replay_sync(whole.run_id)
+            assert (replay.differences, replay.messages) == ((), messages), keep
+            assert office.desk.notes == notes, keep
+
+
+def test_a_call_that_waits_for_approval_is_counted_once_in_the_budget(tmp_path: Path) -> None:
+    office = Office(tmp_path / "home", turns(block("note", text="x"), FINE), **ASKS)
+    waiting = office.run(budget={"calls": 1})
+    with office.host() as tavern:
+        assert tavern.agents.resume_sync(waiting.run_id).state == "waiting"
+        tavern.approvals.approve(waiting.waiting_for["id"] if waiting.waiting_for else "")
+        outcome = tavern.agents.resume_sync(waiting.run_id)
+    assert (outcome.state, outcome.calls, office.desk.notes) == ("done", 1, ["x"])
+
+
+def test_calls_of_a_deliberation_workflow_count_in_the_budget_of_a_resumed_run(office: Office, tmp_path: Path) -> None:
+    workflow = flow(
+        {"i": "core:GroupInput", "n": {"type": "core:CallTool", "tool": "desk:note", "arguments": {"text": "w"}},
+         "l": "core:LLM", "o": "core:GroupOutput"}, "i.history>l.messages i.prompt>l.prompt l.text>o.text",
+        interfaceInputs={"history": {"dataFlowType": "ARRAY"}, "prompt": {"dataFlowType": "STRING"}},
+        interfaceOutputs={"text": {"dataFlowType": "STRING"}},
+    )  # fmt: skip
+    (tmp_path / "decide.json").write_text(json.dumps(dict(workflow.raw)))
+    office.config = {"workflows": {"roots": [str(tmp_path)]}}
+    office.answers(turns(block("add", a=1), block("add", a=2), FINE))
+    with office.host() as tavern:
+        profile = {**PROFILE, "deliberation_workflow": "decide"}
+        whole = tavern.agents.run_sync(profile, "x", budget={"calls": 3})
+        run = tavern.agents.run_sync(profile, "x", budget={"calls": 3, "steps": 1}).run_id
+        resumed = tavern.agents.resume_sync(run, budget={"steps": 9})
+    assert (whole.calls, "the budget allows 3" in whole.reason) == (1, True)
+    assert (resumed.calls, resumed.reason) == (whole.calls, whole.reason)
+
+
+@pytest.mark.parametrize("answers", [[""], [block("broken")], ["<think>" + block("add", a=1) + "</think>"]])
+def test_a_run_that_was_stuck_goes_on_with_another_model(office: Office, answers: list[Any]) -> None:
+    stuck = office.answers(answers).run()
+    assert (stuck.state, stuck.code) == ("stopped", "AGENT_STUCK")
+    with office.answers([block("add", a=1), FINE]).host() as tavern:
+        outcome = tavern.agents.resume_sync(stuck.run_id)
+        assert tavern.agents.replay_sync(stuck.run_id).ok
+    assert (outcome.state, outcome.answer, len(office.model.asked)) == ("done", FINE, 2)
+
+
 def test_a_model_that_fails_ends_the_run_and_it_can_be_resumed(office: Office) -> None:
     def failing(messages: Any) -> str:
         raise RuntimeError("no connection")
@@ -265,6 +346,26 @@ def test_secrets_are_not_in_the_record(office: Office) -> None:
     files = [path.read_bytes() for path in office.home.glob("agents.sqlite*")]
     assert files
     assert not any(key.encode() in content for content in files)
+
+
+def test_a_run_whose_secret_was_lost_is_replayed_as_it_was(office: Office) -> None:
+    key = "sk-abcdefghijklmnopqrstuvwxyz0123456789ABCD"
+    with office.answers(turns(block("note", text=key), FINE)).host() as tavern:
+        run = tavern.agents.run_sync(PROFILE, "the task").run_id
+        assert tavern.agents.replay_sync(run).ok
+        cut(office.home, run, 3)  # behind the answer
+        assert tavern.agents.resume_sync(run).state == "done"
+        assert "secret" in office.said()[-1]
+        assert tavern.agents.replay_sync(run).ok
+
+
+def test_what_compaction_leaves_out_is_stored_without_its_secrets(office: Office) -> None:
+    key = "sk-abcdefghijklmnopqrstuvwxyz0123456789ABCD"
+    office.answers(turns(f"I use {key}. " + block("long"), block("long", lines=2999), block("long", lines=2998), FINE))
+    outcome = office.run(profile={"context_tokens": 5_000})
+    kinds = office.within(lambda agents: [event.kind for event in agents.get(outcome.run_id).events])
+    assert "compacted" in kinds
+    assert not [path for path in office.home.rglob("*") if path.is_file() and key.encode() in path.read_bytes()]
 
 
 def test_a_deliberation_workflow_decides_in_place_of_the_model(office: Office, tmp_path: Path) -> None:
