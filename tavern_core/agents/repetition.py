@@ -39,6 +39,7 @@ class Repetition:
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
+        self._problems: Counter[str] = Counter()
         self._known: set[str] = set()
 
     def see(self, calls: Iterable[Made]) -> int:
@@ -47,6 +48,7 @@ class Repetition:
         for made in calls:
             result = made.result
             call = _digest([made.tool, made.arguments])
+            self._problems.clear()
             if result.ok and not made.reads and call not in self._known:
                 self._counts.clear()
             self._known.add(call)
@@ -58,12 +60,13 @@ class Repetition:
 
     def problem(self, code: str) -> int:
         """Count an answer that led to no call; returns how often this has happened since the last call."""
-        self._counts[f"problem {code}"] += 1
-        return self._counts[f"problem {code}"]
+        self._problems[code] += 1
+        return self._problems[code]
 
     def forget(self) -> None:
         """The model has lost results from its context, and may ask for them again."""
         self._counts.clear()
+        self._problems.clear()
 
 
 def is_looping(text: str) -> bool:

@@ -114,6 +114,13 @@ def test_a_model_that_errs_is_told_how_to_do_it_right(office: Office, answer: An
     assert "Result: 2" in office.said(2)[-1]
 
 
+@pytest.mark.parametrize("answer", ["", f"<think>{block('add', a=1)}</think>", "so " * 3000, block("ad", a=1)])
+def test_answers_that_lead_nowhere_are_counted_since_the_last_call(office: Office, answer: str) -> None:
+    calls = [block("add", a=number) for number in range(3)]
+    outcome = office.answers([answer, calls[0], answer, calls[1], answer, calls[2], FINE]).run()
+    assert (outcome.state, outcome.steps, outcome.calls) == ("done", 7, 3)
+
+
 def test_a_call_in_a_code_fence_runs_and_prose_about_calls_does_not(office: Office) -> None:
     assert office.answers([f"```\n{block('add', a=1)}\n```\n", FINE]).run().calls == 1
     assert "dropped" not in office.said()[-1], "the end of the fence is no invented result"
