@@ -318,7 +318,10 @@ class Agents:
         waiting.set(clock.paused_with(waiting.get()))
         if playback.given or conversation.get() is None:
             conversation.set(HumanAnswers(playback.given, conversation.get()))
+        events.has_begun = True
         try:
+            if events.is_cancelled:
+                raise asyncio.CancelledError
             outcome = await loop.run()
         except asyncio.CancelledError:
             self._finish(events, loop.cancelled())

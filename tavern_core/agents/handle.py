@@ -28,7 +28,7 @@ class RunEvents:
         self._seq = seq
         self._all: list[AgentEvent] = []
         self._happened = asyncio.Event()
-        self.is_over = False
+        self.has_begun = self.is_over = False
         self.is_cancelled = False
         """Whether its starter has cancelled the run; the outcome then says so."""
 
@@ -100,7 +100,8 @@ class AgentHandle:
     def cancel(self) -> bool:
         """End it; its outcome is ``cancelled``. False: it is already over."""
         self._events.is_cancelled = True
-        return cancel_task(self._task)
+        # A task that is cancelled before its first step never runs, and so could not record its end.
+        return cancel_task(self._task) if self._events.has_begun else not self.is_over
 
     async def wait(self) -> AgentOutcome:
         """Its outcome. Cancelling the waiting task does not end the run."""

@@ -303,6 +303,21 @@ def test_a_cancelled_run_ends_its_request_and_can_be_resumed(office: Office) -> 
     assert outcome.state == "done"
 
 
+def test_a_run_that_is_cancelled_before_it_began_is_recorded_as_cancelled(office: Office) -> None:
+    async def main() -> None:
+        async with office.answers([FINE]).host() as tavern:
+            handle = await tavern.agents.start(PROFILE, "the task")
+            for _ in range(2):
+                assert handle.cancel()
+                outcome = await handle
+                assert (outcome.state, tavern.agents.get(handle.id).state) == ("cancelled", "cancelled")
+                assert not handle.cancel()
+                handle = await tavern.agents.take_up(handle.id)
+            assert (await handle).state == "done"
+
+    asyncio.run(main())
+
+
 def test_a_run_that_is_done_or_running_is_not_resumed(office: Office) -> None:
     done = office.run()
     with pytest.raises(UsageError, match="is done"):
