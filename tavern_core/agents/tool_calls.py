@@ -196,7 +196,7 @@ class ToolCalls:
         self._running += 1
         result = await self._within(run(mode, which, arguments, asked.context, self._purpose, asked.key, DOOR))
         self._running -= 1
-        if (person := _waiting_for(result, tool)) is not None:
+        if (person := _waiting_for(result, tool, self._run)) is not None:
             raise Waits(person)
         if tool != READ_RESULT:
             result = self._shown(result, tool)
@@ -244,7 +244,7 @@ class ToolCalls:
         if tool == READ_RESULT:
             return None
         error = await pipeline.foresight.foresee(self._parts.base.mode, tool, arguments, context, earlier, DOOR)
-        if error is not None and (data := _waiting_for(failure(error), tool)) is not None:
+        if error is not None and (data := _waiting_for(failure(error), tool, self._run)) is not None:
             raise Waits(data)
         said = None if error is None else ToolError.of(error).to_json()
         self._record("foreseen", {"step": at[0], "index": at[1], "tool": tool, "error": said})
@@ -299,7 +299,7 @@ async def _all(group: Sequence[Awaitable[ToolResult]]) -> list[ToolResult]:
     return results
 
 
-def _waiting_for(result: ToolResult, tool: str) -> dict[str, Any] | None:
+def _waiting_for(result: ToolResult, tool: str, run: str) -> dict[str, Any] | None:
     """What a person has to do before the call can be made; None: nothing."""
     error = result.error
     if error is None:
@@ -312,7 +312,7 @@ def _waiting_for(result: ToolResult, tool: str) -> dict[str, Any] | None:
         first = questions[0]["id"]
         return {
             "kind": "question", "id": first, "tool": tool, "reason": error.message, "questions": questions,
-            "answer": f"tavern agent resume RUN --answer {first}=VALUE",
+            "answer": f"tavern agent resume {run} --answer {first}=VALUE",
         }  # fmt: skip
     return None
 

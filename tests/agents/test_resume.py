@@ -119,6 +119,8 @@ def test_a_question_of_a_tool_makes_the_run_wait_for_its_answer(tmp_path: Path) 
     with host() as tavern:
         waiting = tavern.agents.run_sync(profile, "greet")
     assert (waiting.state, waiting.code) == ("waiting", "INPUT_REQUIRED")
+    assert waiting.waiting_for is not None
+    assert waiting.waiting_for["answer"] == waiting.fix == f"tavern agent resume {waiting.run_id} --answer name=VALUE"
     with host() as tavern:
         for answers, said in (
             ({"nmae": {"name": "Ann"}}, "does not ask 'nmae'.*did you mean 'name'"),
