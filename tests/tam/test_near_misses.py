@@ -95,6 +95,17 @@ def test_a_near_miss_runs_nothing_and_what_the_feedback_shows_instead_runs(host:
         assert ran == ["hi there"], what
 
 
+@pytest.mark.parametrize("start", ["", "<|[TOOL_REQUEST]|>\n", "<|[REQUEST_TOOL]|>\n"])
+def test_the_shown_call_keeps_the_lines_and_tabs_of_its_values(host: Tavern, ran: list[str], start: str) -> None:
+    written = "all:\n\tmake it\n\n\tdone"
+    outcome = host.run_text_sync(
+        start + json.dumps({"name": "text:repeat", "arguments": {"text": written}}) + f"\n{END}" * bool(start)
+    )
+    assert (ran, outcome.ok) == ([], False)
+    assert host.run_text_sync(block_in(outcome.feedback)).ok
+    assert ran == [written]
+
+
 def test_a_near_miss_that_cannot_be_read_shows_how_a_call_is_written(host: Tavern, ran: list[str]) -> None:
     for what, text in UNREADABLE.items():
         outcome = host.run_text_sync(text)

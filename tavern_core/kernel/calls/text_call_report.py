@@ -19,6 +19,7 @@ can never be parsed as a call. Within the budget every result gets its share; th
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -263,7 +264,7 @@ def _problem_lines(problems: Sequence[TextProblem], labels: Labels, language: La
             f"{where}: {grade}{fold_lines(problem.code, 60)}: {fold_lines(text_in(problem.message, language), _LONGEST_LINE)}"
         )
         _, _, block = problem.hint.partition("\n")
-        if problem.code == "looks_like_call" and block:
+        if block:
             yield f"  {labels['fix']}: {labels['write_it_so']}"
             yield _REWRITTEN + _visible_lines(block)[:_LONGEST_BLOCK]
         elif problem.hint:
@@ -275,7 +276,7 @@ def _problem_lines(problems: Sequence[TextProblem], labels: Labels, language: La
 
 
 def _visible_lines(block: str) -> str:
-    return "\n".join(map(_visible, block.split("\n")))
+    return "".join(part if part in ("\n", "\t") else _visible(part) for part in re.split("([\n\t])", block))
 
 
 def _advice(line: str) -> str:
