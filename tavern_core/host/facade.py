@@ -736,6 +736,10 @@ class Tavern:
             return self._host.base.portal.run(call)
         except ConnectionLost as error:  # the host was closed meanwhile
             return failure(error)
+        except UsageError:  # and before the call began
+            if self._state == "open":
+                raise
+            return self._not_open()
 
     def _not_open(self) -> ToolResult:
         if self._state == "copied":

@@ -11,6 +11,7 @@ import threading
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, Final
 
+from tavern_core.errors import ActivationFailed
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.isolation.backoff import Backoff
 from tavern_core.kernel.execution.portal import Portal
@@ -51,6 +52,7 @@ class Isolation:
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _shared: tuple[Watch, Portal] | None = None
     _supervisors: dict[str, Supervisor] = field(default_factory=dict)
+    _is_released: bool = False
     _backoff: Backoff = field(init=False)
 
     def __post_init__(self) -> None:
@@ -76,6 +78,7 @@ class Isolation:
     def release(self) -> None:
         """End all workers and their resources."""
         with self._lock:
+            self._is_released = True
             shared, self._shared = self._shared, None
             supervisors, self._supervisors = list(self._supervisors.values()), {}
         for supervisor in supervisors:
@@ -92,7 +95,7 @@ class Isolation:
         """Start the plugin's worker; returns its proxy.
 
         Raises:
-            PluginError: it cannot be started or imported, or is paused.
+            PluginError: it cannot be started or imported, or is paused, or the host was closed.
         """
         from tavern_core.isolation.proxy_plugin import plugin_proxy
         from tavern_core.isolation.supervisor import Supervisor, WorkerLimits
@@ -100,8 +103,8 @@ class Isolation:
         from tavern_core.isolation.worker_launch import WorkerLaunch
         from tavern_core.isolation.worker_output import Printed
 
-        watch, portal = self._ready()
         name, config = candidate.name, self.base.config
+        watch, portal = self._ready(name)
         logger = MaskingFilter.put_on(logging.getLogger(f"tavern.plugin.{name}"), self.base.known_secrets)
         launch = WorkerLaunch(candidate, self.base, self.records, self.reach, self.sandboxes, self.contributions)
         limits = WorkerLimits(
@@ -115,20 +118,25 @@ class Isolation:
         supervisor = Supervisor(
             name, launch, limits, watch=watch, portal=portal, printed=printed, backoff=self._backoff
         )
+        with self._lock:  # before it begins, so that `release` ends it whatever it is doing
+            self._refuse_released(name)
+            self._supervisors[name] = supervisor
         try:
-            plugin = plugin_proxy(supervisor, supervisor.begin())
+            return plugin_proxy(supervisor, supervisor.begin())
         except BaseException:
             supervisor.close()
             raise
-        with self._lock:
-            self._supervisors[name] = supervisor
-        return plugin
 
-    def _ready(self) -> tuple[Watch, Portal]:
+    def _refuse_released(self, plugin: str) -> None:
+        if self._is_released:
+            raise ActivationFailed(f"{plugin} is not started: the host was closed", hint="open another host")
+
+    def _ready(self, plugin: str) -> tuple[Watch, Portal]:
         from tavern_core.isolation.worker_epoll_thread import Watch
         from tavern_core.isolation.worker_fork_server import worker_server
 
         with self._lock:
+            self._refuse_released(plugin)
             if self._shared is None:
                 self._shared = Watch(), Portal()
                 worker_server.use()

@@ -144,9 +144,9 @@ class Supervisor:
         """A worker that has imported the plugin."""
         worker = self._beginning = WorkerClient(self._terms)
         try:
+            self._refuse_closed()
             worker.begin(self._launch.request(), self._launch.modules, self._start_s)
-            if self._closed:  # meanwhile
-                raise UpstreamError(f"plugin {self.plugin} is stopped", outcome="none")
+            self._refuse_closed()  # meanwhile
             deadline = (
                 time.perf_counter() + self._start_s
             )  # not before, because the fork server itself may just have started
@@ -174,6 +174,10 @@ class Supervisor:
             worker.end("its import failed")
             raise
         return worker, report
+
+    def _refuse_closed(self) -> None:
+        if self._closed:
+            raise UpstreamError(f"plugin {self.plugin} is stopped", outcome="none", retryable=True)
 
     def _living(self) -> WorkerClient | None:
         """The worker, if one is alive."""
@@ -204,8 +208,7 @@ class Supervisor:
         """
         with self._starting:
             worker = self._now
-            if self._closed:
-                raise UpstreamError(f"plugin {self.plugin} is stopped", outcome="none", retryable=True)
+            self._refuse_closed()
             if worker is not None and not worker.is_over:
                 return worker
             if worker is not None:

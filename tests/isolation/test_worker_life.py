@@ -307,6 +307,24 @@ def test_a_worker_that_could_not_begin_leaves_nothing_open(workshop: Workshop) -
 
 
 @pytest.mark.slow
+def test_a_host_that_closes_while_a_plugin_is_imported_leaves_nothing_behind(workshop: Workshop) -> None:
+    folder = workshop.folder("p", None, "isolation: process\ntools: [{id: pid, implementation: {type: python}}]")
+    (folder / "__init__.py").write_text(
+        "import os, time\nopen(os.path.join(os.environ['HOME'], 'begun'), 'w').close()\ntime.sleep(600)\n"
+    )
+    host = workshop.open()
+    answers: list[ToolResult] = []
+    caller = threading.Thread(target=lambda: answers.append(host.invoke_sync("p:pid")))
+    caller.start()
+    until((workshop.home / "data" / "p" / "begun").exists)
+    workshop.close(host)
+    caller.join()
+    assert answers[0].error is not None
+    assert answers[0].error.kind in ("USAGE", "CONNECTION_LOST")
+    assert "tavern-workers" not in {thread.name for thread in threading.enumerate()}
+    until(lambda: not children(worker_server.pid))
+
+
 def test_several_hosts_of_one_process_share_the_fork_server_and_nothing_else(workshop: Workshop) -> None:
     folder(workshop)
     one, two = workshop.open(), workshop.open(home=workshop.root / "home2")
