@@ -236,10 +236,10 @@ def _prompt(supervisor: Supervisor, report: Any) -> Prompt:
 
 
 def _service(supervisor: Supervisor, report: Any) -> Service:
-    name, description, methods, starts, stops = report
+    name, description, marked_in, methods, starts, stops = report
     name, description = str(name), str(description)
     start, stop = _life(supervisor, name, False), _life(supervisor, name, True)
-    thing = proxy_service(supervisor, name, description, methods)
+    thing = proxy_service(supervisor, name, description, sayable(str(marked_in), 200), methods)
     return Service(name, thing, None, start if starts is True else None, stop if stops is True else None, description)
 
 
@@ -302,13 +302,17 @@ def proxy_command(name: str, text: str, run: Callable[[list[str]], Any]) -> Any:
 # The methods of a service in a worker, built from its description and equal to the originals on inspection.
 
 
-def proxy_service(supervisor: Supervisor, service: str, doc: str, facts: Mapping[str, Any]) -> Any:
-    """An object whose methods call the worker."""
+def proxy_service(supervisor: Supervisor, service: str, doc: str, marked_in: str, facts: Mapping[str, Any]) -> Any:
+    """An object whose methods call the worker.
+
+    Args:
+        marked_in: the name of the class whose methods the plugin's author marks.
+    """
     body: dict[str, Any] = {"__slots__": (), "__doc__": doc}
     for name, described in facts.items():
         if str(name).isidentifier() and not name.startswith("_"):
             body[name] = _method(supervisor, service, name, described)
-    return type(service if service.isidentifier() else "Service", (), body)()
+    return type(marked_in if marked_in.isidentifier() else "Service", (), body)()
 
 
 def _method(supervisor: Supervisor, service: str, name: str, described: Mapping[str, Any]) -> Callable[..., Any]:

@@ -12,7 +12,7 @@ import pytest
 from tavern_core import Plugin, Service, Tavern, ToolFailed, hookimpl
 from tavern_core.__main__ import main
 
-from ..host.workshop import Workshop
+from ..host.workshop import Workshop, reported
 
 pytestmark = pytest.mark.slow
 
@@ -192,6 +192,7 @@ def test_the_same_values_pass_a_service_in_every_tier(workshop: Workshop, tiers:
     (workshop.folder("echo", None, f"services: [echo]\nisolation: {tiers[1]}") / "__init__.py").write_text(ECHO)
     workshop.grant("user")
     host = workshop.open()
+    assert "mark them in Echo with @read_only" in reported(host, "SERVICE_UNMARKED")
     assert value(host, "user:pass_on", what="tuple") == [[1, [2]]]
     assert value(host, "user:pass_on", what="read-only") == [{"a": [1]}]
     argument = host.invoke_sync("user:pass_on", {"what": "bytes"}).error

@@ -178,7 +178,9 @@ class WorkerPlugin:
     def _reported_offer(self, section: str, name: str, thing: Any) -> Any:
         if isinstance(thing, Service):
             self._services[name] = thing
-            return [name, thing.description, method_facts(thing), thing.start is not None, thing.stop is not None]
+            marked_in = (thing.interface or type(thing.object)).__name__
+            facts = method_facts(thing)
+            return [name, thing.description, marked_in, facts, thing.start is not None, thing.stop is not None]
         if isinstance(thing, Resource | Prompt):
             return {field.name: getattr(thing, field.name) for field in fields(thing)}
         if isinstance(thing, Command):
