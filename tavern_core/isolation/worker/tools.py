@@ -51,7 +51,7 @@ class WorkerTools:
         self._executor = getattr(executor, setup.executor[1])()
         self._made = itertools.count(1)
         self._tools: dict[str, ToolSpec] = {}
-        self._bound: dict[str, tuple[BoundTool, str]] = {}
+        self._bound: dict[str, tuple[BoundTool, ToolSpec]] = {}
         self._factories: dict[str, ToolFactory] = {}
 
     def owner(self) -> Owner:
@@ -130,7 +130,7 @@ class WorkerTools:
                 )
             spec = replace(spec, impl=_preview_of(self._tools[key]) if is_preview else self._tools[key].impl)
         bound = self._executor.bind(replace(spec, config_schema=()), self._home(spec))
-        self._bound[preview_key(key) if is_preview else key] = bound, spec.name
+        self._bound[preview_key(key) if is_preview else key] = bound, spec
         return [bound.is_async, bound.wants_call, bound.wants_control]
 
     def call(self, given: Mapping[str, Any]) -> Any:
@@ -146,14 +146,16 @@ class WorkerTools:
 
     def result(self, key: str, answer: Any) -> Any:
         """The answer of a tool for the host, as plain JSON within the limit."""
-        _, name = self._bound[key]
+        _, spec = self._bound[key]
+        name = spec.name
         try:
             if isinstance(answer, ToolResult):
                 check_result(answer)
                 return CALLS.encode(plain_parts(answer, sys.maxsize, name))  # the frame has a limit of its own
             return ["json", plain(answer, self._limits.output_bytes, name)]
         except TavernError as error:
-            error.details["stage"] = "preview" if key.startswith(preview_key("")) else "validate_output"
+            judged = "normalise" if spec.output_schema is None else "validate_output"  # as in the plan of the host
+            error.details["stage"] = "preview" if key.startswith(preview_key("")) else judged
             raise
 
     def _home(self, spec: ToolSpec) -> ToolHome:
