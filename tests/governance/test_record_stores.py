@@ -158,6 +158,24 @@ def test_a_changed_rate_counts_the_uses_before_the_change(
     assert store.take(key, after, 10.0, 111.5) == pytest.approx(wait)
 
 
+@pytest.mark.parametrize("number", [3, 7, 8, 25])
+def test_the_uses_that_an_earlier_version_stored_are_counted(tmp_path: Path, number: int) -> None:
+    path, key, most = tmp_path / "state.sqlite", "t:tool", 5
+    SqliteRecords(path).take("another", 1, 1.0, 0.0)
+    with contextlib.closing(sqlite3.connect(path)) as db, db:  # which used the slots below the rate again and again
+        rows = [(key, use % most, float(100 + use)) for use in range(number)]
+        db.executemany("INSERT OR REPLACE INTO uses VALUES (?, ?, ?)", [*rows, (key, -1, float(number))])
+    store, now = SqliteRecords(path), 100.0 + number
+    counted = min(number, 2)
+    assert store.used(key, most, 2.5, now) == counted
+    assert [store.take(key, most, 2.5, now) for _ in range(most - counted)] == [0] * (most - counted)
+    assert store.take(key, most, 2.5, now) == pytest.approx(0.5)
+    for later in range(1, 30):
+        assert store.take(key, most, 2.5, now + later) == 0
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        assert db.execute("SELECT count(*) FROM uses WHERE key = ? AND slot >= 0", (key,)).fetchone() == (most,)
+
+
 def test_a_clock_that_is_set_back_stops_no_call_for_longer_than_the_period(opener: Opener) -> None:
     store = opener()
     assert store.take("clock", 1, 10.0, 1_000_000.0) == 0

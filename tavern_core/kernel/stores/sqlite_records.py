@@ -76,6 +76,7 @@ _LONGEST_PERIOD_S: Final = 7 * 86_400.0
 _FORGET_USES: Final = (
     "DELETE FROM uses WHERE key IN (SELECT key FROM uses WHERE slot >= 0 GROUP BY key HAVING max(at) < ?)"
 )
+_NTH_NEWEST: Final = "SELECT at FROM uses WHERE key = ? AND slot >= 0 ORDER BY at DESC LIMIT 1 OFFSET ?"
 _FORGET_OLD: Final = "DELETE FROM uses WHERE key = ? AND slot BETWEEN 0 AND ? AND at <= ?"
 _REPLACE: Final = (
     "UPDATE records SET state = ?, data = ?, expires = ?, crc = ?, version = version + 1"
@@ -193,6 +194,7 @@ class SqliteRecords:
 
     def take(self, key: str, most: int, seconds: float, now: float) -> float:
         # Slot -1 counts all uses, and use n is in slot n: whatever the rate was before, slot n - `most` holds the oldest that counts.
+        # Earlier versions used the slots below `most` again and again.
         self._longest_s = max(self._longest_s, seconds)
         self._taken += 1
         with self._open() as db:
@@ -202,9 +204,11 @@ class SqliteRecords:
                     db.execute(_FORGET_USES, (now - 2 * self._longest_s,))
                 (number,) = db.execute("SELECT at FROM uses WHERE key = ? AND slot = -1", (key,)).fetchone() or (0.0,)
                 slot = int(number)
-                oldest = db.execute("SELECT at FROM uses WHERE key = ? AND slot = ?", (key, slot - most)).fetchone()
-                earlier = None if oldest is None or slot < most else float(oldest[0])
-                if earlier is not None and (wait := wait_for(earlier, seconds, now)) > 0:
+                oldest = None
+                if slot >= most:
+                    found = db.execute("SELECT at FROM uses WHERE key = ? AND slot = ?", (key, slot - most)).fetchone()
+                    oldest = found or db.execute(_NTH_NEWEST, (key, most - 1)).fetchone()
+                if oldest is not None and (wait := wait_for(earlier := oldest[0], seconds, now)) > 0:
                     if earlier > now:  # the clock was set back: from now on they count as uses of now
                         db.execute("UPDATE uses SET at = ? WHERE key = ? AND slot >= 0 AND at > ?", (now, key, now))
                     return wait
