@@ -21,8 +21,7 @@ from tavern_core.schema.schema_lint_rules import Draft, draft_of, house_flaws
 from tavern_core.schema.tree import Refs, Schema, children, leading_to, nodes_of, normalise_schema, walk
 
 _ANNOTATIONS = ("$schema", "$vocabulary", "$comment", "contentEncoding", "contentMediaType", "contentSchema")
-
-
+_UNSURE = frozenset({"$dynamicRef", "$recursiveRef", "unevaluatedProperties", "unevaluatedItems"})
 _FALSE_IN_MAPS = ("properties", "patternProperties", "dependentSchemas", "dependencies", "$defs", "definitions")
 _FALSE_IN_LISTS = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
 _FALSE_ALONE = ("not", "if", "then", "else", "contains", "propertyNames")
@@ -121,11 +120,8 @@ def _leave_untried_out(schema: dict[str, Any]) -> tuple[str, ...]:
     if not of_text and not of_names:
         return ()
     refs = Refs(schema)
-    found = [
-        *of_text,
-        *(node for node, _ in of_names),
-        *(n for n in nodes if "$dynamicRef" in n or "$recursiveRef" in n),
-    ]
+    # `unevaluated*` may be removed below, and it is not known here where a dynamic reference leads.
+    found = [*of_text, *(node for node, _ in of_names), *(node for node in nodes if not _UNSURE.isdisjoint(node))]
     vague = leading_to(found, nodes, lambda node: _applied(node, refs))
     patterns = [node.pop("pattern") for node in of_text]
     for node, name in of_names:

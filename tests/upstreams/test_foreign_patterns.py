@@ -177,6 +177,16 @@ MEANS: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
         [{}, {"any": 1}],
         [[]],
     ),
+    "what nothing else declares, under not": (
+        {"patternProperties": {REPEATS: {}}, "type": "object", "not": {"unevaluatedProperties": {"type": "string"}}},
+        [{"any": 1}, {"any": "x"}],
+        [1],
+    ),
+    "what nothing else declares, in the condition": (
+        {"if": {"unevaluatedItems": {"type": "string"}}, "then": False, "contains": {"not": {"pattern": LOOKS_AHEAD}}},
+        [[1], ["x"]],
+        [[]],
+    ),
     "what a condition declares": (
         {
             "type": "object",
