@@ -7,6 +7,7 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 
 from tavern_core import CallContext, Plugin, Tavern, deny, hookimpl, require_approval, tool
 from tavern_core.errors import PolicyDenied, UsageError
+from tavern_core.kernel.stores.sqlite_records import SqliteRecords
 from tests import programs
 
 ANN = CallContext(principal="user:ann", user_id="ann")
@@ -190,6 +192,23 @@ def test_a_keyed_call_is_repeated_under_the_approval_it_had(office: Office) -> N
         for _ in range(3):
             assert host.invoke_sync("o:pay", {"amount": 5}, context=ANN, idempotency_key="k").value == 5
         assert not host.invoke_sync("o:pay", {"amount": 5}, context=ANN, idempotency_key="other").ok
+    assert office.ran == [5]
+
+
+@pytest.mark.parametrize(("hours", "is_repeated"), [(23, True), (25, False)])
+def test_an_approval_that_an_earlier_version_used_holds_as_long_as_its_key(
+    office: Office, hours: int, is_repeated: bool
+) -> None:
+    with office.open() as host:
+        host.approvals.approve(pending(host, idempotency_key="k"), by=BOSS)
+        assert host.invoke_sync("o:pay", {"amount": 5}, context=ANN, idempotency_key="k").ok
+    store = SqliteRecords(next(office.home.rglob("state.sqlite")))
+    (used,) = store.list("approval")
+    data = {name: value for name, value in json.loads(used.data).items() if name != "keyUntil"}
+    assert store.replace(replace(used, data=json.dumps(data), expires=used.expires - hours * 3600))
+    store.close()
+    with office.open() as host:
+        assert host.invoke_sync("o:pay", {"amount": 5}, context=ANN, idempotency_key="k").ok == is_repeated
     assert office.ran == [5]
 
 

@@ -150,10 +150,8 @@ class StoredApprovals:
             record = self.records.get(KIND, name)
             known = None if record is None else _stored(record)
             if record is None or known is None or known.state == "used":
-                data = json.loads(record.data) if record is not None and record.data else {}
-                is_again = call.idempotency_key is not None and data.get("key") == call.idempotency_key
-                if is_again and now < data.get("keyUntil", 0.0):
-                    return Approval(True, known.reason if known else "", known.decided_by if known else ""), None
+                if record is not None and known is not None and self._is_for(record, call.idempotency_key, now):
+                    return Approval(True, known.reason, known.decided_by), None
                 if self._keep(record, call, request, definition, name):
                     raise self._required(why, name, facts)
                 continue
@@ -170,6 +168,13 @@ class StoredApprovals:
             if self.records.replace(used):
                 return Approval(True, known.reason, known.decided_by), replace(record, version=record.version + 1)
         raise ApprovalRequired(f"{request.tool}: its approval is being used elsewhere", hint="call it again", **facts)
+
+    def _is_for(self, used: Record, key: str | None, now: float) -> bool:
+        """Whether a call under this idempotency key has used the approval, and may be repeated under both."""
+        data = json.loads(used.data)
+        # Earlier versions did not store how long the key holds.
+        until = data.get("keyUntil", used.expires - _KEPT_AFTER_S + self._key_seconds)
+        return key is not None and data.get("key") == key and now < until
 
     def give_back(self, settled: tuple[Approval, Record | None]) -> None:
         """Make the approval usable again that `settle` used up, for a call that has gone."""
