@@ -627,6 +627,21 @@ def test_a_cached_answer_is_of_one_caller_session_and_configuration(tmp_path: Pa
             assert len(ran) == 2, field
 
 
+def test_a_caller_that_is_only_called_host_gets_no_cached_answer_of_the_host(tmp_path: Path) -> None:
+    ran: list[str] = []
+
+    @tool(read_only=True, limits={"cache_ms": 60_000})
+    def look(call: ToolCall) -> str:
+        ran.append("host" if call.context.is_host else "caller")
+        return ran[-1]
+
+    with Tavern.open({}, home=tmp_path / "home", plugins=[Plugin([look], name="t")]) as host:
+        for _ in range(2):
+            assert host.invoke_sync("t:look").value == "host"
+            assert host.invoke_sync("t:look", context=CallContext(principal="host")).value == "caller"
+    assert ran == ["host", "caller"]
+
+
 def test_an_error_because_of_the_budget_of_a_caller_is_its_own(tmp_path: Path) -> None:
     async def main() -> None:
         @tool

@@ -59,7 +59,7 @@ class ResultCache:
             return None
         if len(given) + len(config) > _MOST_ARGUMENTS:
             return None
-        who = context.principal, context.user_id, context.profile, context.permissions, context.roles
+        who = context.principal, context.is_host, context.user_id, context.profile, context.permissions, context.roles
         where = context.workspace_dir, context.agent_dir, context.agent_id, context.session_key
         more = context.message_channel, context.agent_account_id, context.sandboxed, config
         return (tool, given, *who, *where, *more, marshal.dumps(dict(context.scopes), 2) if context.scopes else b"")
