@@ -366,12 +366,13 @@ class Jobs(Mapping[str, Job]):
         asked = [str(question["id"]) for question in found.job.questions]
         running.known += [(name, value) for name in asked for value in self._records.answer_left(id_, name)]
         answers = self._records.disk.arguments({"given": [*running.known]}) or {}
+        has_request = self._records.store.get(END, id_) is not None  # to the process that has ended
         try:
             changed = self._records.change(
                 id_, again, is_as_found, process=process, answers=answers.get("given", ()), asked=running.has_asked
             )
-            if changed is not None:
-                self._records.store.remove(END, id_)  # a request to the process that has ended
+            if changed is not None and has_request:
+                self._records.store.remove(END, id_)
         except StateDamaged:  # it may be stored as ours nevertheless, and no process runs it
             before = partial(replace, status=found.record.state, questions=found.job.questions)
             undo = partial(self._records.change, id_, before, is_ours, **found.facts)
