@@ -105,6 +105,17 @@ def test_a_caller_with_the_name_of_the_host_has_the_rate_of_all_others(tmp_path:
         assert all(tavern.invoke_sync("t:r").ok for _ in range(3))
 
 
+@pytest.mark.parametrize("claimed", ["host", "role:staff", "profile:staff"])
+def test_a_limit_for_a_claimed_name_does_not_exempt_from_the_limit_of_all_others(tmp_path: Path, claimed: str) -> None:
+    limits = {claimed: {"rate": "1000/hour"}, "*": {"rate": "1/hour"}}
+    with opened(tmp_path, {"limits": {"callers": limits}}) as tavern:
+        claim = CallContext(principal=claimed)
+        assert [tavern.invoke_sync("t:r", context=claim).ok for _ in range(2)] == [True, False]
+        assert all(tavern.invoke_sync("t:r").ok for _ in range(2))
+        staff = CallContext(principal="user:ann", roles={"staff"})
+        assert [tavern.invoke_sync("t:r", context=staff).ok for _ in range(2)] == [True, claimed == "role:staff"]
+
+
 WHO: dict[str, tuple[Callable[[], str], Any]] = {
     "the host": (lambda: str(host.invoke_sync("t:asks", job=True).job), 1),
     "a tool of the host, with a copy of its context": (lambda: str(host.invoke_sync("t:begin").value), 1),

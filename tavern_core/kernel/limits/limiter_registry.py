@@ -14,7 +14,7 @@ from typing import Any, Final
 from tavern_core.contract.stores import RecordStore
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.access.limit_rules import OWN, LimitRule, LimitRules, upstream_of
-from tavern_core.kernel.access.tool_access import caller_keys
+from tavern_core.kernel.access.tool_access import caller_keys, own_keys
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.execution.sync_async_drivers import Mode
 from tavern_core.kernel.limits.breakers import CircuitBreaker, State
@@ -310,8 +310,9 @@ class LimitTable:
 
     def _worked_out(self, context: CallContext) -> tuple[tuple[Rate, ...], tuple[Place, ...]]:
         keys = [key for key in caller_keys(context, None) if key in self._callers]
-        if not keys and _EVERYBODY in self._callers and not context.is_host:
-            keys = [_EVERYBODY]
+        is_named = any(key in self._callers for key in own_keys(context))
+        if _EVERYBODY in self._callers and not context.is_host and not is_named:
+            keys.append(_EVERYBODY)
         rates, places = [], []
         for key in keys:
             limits, place = self._callers[key], f"limits.callers.{key}"
