@@ -56,6 +56,13 @@ class Places:
         self.write(f"site/{package}/plugin.yaml", f'name: {name}\nversion: "{version}"\n{manifest}')
         return self.site / package
 
+    def developed_plugin(self, name: str) -> None:
+        """What ``setup.py develop`` leaves on the path: a metadata folder of which each version takes the place of the last one."""
+        self.write(f"site/{name}.egg-info/PKG-INFO", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        self.write(f"site/{name}.egg-info/entry_points.txt", f"[tavern.plugins]\n{name} = tavern_plugin_{name}\n")
+        self.write(f"site/tavern_plugin_{name}/__init__.py", BOOBY_TRAP)
+        self.write(f"site/tavern_plugin_{name}/plugin.yaml", f'name: {name}\nversion: "1.0"\n')
+
     def zipped_plugin(self, name: str, files: Mapping[str, str]) -> Path:
         """A wheel that is on the path as it is, never unpacked."""
         package = f"tavern_plugin_{name.replace('-', '_')}"

@@ -15,6 +15,7 @@ import pytest
 
 from tavern_core.kernel.discovery import discovery as discovery_module
 from tavern_core.kernel.discovery.discovery import Discovery
+from tavern_core.kernel.discovery.distributions import current_entry
 from tavern_core.model.tool import ToolSpec
 from tests.forked_programs import ForkedProgram
 
@@ -77,6 +78,7 @@ def test_a_warm_start_imports_neither_pydantic_nor_yaml_nor_any_plugin(places: P
 import sys
 from pathlib import Path
 from tavern_core.kernel.discovery.discovery import discover
+from tavern_core.kernel.discovery.distributions import current_entry
 found = discover(roots=[Path({str(places.plugins)!r})], index_file=Path({str(places.home / "index.json")!r}),
                  sys_path=[{str(places.site)!r}])
 print([p.name for p in found.plugins], sum(len(p.declared_tools) for p in found.plugins),
@@ -149,14 +151,18 @@ def make_the_namespace_a_package(places: Places) -> None:
 
 
 def edit_metadata_in_place(places: Places) -> None:
-    file = places.site / "tavern_plugin_text-1.0.dist-info/METADATA"
+    file = places.site / "develop.egg-info/PKG-INFO"
     file.write_text(file.read_text().replace("1.0", "1.9"))
+
+
+def repair_metadata(places: Places) -> None:
+    places.write("site/tavern_plugin_broken-1.0.dist-info/METADATA", "Name: tavern-plugin-broken\nVersion: 1.0\n")
 
 
 EDITS: list[Callable[[Places], None]] = [
     edit_manifest, replace_manifest, add_tool_file, remove_tool_file, add_code, repair_broken, add_folder, remove_folder,
     upgrade, install_another, edit_entry_points_in_place, make_the_module_a_package,
-    make_the_namespace_a_package, edit_metadata_in_place,
+    make_the_namespace_a_package, edit_metadata_in_place, repair_metadata,
 ]  # fmt: skip
 
 
@@ -166,6 +172,8 @@ def test_an_edit_is_noticed_at_the_next_start(places: Places, edit: Callable[[Pl
     fill(places)
     places.distribution("spaced", "spaced = spaced\n")
     places.write("site/spaced/plugin.yaml", 'name: spaced\nversion: "1.0"\n')
+    places.developed_plugin("develop")
+    (places.site / "tavern_plugin_broken-1.0.dist-info/METADATA").write_text("Name: tavern-plugin-broken\n")
     before = snapshot(places.discover(index=True))
     wait_for_the_clock(places.site, *places.site.rglob("*"), *places.plugins.rglob("*"))
     edit(places)
@@ -173,6 +181,13 @@ def test_an_edit_is_noticed_at_the_next_start(places: Places, edit: Callable[[Pl
     assert after == snapshot(places.discover())
     if edit is not add_code:
         assert after != before
+
+
+def test_a_start_looks_only_at_metadata_of_which_another_version_may_take_the_place(places: Places) -> None:
+    fill(places)
+    places.developed_plugin("develop")
+    entry = current_entry(str(places.site), 0)
+    assert [found.folder for found in entry.distributions if found.metadata] == ["develop.egg-info"]
 
 
 def test_an_edit_within_the_same_tick_of_the_clock_is_noticed(places: Places) -> None:
@@ -391,6 +406,7 @@ def test_several_processes_share_one_home(places: Places) -> None:
     program = f"""
 from pathlib import Path
 from tavern_core.kernel.discovery.discovery import discover
+from tavern_core.kernel.discovery.distributions import current_entry
 for _ in range(5):
     found = discover(roots=[Path({str(places.plugins)!r})], index_file=Path({str(places.home / "index.json")!r}),
                      sys_path=[{str(places.site)!r}])

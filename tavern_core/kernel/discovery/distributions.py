@@ -42,7 +42,8 @@ class Distribution(NamedTuple):
     entries: Sequence[Sequence[str]] = ()
     """Entry-point name and value, as written."""
     metadata: Sequence[Sequence[Any]] = ()
-    """The files that name and version were looked for in, each with its stamp; only where `entries` or `problems` need them."""
+    """The files that name and version were looked for in, each with its stamp. Empty if the folder's name says the same: then
+    another version gets another folder, and each start has one file less to look at."""
     problems: Sequence[Sequence[str]] = ()
     """Message and hint of everything that is broken in it."""
 
@@ -153,7 +154,10 @@ def _read_folder(path: str, folder: str) -> Distribution:
         return bare
     version = version.partition("-")[0] if folder.lower().endswith(".egg-info") else version
     files: list[list[Any]] = []
+    named = bare.key, version
     name, version, problems = _read_metadata(metadata, name, version, files)
+    if not problems and (normalise(name), version) == named:
+        files = []
     return distribution(bare.key, folder, stamp, name, version, content, problems)._replace(metadata=files)
 
 
