@@ -293,7 +293,7 @@ def preview_key(key: str) -> str:
 
 def pack_tool(spec: ToolSpec) -> Any:
     """A tool without what it runs."""
-    return as_json(spec.to_json())
+    return as_json(spec.marked_json())
 
 
 def unpack_tool(data: Any) -> ToolSpec:

@@ -7,7 +7,7 @@ from dataclasses import field
 from typing import Any, Final
 
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.model.capability import DESTRUCTIVE, is_dangerous
+from tavern_core.model.capability import is_dangerous
 from tavern_core.model.environment_variables import is_name, permission_for
 from tavern_core.model.naming_rules import split_id
 from tavern_core.model.rate_and_concurrency_limits import NO_LIMITS, ToolLimits
@@ -216,15 +216,14 @@ class ToolSpec:
         }
         return data | {key: value for key, value in rare.items() if value is not None}
 
+    def marked_json(self) -> dict[str, Any]:
+        """As `to_json`, with `destructive` as it was marked: a tool with another ``danger:*`` does not need ``danger:destructive``."""
+        return {**self.to_json(), "destructive": self.destructive}
+
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ToolSpec:
-        """The inverse of `to_json`; used for the cached specs of inactive plugins."""
+        """The inverse of `marked_json`, which is used for the cached specs of inactive plugins."""
         cost = data.get("costHints") or {}
-        capabilities = frozenset(data.get("capabilities", ()))
-        # `to_json` says the same of a tool with another ``danger:*``, which does not need this one.
-        is_marked = bool(data.get("destructive")) and (
-            DESTRUCTIVE in capabilities or not any(map(is_dangerous, capabilities))
-        )
         return cls(
             name=data["id"],
             description=data.get("description", ""),
@@ -233,7 +232,7 @@ class ToolSpec:
             tags=tuple(data.get("tags", ())),
             input_schema=data.get("inputSchema") or {"type": "object", "properties": {}},
             output_schema=data.get("outputSchema"),
-            capabilities=capabilities,
+            capabilities=frozenset(data.get("capabilities", ())),
             cost_hints=CostHints(cost.get("latencyMsP50"), cost.get("latencyMsP95"), bool(cost.get("isAsync"))),
             endpoint=data.get("endpoint"),
             resource_id=data.get("resourceId"),
@@ -246,7 +245,7 @@ class ToolSpec:
                 for e in data.get("examples", ())
             ),
             read_only=bool(data.get("readOnly")),
-            destructive=is_marked,
+            destructive=bool(data.get("destructive")),
             idempotent=bool(data.get("idempotent")),
             fast=bool(data.get("fast")),
             timeout_ms=data.get("timeoutMs"),

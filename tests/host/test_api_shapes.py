@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -512,6 +513,19 @@ def test_a_tool_without_an_executor_is_registered_and_says_why_it_cannot_run(ope
     assert "make" in host.tools.why(spec.id).reason
     error = host.invoke_sync(spec.id, {"text": "hi"}).error
     assert error is not None and "make" in error.message
+
+
+@pytest.mark.parametrize("form", [dict, lambda data: ToolSpec.from_json({**data, "id": data["name"]})])
+def test_a_tool_that_is_marked_as_destructive_needs_that_right_beside_another_dangerous_one(
+    opened: Opened, form: Any
+) -> None:
+    host, danger = opened(), frozenset({"danger:launch"})
+    written = {"name": "launch", "inputSchema": {"type": "object"}, "capabilities": [*danger], "destructive": True}
+    host.tools.register({**written, "impl": int} if form is dict else replace(form(written), impl=int))
+    assert host.tools["app:launch"].capabilities == {"danger:launch", "danger:destructive"}
+    error = host.invoke_sync("app:launch", context=CallContext(permissions=danger)).error
+    assert error is not None
+    assert error.kind == "POLICY_DENIED"
 
 
 def one(text: str) -> int:

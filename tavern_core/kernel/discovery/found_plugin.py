@@ -236,7 +236,7 @@ class FoundPlugin:
         described = {
             "files": _fingerprint(self.files),  # first: what is edited during the hashing is then seen as edited
             "artifact": self.files.hash(),
-            "specs": [spec.to_json() for spec in specs],
+            "specs": [spec.marked_json() for spec in specs],
             "settings": [dict(item) for item in settings],
             "nodes": None if nodes is None else [dict(node) for node in nodes],
         }

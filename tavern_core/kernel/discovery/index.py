@@ -173,7 +173,7 @@ def pack_tools(tools: DeclaredTools) -> dict[str, Any]:
 
 def _packed(spec: ToolSpec) -> dict[str, Any]:
     """A specification without the defaults of `ToolSpec.from_json`: they would be half of the index."""
-    data = spec.to_json()
+    data = spec.marked_json()
     if not any(data["costHints"].values()):
         del data["costHints"]
     return {key: value for key, value in data.items() if not (value is None or value is False or value in ("", []))}
