@@ -439,6 +439,40 @@ async def test_a_client_that_goes_away_within_its_request_is_no_failure_of_the_s
     assert [record.message for record in caplog.records] == []
 
 
+@pytest.mark.anyio
+async def test_a_session_ends_although_the_client_that_ends_it_goes_at_once(tmp_path: Path) -> None:
+    async def gone() -> Any:
+        return {"type": "http.disconnect"}
+
+    async def unheard(message: Any) -> None:
+        pass
+
+    begin = {
+        "jsonrpc": "2.0", "id": 1, "method": "initialize",
+        "params": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}},
+    }  # fmt: skip
+    async with Tavern.open(home=tmp_path / "home") as tavern:
+        app = asgi_app(tavern)
+        headers = {
+            "authorization": f"Bearer {tavern.tokens.create('agent:x')[1]}",
+            "accept": "application/json, text/event-stream",
+            "mcp-protocol-version": "2025-11-25",
+        }
+        async with httpx2.AsyncClient(
+            transport=httpx2.ASGITransport(app), base_url="http://localhost", headers=headers
+        ) as http:
+            headers["mcp-session-id"] = (await http.post("/mcp", json=begin)).headers["mcp-session-id"]
+            lines = [(name.encode(), value.encode()) for name, value in {"host": "localhost", **headers}.items()]
+            await app(
+                {"type": "http", "method": "DELETE", "path": "/mcp", "query_string": b"", "headers": lines},
+                gone,
+                unheard,
+            )
+            asked = await http.post("/mcp", json={"jsonrpc": "2.0", "id": 2, "method": "ping"}, headers=headers)
+            assert asked.status_code == 404
+        await app.close()
+
+
 PROFILES: dict[str, tuple[str, str]] = {
     "not there any more": ("", "the profile 'work' cannot be used"),
     "no JSON": ("{", "the profile 'work' cannot be used"),

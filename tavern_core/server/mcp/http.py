@@ -108,8 +108,9 @@ class Application:
         sending = _with_pages(self._while_valid(holder, send), self._service.pages)
         try:
             manager = plain if _is_answered_at_once(scope) else streaming
+            # Only a POST has a body that matters: the end of a session holds although its client has gone at once.
             with suppress(ClientDisconnect):
-                await manager.handle_request(inner, _whole(receive), sending)
+                await manager.handle_request(inner, _whole(receive) if scope["method"] == "POST" else receive, sending)
         finally:
             _now.reset(token)
 
