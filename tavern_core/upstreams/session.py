@@ -144,6 +144,8 @@ class Session:
             async with asyncio.timeout(CHECK_S):
                 await opened.result().check()
         except (CallError, TimeoutError) as error:
+            if opened is not self._opened:  # another call has found that out, and the next one may be open
+                return
             self._lose(opened, error if isinstance(error, CallError) else self._lost_error())
             self._not_before = 0.0
             if self._owner is not None:

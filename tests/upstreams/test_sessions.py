@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 from tavern_core import CallContext, Plugin, hookimpl
-from tavern_core.contract.adapters import Upstream
+from tavern_core.contract.adapters import Connection, Upstream
 from tavern_core.errors import ConnectionLost
 from tavern_core.kernel.calls.elicitation import conversation
+from tavern_core.upstreams import session
 from tests.upstreams.toy import ECHO, INTEGER, System, ToyConnection, lost, opened
 
 BOSS = CallContext(principal="user:boss", user_id="boss", roles=frozenset({"approver"}))
@@ -112,6 +113,49 @@ def test_a_call_that_ends_late_with_the_loss_of_its_connection_leaves_the_next_o
     with opened(system, tmp_path) as host:
         host.wait(calls())
     assert system.connected == 2 == system.closed
+
+
+def test_a_call_whose_old_connection_was_replaced_while_it_was_checked_goes_on_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    connections: list[Any] = []
+    checked, ends = asyncio.Event(), asyncio.Event()
+
+    class Checked(ToyConnection):
+        async def check(self) -> None:
+            checked.set()
+            await ends.wait()
+            raise lost("none")
+
+    async def connect() -> Connection:
+        connections.append(Checked(System(), asyncio.current_task()))
+        return connections[-1]  # type: ignore[no-any-return]
+
+    async def which(connection: Any) -> int:
+        return connections.index(connection)
+
+    async def broken(connection: Any) -> None:
+        raise lost()
+
+    async def calls() -> None:
+        used = session.Session("toy", connect, 60.0)
+        assert await used.use(which) == 0
+        monkeypatch.setattr(session, "CHECK_AFTER_S", -1.0)
+        first = asyncio.create_task(used.use(which))
+        await checked.wait()
+        monkeypatch.setattr(session, "CHECK_AFTER_S", 60.0)
+        with pytest.raises(ConnectionLost):
+            await used.use(broken)
+        used.try_at_once()
+        assert await used.use(which) == 1
+        ends.set()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert first.done()
+        assert await first == 1
+        await used.close()
+
+    asyncio.run(calls())
 
 
 @pytest.mark.slow
