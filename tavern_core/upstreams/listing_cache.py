@@ -1,6 +1,6 @@
 """What upstreams listed last, on disk, so that their tools are there when a host opens and no upstream is asked.
 
-    cache/upstreams/<name>.index.json   fingerprint of the entry, when it was listed, the names of its tools
+    cache/upstreams/<name>.index.json   fingerprint of the entry, when it was listed, the names of its tools, whether patterns are unchecked
     cache/upstreams/<name>.json         the definitions, and those that were reviewed last
     cache/upstreams/.health.json        name → when it was asked last, how long it took, what went wrong
 
@@ -50,22 +50,29 @@ class Listed:
     etag: str
     tools: tuple[str, ...]
     """Names as the upstream spells them."""
+    has_unchecked: bool = True
+    """Whether there may be patterns that are not validated; else the definitions need not be read to report them."""
 
     @classmethod
     def from_json(cls, data: Any) -> Listed | None:
         """The inverse of `to_json`; None for anything else."""
         try:
-            fingerprint, at, ttl, etag, tools = data
+            fingerprint, at, ttl, etag, tools, *unchecked = data
             if not math.isfinite(at):
                 return None
             return cls(
-                str(fingerprint), float(at), None if ttl is None else int(ttl), str(etag), tuple(map(str, tools))
+                str(fingerprint),
+                float(at),
+                None if ttl is None else int(ttl),
+                str(etag),
+                tuple(map(str, tools)),
+                unchecked != [False],
             )
         except (TypeError, ValueError):
             return None
 
     def to_json(self) -> list[Any]:
-        return [self.fingerprint, self.at, self.ttl_ms, self.etag, list(self.tools)]
+        return [self.fingerprint, self.at, self.ttl_ms, self.etag, list(self.tools), self.has_unchecked]
 
 
 @dataclass(frozen=True, slots=True)

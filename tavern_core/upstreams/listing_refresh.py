@@ -104,7 +104,7 @@ class Listings:
             return
         at, found = self._reported.get(entry.name, (None, ()))
         if at != listed.at:
-            fresh = entry.unchecked()
+            fresh = entry.unchecked() if listed.has_unchecked else ()  # each process would read all definitions
             if fresh != found:
                 diagnostics.withdraw("PATTERN_UNCHECKED", upstream=entry.name)
             found = fresh
@@ -260,11 +260,10 @@ class Listings:
         mask = secret_redactor(self._base.known_secrets.values | own.values)
         tools, left_out = sound(listing, entry.config, mask, own.mask_text if own.values else str)
         reviewed = self._quarantine.reviewed(entry)
-        listed = Listed(entry.fingerprint, now, listing.ttl_ms, listing.etag, tuple(tools))
+        unchecked = unchecked_patterns(tools)
+        listed = Listed(entry.fingerprint, now, listing.ttl_ms, listing.etag, tuple(tools), bool(unchecked))
         left_out = {mask(name): mask(why) for name, why in left_out.items()}
-        kept = Definitions(
-            tools, left_out, mask(listing.description), mask(listing.version), reviewed, unchecked_patterns(tools)
-        )
+        kept = Definitions(tools, left_out, mask(listing.description), mask(listing.version), reviewed, unchecked)
         if not entry.is_listed:
             self._first.add(entry.name)
         try:

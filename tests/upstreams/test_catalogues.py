@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tavern_core import CallContext, Tavern
+from tavern_core import CallContext, Plugin, Tavern, hookimpl, tool
 from tavern_core.contract.adapters import Connection, Listing, Upstream, UpstreamTool, etag_of
 from tavern_core.errors import ConnectionLost, UpstreamError, UsageError
 from tavern_core.model.naming_rules import is_local_name
@@ -563,6 +564,29 @@ def test_a_file_that_is_damaged_alone_costs_one_more_list(case: str, file: str, 
         host.tools.list()
         host.upstreams.refresh_sync("toy")
         assert host.invoke_sync("toy:echo", {"x": 1}).ok
+
+
+def test_the_definitions_of_an_upstream_are_not_read_for_calls_of_other_tools(tmp_path: Path) -> None:
+    @tool
+    def hi() -> str:
+        """Says hi."""
+        return "hi"
+
+    @hookimpl
+    def tavern_register_tools() -> Any:
+        return hi
+
+    with opened(System(), tmp_path) as host:
+        host.upstreams.connect_sync("toy")
+    file = tmp_path / "cache" / "upstreams" / "toy.json"
+    written = file.read_text("utf-8")
+    file.write_text("", "utf-8")  # who reads it now lists the tools anew
+    system, own = System(), Plugin(SimpleNamespace(tavern_register_tools=tavern_register_tools), name="own")
+    with opened(system, tmp_path, granted=False, plugins=[own]) as host:
+        assert host.invoke_sync("own:hi").value == "hi"
+        file.write_text(written, "utf-8")
+        assert host.invoke_sync("toy:echo", {"x": 1}).ok
+    assert system.listed == 0
 
 
 @pytest.mark.slow
