@@ -94,6 +94,14 @@ def test_the_block_with_the_fields_of_the_hints_runs(what: str) -> None:
     assert len(bound(block(*kept, *fields)).calls) == 1
 
 
+@pytest.mark.parametrize(
+    "line", ["path{}「始」", "path{}=「末」", "path={}「末」", "path{}=>{}「末」", "path:{}x{}「末」"]
+)
+def test_a_line_of_blanks_delays_no_report(line: str) -> None:
+    lines = [COMMAND, *(line.replace("{}", " \t" * 450) for _ in range(30))]  # each way to split the blanks: for hours
+    assert {"malformed_field"} <= {problem.code for problem in bound(block(*lines)).problems}
+
+
 def test_the_end_marker_behind_a_line_without_delimiters_is_not_its_value() -> None:
     (problem,) = bound(f"<|[REQUEST_TOOL]|>\n{COMMAND}\npath: a.txt<|[END_TOOL]|>").problems
     assert (problem.code, problem.hint) == ("undelimited_field", "Write `path:「始」a.txt「末」`.")
