@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, Final, NoReturn
 
@@ -10,6 +11,8 @@ from tavern_core.model import depths
 from tavern_core.model.message_translation import Row, say
 
 _LONGEST_NUMBER: Final = 1000
+_NO_BRACKETS: Final = re.compile(r'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)|[^]["{}]++', re.DOTALL)
+"""A string, or text without brackets between two strings."""
 
 
 WORDS: Final[Mapping[str, Row]] = {
@@ -78,22 +81,12 @@ def read_json(text: str) -> Any:
 def _depth(text: str) -> int:
     """How deep the brackets outside strings are nested; stops counting at the limit."""
     depth = deepest = 0
-    in_string = escaped = False
-    for sign in text:
-        if in_string:
-            if escaped:
-                escaped = False
-            elif sign == "\\":
-                escaped = True
-            elif sign == '"':
-                in_string = False
-        elif sign == '"':
-            in_string = True
-        elif sign in "[{":
+    for sign in _NO_BRACKETS.sub("", text):
+        if sign in "[{":
             depth += 1
             deepest = max(deepest, depth)
             if deepest > depths.WRAPPED:
                 return deepest
-        elif sign in "]}":
+        else:
             depth -= 1
     return deepest
