@@ -199,6 +199,19 @@ async def test_an_input_takes_a_value_only_if_it_fits_lazy_or_not(reader: str) -
     assert result.outputs == {"r": {"text": "1"}}
 
 
+@node("t:LazyList")
+async def lazy_list(ctx: NodeContext, xs: Annotated[list[int], Port(multi=True, lazy=True)] = ()) -> Out(all=list):
+    return await ctx.need("xs")
+
+
+@pytest.mark.parametrize("reader", ["t:List", "t:LazyList"])
+async def test_an_input_of_several_values_gets_the_items_of_another_one_lazy_or_not(reader: str) -> None:
+    interface = {"xs": {"dataFlowType": "INTEGER", "multi": True}}
+    nodes = {"i": "core:GroupInput", "n": "t:Inc", "r": reader}
+    workflow = flow(nodes, "i.xs>r.xs n.y>r.xs", interfaceInputs=interface)
+    assert (await ran(workflow, [*ALL, lazy_list], {"xs": [4, 5]})).outputs == {"r": {"all": [4, 5, 1]}}
+
+
 async def test_an_error_port_gives_the_error_to_the_connected_nodes() -> None:
     bad = {"type": "t:Bad", "exec": {"onError": "port"}}
     result = await ran(flow({"b": bad, "m": "t:Merge"}, "b.error>m.a"), ALL)

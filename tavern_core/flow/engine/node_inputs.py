@@ -45,7 +45,7 @@ def inputs_of(work: Work, outputs: Sequence[Outputs | None], streams: Streams) -
         ]
         came, missed = came + len(values), missed + len(many.sources) - len(values)
         if many.lists:
-            values = _items(many, outputs)
+            values = items_of(many, outputs)
         if not values and many.is_required:
             return None
         if many.is_shared:
@@ -61,7 +61,7 @@ def inputs_of(work: Work, outputs: Sequence[Outputs | None], streams: Streams) -
     return inputs
 
 
-def _items(many: Many, outputs: Sequence[Outputs | None]) -> list[Any]:
+def items_of(many: Many, outputs: Sequence[Outputs | None]) -> list[Any]:
     """The values of an input with several sources, some of which are lists of values."""
     found: list[Any] = []
     for at, (step, key, converts) in enumerate(many.sources):

@@ -169,7 +169,7 @@ def _work(step: Step, inside: bytes, shared: frozenset[tuple[int, str]], taken: 
     for binding in step.bindings:
         is_shared = step.kind != "output" and any((source.step, source.key) in shared for source in binding.sources)
         if binding.slot.multi:
-            many.append(_many(binding, step, is_shared))
+            many.append(many_of(binding, step, is_shared))
         else:
             ones.append(_one(binding, step, is_shared))
     whole = [key for key, slot in step.outputs.items() if not slot.is_stream]
@@ -242,10 +242,11 @@ def _one(binding: Binding, step: Step, is_shared: bool) -> One:
     return One(slot.key, source.step, source.key, converts, slot.is_required(step.config), slot.default, is_shared)
 
 
-def _many(binding: Binding, step: Step, is_shared: bool) -> Many:
+def many_of(binding: Binding, step: Step, is_shared: bool) -> Many:
+    """All edges of an input."""
     slot = binding.slot
     sources = tuple((s.step, s.key, conversion(s.type, slot.type)) for s in binding.sources)
-    lists = frozenset(at for at, source in enumerate(binding.sources) if source.is_list)
+    lists = frozenset(at for at, source in enumerate(binding.sources) if source.is_list and slot.multi)
     return Many(slot.key, sources, slot.is_required(step.config), lists, is_shared)
 
 

@@ -31,18 +31,18 @@ from tavern_core.flow.engine.concurrency import Gates, Place
 from tavern_core.flow.engine.eager_task import Starter
 from tavern_core.flow.engine.node_context import RunningNode
 from tavern_core.flow.engine.node_errors import GroupFailed, node_error
-from tavern_core.flow.engine.node_inputs import inputs_of
+from tavern_core.flow.engine.node_inputs import inputs_of, items_of
 from tavern_core.flow.engine.node_outputs import SKIPPED, Outputs, Settled, outputs_of
 from tavern_core.flow.engine.node_runner import collect, perform
 from tavern_core.flow.engine.node_value_encoding import fresh, own, private
-from tavern_core.flow.engine.plan_tables import Prepared, Work, check_inputs
+from tavern_core.flow.engine.plan_tables import Prepared, Work, check_inputs, many_of
 from tavern_core.flow.engine.protocols import Cache, RunPart
-from tavern_core.flow.engine.step_cache_keys import Feeds, Marks
+from tavern_core.flow.engine.step_cache_keys import Marks, followers
 from tavern_core.flow.engine.streams import Streams
 from tavern_core.flow.engine.subworkflows import run_group
 from tavern_core.graph.order import reachable
 from tavern_core.graph.plan import ERROR_PORT
-from tavern_core.graph.slot_compatibility import conversion, converted, value_mismatch
+from tavern_core.graph.slot_compatibility import value_mismatch
 from tavern_core.kernel.nodes.annotation_coercion import adapt, adapted
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.node import ABSENT
@@ -99,6 +99,8 @@ class Scheduler:
         self.unsettled: set[int] = set()
         """Steps that failed, groups in which a step failed, and steps that requested a value from one of these: if the run is
         resumed, they run again."""
+        self._behind_anew: set[int] | None = None
+        """Steps that must run again, and those that need or may request a value from one of these; None: not looked for yet."""
         self._made: set[int] = set()
         """Steps whose large answer was prepared for storing."""
         self._begun: set[int] = set()
@@ -424,20 +426,16 @@ class Scheduler:
         if any(self.outputs[source] is None for source in sources):
             with self.streams.paused(number):
                 await self._rested(number, sources)
-        values = [
-            value if (types := conversion(source.type, binding.slot.type)) is None else converted(value, *types)
-            for source in binding.sources
-            if (value := self.outputs[source.step].get(source.key, Skip)) is not Skip  # type: ignore[union-attr]
-        ]
+        many = many_of(binding, step, is_shared=True)
+        values = [private(value) for value in items_of(many, self.outputs)]
         if self.unsettled:
             behind = reachable(self.prepared.plan.needs, sources)
             if not self.unsettled.isdisjoint(behind):
                 self.unsettled.add(number)
                 self._impure.add(number)
-        if not values and (not binding.slot.multi or binding.slot.is_required(step.config)):
+        if not values and (not binding.slot.multi or many.is_required):
             raise NothingCame(key)
-        mine = [private(value) for value in values]
-        asked = mine if binding.slot.multi else mine[0]
+        asked = values if binding.slot.multi else values[0]
         if why := value_mismatch(binding.slot, asked):
             raise MismatchedInput(key, why)
         return adapted(adapters, key, asked, MismatchedInput)
@@ -487,7 +485,7 @@ class Scheduler:
         key, is_pure = self._recall_key(number, work, inputs, changed)
         path = self.prefix + work.step.id
         self.depends.keys[number] = key
-        if is_anew := bool(work.lazy_upstream) and self._may_request_anew(work, run.cache):
+        if is_anew := bool(work.lazy_upstream) and run.cache.has_anew and self._may_request_anew(work, run.cache):
             is_pure = False
         found = None if is_anew else run.cache.find(run, path, key, work, is_pure)
         if (
@@ -511,11 +509,11 @@ class Scheduler:
 
     def _may_request_anew(self, work: Work, cache: Cache) -> bool:
         """Whether a lazy input of a step may depend on a node that must run again."""
-        works = self.prepared.works
-        return cache.has_anew and any(
-            cache.is_anew(self.prefix + works[step].step.id)
-            for step in reachable(Feeds(works), [step for step, _ in work.lazy_upstream])
-        )
+        if self._behind_anew is None:
+            works = self.prepared.works
+            starts = [number for number, each in enumerate(works) if cache.is_anew(self.prefix + each.step.id)]
+            self._behind_anew = reachable(followers(works), starts)
+        return not self._behind_anew.isdisjoint(step for step, _ in work.lazy_upstream)
 
     def _answered(self, number: int, work: Work, answer: Any) -> None:
         how = answer.how if isinstance(answer, Settled) else ""

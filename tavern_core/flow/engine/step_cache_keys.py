@@ -6,22 +6,20 @@ content key    identifies its own answer, in the keys of later steps
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tavern_core.flow.engine.cache_keys import joined_key, value_key
 from tavern_core.flow.engine.plan_tables import Prepared, Work
 
 
-class Feeds:
-    """Step → the steps that it needs or may request."""
-
-    def __init__(self, works: Sequence[Work]) -> None:
-        self._works = works
-
-    def __getitem__(self, number: int) -> Iterator[int]:
-        work = self._works[number]
-        return (step for step, _ in (*work.upstream, *work.lazy_upstream))
+def followers(works: Sequence[Work]) -> list[list[int]]:
+    """Step → the steps that need it or may request it."""
+    found: list[list[int]] = [[] for _ in works]
+    for work in works:
+        for step, _ in (*work.upstream, *work.lazy_upstream):
+            found[step].append(work.step.index)
+    return found
 
 
 class Marks:
