@@ -195,9 +195,9 @@ class ToolCalls:
         # The key makes a call that was begun by a process that ended: never made twice, unless it is harmless.
         self._running += 1
         result = await self._within(run(mode, which, arguments, asked.context, self._purpose, asked.key, DOOR))
-        self._running -= 1
         if (person := _waiting_for(result, tool, self._run)) is not None:
-            raise Waits(person)
+            raise Waits(person)  # it has not ended: it is made again
+        self._running -= 1
         if tool != READ_RESULT:
             result = self._shown(result, tool)
         data: Mapping[str, Any] = json.loads(result_text(result))

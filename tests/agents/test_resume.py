@@ -240,6 +240,17 @@ def test_a_call_that_waits_for_approval_is_counted_once_in_the_budget(tmp_path: 
     assert (outcome.state, outcome.calls, office.desk.notes) == ("done", 1, ["x"])
 
 
+def test_a_call_that_waits_for_approval_is_counted_once_beside_one_that_ends(tmp_path: Path) -> None:
+    answers = turns(native(("add", {"a": 1}), ("slow", {"n": 1})), FINE)
+    office = Office(tmp_path / "home", answers, approval={"ask": ["desk:add"]})
+    waiting = office.run(budget={"calls": 2})
+    with office.host() as tavern:
+        assert tavern.agents.resume_sync(waiting.run_id).state == "waiting"
+        tavern.approvals.approve(waiting.waiting_for["id"] if waiting.waiting_for else "")
+        outcome = tavern.agents.resume_sync(waiting.run_id)
+    assert (outcome.state, outcome.calls) == ("done", 2)
+
+
 def test_calls_of_a_deliberation_workflow_count_in_the_budget_of_a_resumed_run(office: Office, tmp_path: Path) -> None:
     workflow = flow(
         {"i": "core:GroupInput", "n": {"type": "core:CallTool", "tool": "desk:note", "arguments": {"text": "w"}},
