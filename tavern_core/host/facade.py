@@ -167,17 +167,11 @@ class Tavern:
         Raises:
             UsageError: it was already started or closed (USAGE).
         """
-        if self._state != "new":
-            self._host.base.portal.check()
-            raise UsageError(f"this host is {self._state}", hint="open another with Tavern.open(...)")
-        self._state, self._process = "open", os.getpid()
-        _open_hosts.add(self)
-        self._run = self._host.pipeline.run
+        self._begin()
         try:
             await self._host.start(self._activate)
         except BaseException:
-            self._shut()
-            await self._host.close()
+            await self.close()
             raise
         return self
 
@@ -197,7 +191,13 @@ class Tavern:
         await self.close()
 
     def __enter__(self) -> Tavern:
-        return self._host.base.portal.run(self.start())
+        self._begin()
+        try:
+            self._host.base.portal.run(self._host.start(self._activate))
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -714,6 +714,14 @@ class Tavern:
         if self._agents is not None:
             await self._agents.close()
         await self._host.close()
+
+    def _begin(self) -> None:
+        if self._state != "new":
+            self._host.base.portal.check()
+            raise UsageError(f"this host is {self._state}", hint="open another with Tavern.open(...)")
+        self._state, self._process = "open", os.getpid()
+        _open_hosts.add(self)
+        self._run = self._host.pipeline.run
 
     def _shut(self) -> None:
         self._state = "closed"

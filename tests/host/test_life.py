@@ -589,6 +589,29 @@ def test_a_cancelled_activation_alone_leaves_nothing(workshop: Workshop) -> None
     run(go())
 
 
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs /proc")
+def test_a_start_that_is_cancelled_leaves_no_open_file(workshop: Workshop) -> None:
+    async def go() -> list[str]:
+        begun = asyncio.Event()
+
+        class Waits:
+            @hookimpl
+            async def tavern_start(self) -> None:
+                begun.set()
+                await asyncio.Event().wait()
+
+        first = Plugin([], name="first")  # its events open the log
+        start = asyncio.create_task(workshop.made(first, Waits(), activate="all").start())
+        await begun.wait()
+        start.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await start
+        opened = [os.path.realpath(descriptor) for descriptor in Path("/proc/self/fd").iterdir()]
+        return [file for file in opened if file.startswith(str(workshop.home))]
+
+    assert run(go()) == []
+
+
 @pytest.mark.slow
 def test_listing_searching_and_calling_while_plugins_come_and_go(workshop: Workshop) -> None:
     for name in ("a", "b", "c"):
