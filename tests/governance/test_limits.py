@@ -709,6 +709,62 @@ def test_a_call_within_a_call_that_has_a_place_waits_for_no_equal_call(tmp_path:
     asyncio.run(main())
 
 
+def test_of_two_calls_that_would_wait_for_each_others_places_one_is_refused(tmp_path: Path) -> None:
+    async def main() -> None:
+        both = asyncio.Barrier(2)
+
+        def calling(own: str, other: str) -> Plugin:
+            @tool
+            async def go(deep: bool = False) -> Any:
+                if deep:
+                    return "done"
+                await both.wait()
+                result = await host.invoke(f"{other}:go", {"deep": True})
+                return (result.error.kind, result.error.retryable, result.error.outcome) if result.error else "done"
+
+            return Plugin([go], name=own)
+
+        config = {"limits": {"plugins": {"a": {"concurrency": 1}, "b": {"concurrency": 1}}}}
+        plugins = [calling("a", "b"), calling("b", "a")]
+        async with Tavern.open(config, home=tmp_path / "home", plugins=plugins) as host:
+            calls = host.invoke("a:go"), host.invoke("b:go")
+            results = await asyncio.wait_for(asyncio.gather(*calls), 20)
+            assert sorted(str(result.value) for result in results) == ["['BUDGET_EXCEEDED', True, 'none']", "done"]
+            again = await asyncio.wait_for(host.invoke("a:go", {"deep": True}), 20)
+            assert again.value == "done"
+
+    asyncio.run(main())
+
+
+def test_a_call_that_has_a_place_waits_for_no_key_of_a_call_that_waits_for_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        begun, ran = asyncio.Event(), []
+
+        @tool
+        async def pay() -> int:
+            ran.append(1)
+            return 1
+
+        @tool
+        async def outer() -> Any:
+            begun.set()
+            await turns()  # the call of the other has the key and waits for the only place
+            return (await host.invoke("t:pay", idempotency_key="k")).error
+
+        config = {"limits": {"plugins": {"t": {"concurrency": 1}}}}
+        async with Tavern.open(config, home=tmp_path / "home", plugins=[Plugin([pay, outer], name="t")]) as host:
+            first = asyncio.ensure_future(host.invoke("t:outer"))
+            await begun.wait()
+            second = asyncio.ensure_future(host.invoke("t:pay", idempotency_key="k"))
+            refused, paid = await asyncio.wait_for(asyncio.gather(first, second), 20)
+            assert (refused.value["kind"], refused.value["retryable"]) == ("BUDGET_EXCEEDED", True)
+            assert "without end" in refused.value["message"] and "concurrency" in refused.value["fix"]
+            again = await host.invoke("t:pay", idempotency_key="k")
+            assert (paid.value, again.value, ran) == (1, 1, [1])
+
+    asyncio.run(main())
+
+
 def test_answers_of_a_tool_that_may_change_something_are_not_kept(tmp_path: Path) -> None:
     ran: list[int] = []
 
@@ -1246,6 +1302,31 @@ def test_one_try_has_a_deadline_of_its_own(tmp_path: Path) -> None:
         late = host.invoke_sync("t:slow", context=CallContext(budget=Budget(max_retries=0)))
     assert late.error is not None
     assert (late.error.kind, late.error.details["limit"]) == ("TIMEOUT", "attemptMs of the tool")
+
+
+@pytest.mark.parametrize("answer", [ValueError("the connection was closed"), None])
+@pytest.mark.parametrize("limit", ["attempt_ms", "idle_ms"])
+@pytest.mark.parametrize("door", ["loop", "sync"])
+def test_a_tool_that_answers_the_end_of_its_time_itself_is_a_timeout(
+    tmp_path: Path, door: str, limit: str, answer: Exception | None
+) -> None:
+    @tool(limits={limit: 10})
+    async def slow() -> None:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            if answer is not None:
+                raise answer from None
+
+    async def called(host: Tavern) -> Any:
+        late, task = await host.invoke("t:slow"), asyncio.current_task()
+        assert task is not None and task.cancelling() == 0
+        return late
+
+    with host_of(tmp_path, [slow]) as host:
+        late = host.invoke_sync("t:slow") if door == "sync" else asyncio.run(called(host))
+    assert late.error is not None
+    assert (late.error.kind, late.error.outcome, late.error.details["stopped"]) == ("TIMEOUT", "unknown", True)
 
 
 @pytest.mark.slow

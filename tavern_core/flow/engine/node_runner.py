@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping
 from concurrent.futures import Future
 from contextlib import aclosing, suppress
@@ -153,16 +152,13 @@ async def _once(scope: ScopePart, number: int, work: Work, inputs: dict[str, Any
     body = _call(scope, number, work, inputs, attempt, threads)
     if timeout is None:
         return await body
-    end = time.perf_counter() + timeout / 1000
     try:
         return await bounded(body, timeout / 1000)
-    except ConnectionLost as lost:  # a call of it was cut off, and knows nothing of this limit
-        if time.perf_counter() < end:
-            raise
-        text, hint, details = time_limit_of(work)
-        details |= {"stopped": lost.details.get("stopped", True), "tool": lost.details.get("tool")}
-        raise CallTimeout(text, hint=hint, outcome=lost.outcome, **details) from None
     except TimeLimit as limit:
+        if isinstance(lost := limit.__cause__, ConnectionLost):  # a call of it was cut off, and knows nothing of this limit
+            text, hint, details = time_limit_of(work)
+            details |= {"stopped": lost.details.get("stopped", True), "tool": lost.details.get("tool")}
+            raise CallTimeout(text, hint=hint, outcome=lost.outcome, **details) from None
         if any(not thread.done() for thread in threads):  # only waiting for it was cancelled
             scope.hold_for(number, threads)
             raise TimeLimit(stopped=False) from None

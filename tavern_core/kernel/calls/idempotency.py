@@ -38,7 +38,7 @@ from tavern_core.kernel.calls.unstored_keys import RUNNING, UNKNOWN, UnstoredKey
 from tavern_core.kernel.catalogue.call_plan import Plan
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.execution.sync_async_drivers import Mode, StoreSilent, TimeLimit, has_begun
-from tavern_core.kernel.limits.slots import held
+from tavern_core.kernel.limits.slots import held, waiting_for
 from tavern_core.kernel.settings.result_redaction import ForDisk
 from tavern_core.kernel.stores.store_offload import ask, at_once
 from tavern_core.model.call import owner_of
@@ -122,6 +122,7 @@ class Idempotency:
         Raises:
             CallMisused: it is not a key (USAGE).
             IdempotencyConflict: the key was used for another call, or is that of a call around this one (IDEMPOTENCY_CONFLICT).
+            BudgetExceeded: the same call is running, and waits for a slot that a call around this one has (BUDGET_EXCEEDED).
             ConnectionLost: the process that made the call ended before its answer was written (CONNECTION_LOST, outcome unknown).
             TimeLimit: the same call is running, and the time of this one is over.
         """
@@ -160,7 +161,9 @@ class Idempotency:
             if known is not None:  # in this process: its answer comes from hand to hand
                 if (wanted := self._join(known)) is None:
                     continue
-                if not await mode.until(wanted, seconds):
+                with waiting_for(name, plan.id):
+                    is_done = await mode.until(wanted, seconds)
+                if not is_done:
                     raise TimeLimit(stopped=True, begun=False)
                 if not _is_of_its_caller(answer := wanted.result(), plan):
                     return _again(answer, call, key, "joined")

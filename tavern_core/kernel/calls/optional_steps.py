@@ -42,15 +42,13 @@ from tavern_core.kernel.execution.sync_async_drivers import (
 from tavern_core.kernel.limits.breakers import CircuitBreaker
 from tavern_core.kernel.limits.limiter_registry import Governor, Place, Rate
 from tavern_core.kernel.limits.result_cache import Key, Making
-from tavern_core.kernel.limits.slots import Full, Slots, held
+from tavern_core.kernel.limits.slots import PAUSE_MS, Full, Slots, Ticket, held, waiting_for
 from tavern_core.model.call import owner_of
 from tavern_core.model.event import RETRY
 from tavern_core.model.result import ToolResult, failure
 
 _BEHIND: Final = frozenset({"UPSTREAM_ERROR", "TIMEOUT", "CONNECTION_LOST"})
 """Failures of what is behind a tool: these open a breaker."""
-_QUEUE_PAUSE_MS: Final = 1_000
-"""When to call again if a queue is full: when the calls before it end is not known."""
 Around = Callable[["Governance", Plan, RunningCall, Mode], Awaitable[ToolResult]]
 """A step with all steps within it."""
 Planned = Callable[[Plan, RunningCall, Mode], Awaitable[ToolResult]]
@@ -270,7 +268,7 @@ class Governance:
                     if not slots.enter_at_once():
                         await self._take(plan, call, mode, place)
                     taken.append(slots)
-            mark = held.set(already.union(taken))
+            mark = held.set(already.union(taken, (Ticket(tuple(taken)),)))
             try:
                 return await tool(plan, call, mode)
             finally:
@@ -286,7 +284,7 @@ class Governance:
                 slots.leave()
 
     async def _take(self, plan: Plan, call: RunningCall, mode: Mode, place: Place) -> None:
-        """Wait for a slot. Raises BudgetExceeded if too many calls wait, TimeLimit if none becomes free in time."""
+        """Wait for a slot. Raises BudgetExceeded if too many calls wait or none can become free, TimeLimit if none does in time."""
         context = call.context
         assert context is not None
         slots, caller = place.slots, owner_of(context)
@@ -297,7 +295,9 @@ class Governance:
         if waits is None:
             return
         try:
-            if await mode.until(waits, call.time_left()):
+            with waiting_for(slots, plan.id):
+                is_given = await mode.until(waits, call.time_left())
+            if is_given:
                 if waits.exception() is not None:  # displaced by a caller who has less of the queue
                     raise _too_many(plan, place)
                 return
@@ -393,20 +393,23 @@ def _moving(call: RunningCall, seconds: float) -> Iterator[None]:
             task.cancel()
 
     timer = loop.call_later(seconds, look)
+    ended: BaseException | None = None
     try:
         yield
-    except asyncio.CancelledError as error:
+    except (Exception, asyncio.CancelledError) as error:
         if not is_over:
             raise
-        task.uncancel()
-        if task.cancelling() > call.cancellations:  # another request cancelled it as well
-            raise
-        call.limit = "idleMs of the tool", seconds * 1000
-        goes_on = getattr(error, "goes_on", None)
-        raise TimeLimit(stopped=goes_on is None, begun=has_begun(error), goes_on=goes_on) from None
+        ended = error
     finally:
-        if timer is not None:
-            timer.cancel()
+        timer.cancel()
+    if not is_over:
+        return
+    task.uncancel()
+    if task.cancelling() > call.cancellations:  # another request cancelled it as well
+        raise ended or asyncio.CancelledError
+    call.limit = "idleMs of the tool", seconds * 1000
+    goes_on = getattr(ended, "goes_on", None)
+    raise TimeLimit(stopped=goes_on is None, begun=ended is None or has_begun(ended), goes_on=goes_on) from ended
 
 
 def _setting(plan: Plan, place: str) -> str:
@@ -420,7 +423,7 @@ def _too_many(plan: Plan, place: Place) -> BudgetExceeded:
         f"{plan.id}: {slots.size} calls at a time ({place.place}), and {slots.queue} wait already",
         hint=f"call it again later, or raise {_setting(plan, place.place)}.concurrency or .queue in tavern.yaml",
         retryable=True,
-        retry_after_ms=_QUEUE_PAUSE_MS,
+        retry_after_ms=PAUSE_MS,
         limit=f"{place.place}.queue",
         running=slots.taken,
         waiting=slots.waiting,

@@ -267,6 +267,12 @@ def bounded(awaitable: Awaitable[T], seconds: float) -> Generator[Any, Any, T]:
             goes_on = getattr(cancelled, "goes_on", None)  # in a thread, which cannot be stopped
             raise TimeLimit(stopped=goes_on is None, begun=has_begun(cancelled), goes_on=goes_on) from None
         raise
+    except TimeLimit:
+        raise
+    except Exception as error:
+        if ours:  # its answer to the cancellation
+            raise TimeLimit(stopped=True, begun=has_begun(error)) from error
+        raise
     finally:
         timer.cancel()
 

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict, deque
+from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Final
 
+from tavern_core.errors import BudgetExceeded
+from tavern_core.frozen_dataclass import dataclass
+
 held: Final[ContextVar[frozenset[object]]] = ContextVar("tavern_held", default=frozenset())
-"""What the calls around this one hold: slots, and idempotency keys. Who holds something does not wait for it."""
+"""What the calls around this one hold: slots with their tickets, and idempotency keys. Who holds something does not wait for it."""
+PAUSE_MS: Final = 1_000
+"""When to call again if it is not known when the calls before it end."""
 
 
 class Full(Exception):
@@ -118,3 +125,61 @@ class Slots:
                 del self._waiting[caller]
             self.taken += 1
             place.set_result(None)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ticket:
+    """Tells the calls apart that hold a place of the same slots."""
+
+    slots: tuple[Slots, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Wait:
+    held: frozenset[object]
+    wanted: object
+    """Slots, or the name of a key."""
+
+
+_waits: Final[set[_Wait]] = set()
+"""Calls that wait while they hold something. Others keep no one waiting."""
+
+
+@contextmanager
+def waiting_for(wanted: object, tool: str) -> Iterator[None]:
+    """What is done within waits for slots or for a key.
+
+    Raises:
+        BudgetExceeded: the wait would not end, because what it waits for waits for what this call holds (BUDGET_EXCEEDED).
+    """
+    if not (holds := held.get()):
+        yield
+        return
+    own = _Wait(holds, wanted)
+    _waits.add(own)  # first, so that of two calls that begin to wait for each other one at least sees it
+    try:
+        if own in _stuck():
+            raise BudgetExceeded(
+                f"{tool}: the call would wait without end for a call that waits for the calls around this one",
+                hint="call it again later, or raise the `concurrency` of the tools that call each other",
+                retryable=True,
+                retry_after_ms=PAUSE_MS,
+            )
+        yield
+    finally:
+        _waits.discard(own)
+
+
+def _stuck() -> set[_Wait]:
+    """The calls that wait for each other only."""
+    stuck = set(_waits)
+    while free := {wait for wait in stuck if not _is_blocked(wait.wanted, stuck)}:
+        stuck -= free
+    return stuck
+
+
+def _is_blocked(wanted: object, stuck: set[_Wait]) -> bool:
+    if not isinstance(wanted, Slots):
+        return any(wanted in wait.held for wait in stuck)
+    holders = {one for wait in stuck for one in wait.held if isinstance(one, Ticket) and wanted in one.slots}
+    return len(holders) >= wanted.size
