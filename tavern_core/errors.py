@@ -423,6 +423,14 @@ class IdempotencyConflict(CallError):
 class CallCancelled(CallError):
     code = "CANCELLED"
 
+    def __init__(self, message: str, *, hint: str = "", outcome: Outcome = "none", **more: Any) -> None:
+        again = (
+            "call it again if it is still needed"
+            if outcome == "none"
+            else "check what it has changed before you repeat it"
+        )
+        super().__init__(message, hint=hint or again, outcome=outcome, **more)
+
 
 class ConnectionLost(CallError):
     code = "CONNECTION_LOST"

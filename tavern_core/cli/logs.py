@@ -73,7 +73,7 @@ def show(
     if follow:
         _follow(session, log.path, found, wanted, call_id)
         return
-    session.show_list(found, _COLUMNS, _row, empty=f"no records in {log.path}")
+    session.show_list(found, _COLUMNS, _row, empty=f"no {'such ' if call_id or wanted else ''}records in {log.path}")
     if not found and (call_id or wanted):
         raise ReportedExit(NOTHING_FOUND)
 

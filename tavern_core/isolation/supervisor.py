@@ -177,7 +177,12 @@ class Supervisor:
 
     def _refuse_closed(self) -> None:
         if self._closed:
-            raise UpstreamError(f"plugin {self.plugin} is stopped", outcome="none", retryable=True)
+            raise UpstreamError(
+                f"plugin {self.plugin} is stopped",
+                hint=f"`tavern plugins show {self.plugin}` says why; call it again when it is active",
+                outcome="none",
+                retryable=True,
+            )
 
     def _living(self) -> WorkerClient | None:
         """The worker, if one is alive."""

@@ -358,7 +358,9 @@ def _checked(new: NewEntry) -> NewEntry:
     except ValidationError as error:
         first = explain(error, new.entry, UpstreamConfig)[0]
         raise ConfigInvalid(
-            redact_text(f"{new.name} cannot be an upstream: {first.located}"), hint=first.hint
+            redact_text(f"{new.name} cannot be an upstream: {first.located}"),
+            hint=first.hint
+            or "write an entry as in docs/upstreams.md, for example `kind: mcp` with `url` or `command`",
         ) from None
     return new
 

@@ -278,6 +278,7 @@ def test_the_log_is_shown_verified_and_explained(tavern: Run, home: Path) -> Non
     assert [r["type"] for r in shown] == ["TOOL_CALLED", "TOOL_RESULT"]
     assert len(tavern("logs", "--last", "1", "--json").json) == 1
     assert call in tavern("logs").out
+    assert "no such records in " in tavern("logs", "show", "--call", "nobody").err
     explained = tavern("logs", "explain", call)
     assert "TOOL_CALLED" in explained.out
     assert "text:count" in explained.out

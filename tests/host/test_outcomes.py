@@ -31,6 +31,7 @@ from tavern_core import (
     hookimpl,
     tool,
 )
+from tavern_core.errors import CallCancelled
 from tests.rows import row
 
 from .conftest import QUIET, Opened, run, tools
@@ -300,6 +301,17 @@ LIMITS: dict[str, tuple[str, dict[str, Any], str, int]] = {
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("outcome", ["none", "unknown"])
+def test_a_cancelled_call_says_whether_it_can_be_repeated(opened: Opened, outcome: Any) -> None:
+    @tool
+    def cancelled() -> None:
+        raise CallCancelled("the call was cancelled", outcome=outcome)
+
+    error = opened(tools(cancelled)).invoke_sync("t:cancelled").error
+    assert error is not None
+    assert ("check" in error.fix, "again" in error.fix) == (outcome == "unknown", outcome == "none")
+
+
 def test_a_call_that_took_too_long_names_the_limit(opened: Opened) -> None:
     host = opened(tools(own_limit, no_limit), config={"limits": {"timeoutMs": 250}})
     for whose, (name, options, limit, ms) in LIMITS.items():

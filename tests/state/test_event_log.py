@@ -434,6 +434,21 @@ def test_a_file_without_any_record_is_kept_as_a_whole(tmp_path: Path) -> None:
     assert verify(path).ok
 
 
+def test_a_file_of_which_no_record_is_left_is_damage_where_records_come_before_it(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    fill(path, 10)
+    path.rename(tmp_path / "audit-000000000001-000000000010.jsonl")
+    (tmp_path / "audit.head").unlink()
+    fill(path, 1)
+    (tmp_path / "audit.head").unlink()
+    path.write_bytes(_flip(path.read_bytes(), 20))
+    assert not verify(path).ok
+    fill(path, 1)
+    report = verify(path)
+    assert [(p.line, p.what) for p in report.problems] == [(1, "changed")]
+    assert "audit.jsonl.damaged-" in report.problems[0].message
+
+
 def test_damage_behind_the_part_that_is_read_at_start_is_found_by_verify(tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
     fill(path, 3000)

@@ -302,6 +302,13 @@ WRONG: dict[str, tuple[str, str]] = {
 }
 
 
+@pytest.mark.parametrize("kind", ["", "a kind", "Mcp", "../x"])
+def test_a_malformed_kind_is_refused_with_a_repair(kind: str) -> None:
+    with pytest.raises(ConfigInvalid, match="kind") as caught:
+        entry_of_words(kind, ["npx", "a-server"])
+    assert caught.value.hint
+
+
 @pytest.mark.parametrize("case", WRONG)
 def test_a_file_that_is_none_is_one_clear_error(case: str) -> None:
     text, message = WRONG[case]

@@ -38,6 +38,7 @@ from tavern_core.kernel.calls.unstored_keys import RUNNING, UNKNOWN, UnstoredKey
 from tavern_core.kernel.catalogue.call_plan import Plan
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.execution.sync_async_drivers import Mode, StoreSilent, TimeLimit, has_begun
+from tavern_core.kernel.limits.result_cache import OF_ITS_CALLER
 from tavern_core.kernel.limits.slots import held, waiting_for
 from tavern_core.kernel.settings.result_redaction import ForDisk
 from tavern_core.kernel.stores.store_offload import ask, at_once
@@ -376,13 +377,9 @@ def _same_numbers(value: Any) -> Any:
 
 
 def _is_of_its_caller(answer: ToolResult, plan: Plan) -> bool:
-    """Whether a call ended for its caller's sake, cancelled or out of time, and left the key free: who waits makes it himself."""
+    """Whether a call ended for its caller's sake, cancelled or over a limit, and left the key free: who waits makes it himself."""
     error = answer.error
-    return (
-        error is not None
-        and error.kind in ("CANCELLED", "TIMEOUT")
-        and is_harmless_again(error, plan.spec, has_key=True)
-    )
+    return error is not None and error.kind in OF_ITS_CALLER and is_harmless_again(error, plan.spec, has_key=True)
 
 
 def _conflict(plan: Plan, key: str) -> IdempotencyConflict:

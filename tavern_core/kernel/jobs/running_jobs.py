@@ -25,6 +25,7 @@ from tavern_core.contract.protocols import Calls, RunJobs
 from tavern_core.contract.trace_context import within_trace
 from tavern_core.errors import (
     ApprovalRejected,
+    CallCancelled,
     CallError,
     InputInvalid,
     Outcome,
@@ -61,7 +62,9 @@ _SAVE_S: Final = 0.2
 _CLOSE_S: Final = 5.0
 """How long the jobs of a host may take to end once it closes."""
 _MOST_WAITING: Final = 10_000
-CANCELLED: Final = ToolError("CANCELLED", "the job was cancelled", {}, False, "unknown", None, "")
+CANCELLED: Final = ToolError(
+    "CANCELLED", "the job was cancelled", {}, False, "unknown", None, CallCancelled("", outcome="unknown").hint
+)
 NEVER_RAN: Final = replace(CANCELLED, message="the job was cancelled before its tool ran", outcome="none")
 _TOO_MANY: Final = ToolError(
     "BUDGET_EXCEEDED", f"{_MOST_WAITING:,} jobs wait already", {"limit": "jobs"}, True, "none", 1_000, "try again later"

@@ -15,7 +15,7 @@ from tavern_core.model.call import CallContext
 from tavern_core.model.result import CallTrace, ToolResult, success
 from tavern_core.schema.bounded_json_copying import SCALARS
 
-_OF_ITS_CALLER: Final = ("CANCELLED", "TIMEOUT", "BUDGET_EXCEEDED")
+OF_ITS_CALLER: Final = ("CANCELLED", "TIMEOUT", "BUDGET_EXCEEDED")
 """Errors with which a call ends for the sake of its caller: others do not get them."""
 CACHED: Final = "cached"
 """In `meta` of an answer from the cache."""
@@ -110,7 +110,7 @@ class ResultCache:
         outcome: ToolResult | bool = result is None
         data = None
         if result is not None and result.error is not None:
-            outcome = result.error.kind in _OF_ITS_CALLER or result
+            outcome = result.error.kind in OF_ITS_CALLER or result
         elif result is not None:
             data = _written(result)
         with self._lock:
