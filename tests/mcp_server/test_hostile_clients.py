@@ -160,6 +160,8 @@ LINES: dict[str, tuple[bytes, int, Any]] = {
         -32600,
         None,
     ),
+    "an id that is half a number": (b'{"jsonrpc": "2.0", "id": 1.5, "method": "tools/list"}', -32600, None),
+    "an id that is null": (b'{"jsonrpc": "2.0", "id": null, "method": "tools/list"}', -32600, None),
     "half of a sign": (
         b'{"jsonrpc": "2.0", "id": 8, "method": "tools/call", "params": {"name": "x", "arguments": {"a": "\\ud800"}}}',
         -32600,

@@ -19,8 +19,16 @@ from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.lowlevel.server import Server
 from mcp.server.stdio import stdio_server
 from mcp.shared.exceptions import MCPError
-from mcp_types import INVALID_REQUEST, PARSE_ERROR, JSONRPCNotification, JSONRPCRequest, jsonrpc_message_adapter
+from mcp_types import (
+    INVALID_REQUEST,
+    PARSE_ERROR,
+    JSONRPCMessage,
+    JSONRPCNotification,
+    JSONRPCRequest,
+    jsonrpc_message_adapter,
+)
 from pydantic import ValidationError
+from pydantic_core import from_json
 
 from tavern_core.kernel.execution.threads import ThreadPool
 from tavern_core.server.mcp.service import Pages, Service
@@ -102,12 +110,10 @@ class _Requests:
             if not is_whole:
                 answer = await self._too_long(line)
             elif not line.isspace():
-                try:
-                    self._note(jsonrpc_message_adapter.validate_json(line, by_name=False))
-                except ValidationError:
-                    answer = await self._refused(line)
-                else:
+                if (message := _message(line)) is not None:
+                    self._note(message)
                     return line
+                answer = await self._refused(line)
             if answer is not None:
                 return answer
         with anyio.move_on_after(self._drain_s):
@@ -146,7 +152,7 @@ class _Requests:
             await self._lines.write(error)
         return None
 
-    def _note(self, message: Any) -> None:
+    def _note(self, message: JSONRPCMessage) -> None:
         """Know which requests wait for an answer."""
         if isinstance(message, JSONRPCRequest):
             if message.method != _STREAM:
@@ -155,6 +161,16 @@ class _Requests:
             request_id = (message.params or {}).get("requestId")
             if isinstance(request_id, int | str):
                 self._lines.unanswered.discard(request_id)
+
+
+def _message(line: str) -> JSONRPCMessage | None:
+    """The message in a line; None: it is not one."""
+    try:
+        message = jsonrpc_message_adapter.validate_json(line, by_name=False)
+    except ValidationError:
+        return None
+    # The library reads a request whose id is neither text nor a whole number as a notification.
+    return None if isinstance(message, JSONRPCNotification) and "id" in from_json(line) else message
 
 
 def _error(request_id: Any, code: int, message: str) -> str:
