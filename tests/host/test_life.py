@@ -589,7 +589,6 @@ def test_a_cancelled_activation_alone_leaves_nothing(workshop: Workshop) -> None
     run(go())
 
 
-@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs /proc")
 def test_a_start_that_is_cancelled_leaves_no_open_file(workshop: Workshop) -> None:
     async def go() -> list[str]:
         begun = asyncio.Event()
