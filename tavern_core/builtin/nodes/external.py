@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Annotated, Any, Literal
 
@@ -101,7 +102,7 @@ async def fetch(
         raise ToolFailed("the net service answered something unexpected")
     found = answer.get("text") or ""
     try:
-        data = read_json(found)
+        data = await asyncio.to_thread(read_json, found)  # megabytes would hold up other nodes
     except NotJson:
         data = None
     return {"text": found, "status": answer.get("status", 0), "headers": answer.get("headers", {}), "json": data}
