@@ -62,6 +62,12 @@ def test_an_entry_of_a_mapping_has_a_key(
     assert (project / "tavern.yaml").read_text("utf-8") == CONFIG
 
 
+def test_a_dotted_key_reaches_into_a_reference(tavern: Run, project: Path) -> None:
+    assert tavern("config", "set", "secrets.key.of.notes.$env", "NOTES_KEY").code == 0
+    written = yaml.safe_load((project / "tavern.yaml").read_text("utf-8"))
+    assert written["secrets"] == {"key.of.notes": {"$env": "NOTES_KEY"}}
+
+
 def test_a_wrong_value_changes_nothing(tavern: Run, project: Path) -> None:
     for key, value in (
         ("limits.depth", "deep"),

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tavern_core import Tavern
 from tavern_core.errors import ConfigInvalid
+from tavern_core.kernel.config.config_key_lookup import key_path
 from tavern_core.kernel.config.configuration import LoadedConfig, load, prepare_home, show
 
 
@@ -106,6 +107,21 @@ def test_names_in_a_mapping_of_the_program_may_have_dots(place: Path) -> None:
     assert config.callers["user:a@b.org"].deny == ("x",)
     assert config.tools.aliases == {"tools.read": "a:b"}
     assert config.limits.tools["a.b"].retries == 2
+
+
+@pytest.mark.parametrize(
+    ("written", "path"),
+    [
+        ("secrets.key.of.notes.$env", ("secrets", "key.of.notes", "$env")),
+        ("upstreams.u.headers.X-Key.$env", ("upstreams", "u", "headers", "X-Key", "$env")),
+        ("llms.m-4.1.options.format.type", ("llms", "m-4.1", "options", "format", "type")),
+        ("limits.depth.", ("limits", "depth", "")),
+        ("limits.", ("limits", "")),
+        ("callers.", ("callers", "")),
+    ],
+)
+def test_a_dotted_key_reaches_into_values_of_any_shape(written: str, path: tuple[str, ...]) -> None:
+    assert key_path(written) == path
 
 
 def test_sections_of_comments_and_empty_files_change_nothing(place: Path) -> None:

@@ -165,19 +165,25 @@ def split_key(
     Args:
         spell: the key that a word means in a section; None: the word itself.
     """
-    head, _, rest = written.partition(".")
+    head, dot, rest = written.partition(".")
     if not above and head in FREE and rest:
         return (head, rest) if head == "settings" else (head, *rest.split("."))
     if (section := section_of(annotation_at(above))) is not None:
         key = spell(section, head) or head
-        return (key, *split_key(rest, spell, (*above, key))) if rest else (key,)
-    entry = section_of(annotation_at((*above, "")))
+        return (key, *split_key(rest, spell, (*above, key))) if dot else (key,)
+    entry = annotation_at((*above, ""))
     words = written.split(".")
-    for at in range(1, len(words) if entry is not None else 0):
-        if entry is not None and spelt(entry, words[at]) is not None:
-            name = ".".join(words[:at])
-            return (name, *split_key(".".join(words[at:]), spell, (*above, name)))
-    return (written,)
+    if (inner := section_of(entry)) is not None:
+        for at in range(1, len(words)):
+            if spelt(inner, words[at]) is not None:
+                name = ".".join(words[:at])
+                return (name, *split_key(".".join(words[at:]), spell, (*above, name)))
+    if entry is Any and above != (
+        "secrets",
+    ):  # such as the options of a model: values of any shape, and not only names
+        return tuple(words)
+    end = next((at for at, word in enumerate(words) if at and word.startswith(REFERENCE_MARK)), len(words))
+    return (".".join(words[:end]), *words[end:])
 
 
 def put(data: dict[str, Any], path: Sequence[str], value: Any) -> None:
