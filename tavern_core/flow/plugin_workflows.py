@@ -50,7 +50,8 @@ class PluginWorkflows:
 
     def _entries(self) -> Iterator[tuple[Record, Path]]:
         for record in self._lifecycle.records.values():
-            if record.usable and (place := self._entry_folder(record)) is not None:
+            has_workflows = _SECTION in record.candidate.facts.sections  # looked at first: most plugins have none
+            if has_workflows and record.usable and (place := self._entry_folder(record)) is not None:
                 yield record, place
 
     def _entry_folder(self, record: Record) -> Path | None:
@@ -89,11 +90,8 @@ class PluginWorkflows:
 
 
 def _entry(record: Record) -> str | None:
-    """The value of `workflows.entry` in plugin.yaml."""
-    candidate = record.candidate
-    if _SECTION not in candidate.facts.sections:
-        return None
+    """The value of `workflows.entry` in plugin.yaml, which has a section of this name."""
     from tavern_core.model.manifest import Entry
 
-    declared = candidate.manifest().workflows
+    declared = record.candidate.manifest().workflows
     return declared.entry if isinstance(declared, Entry) else None

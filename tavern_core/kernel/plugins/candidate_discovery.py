@@ -175,7 +175,7 @@ def _as_candidate(plugin: FoundPlugin, isolation: IsolationConfig, tiers: Tiers)
         stamp=(
             plugin.manifest_hash,
             plugin.row.tools_digest,
-            plugin.has_python,
+            plugin.row.has_python,
             plugin.location,
             plugin.distribution_version,
         ),

@@ -271,8 +271,10 @@ class Record:
             return  # a plugin that is turned off need not be repaired
         if (changed := self.changed_since_review()) is not None:
             yield changed
-        # The error of a bad manifest counts its findings.
-        for finding in (*(() if self.candidate.errors else self.candidate.findings), *self.tool_findings):
+        findings = self.candidate.findings
+        if findings and self.candidate.errors:
+            findings = ()  # the error of a bad manifest counts them
+        for finding in (*findings, *self.tool_findings):
             yield _as_diagnostic(finding, self.name)
 
     def changed_since_review(self) -> Diagnostic | None:
@@ -343,7 +345,8 @@ class Records(MutableMapping[str, Record]):
         """Add several with one change: each copies the whole mapping."""
         for record in records.values():
             record.changed = self._changed
-        self._now = dict(sorted({**self._now, **records}.items(), key=lambda one: one[1].rank))
+        now = {**self._now, **records}
+        self._now = {name: now[name] for _, name in sorted([(record.rank, name) for name, record in now.items()])}
 
     def __delitem__(self, name: str) -> None:
         record = self._gone[name] = self._now[name]
