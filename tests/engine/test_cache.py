@@ -230,15 +230,21 @@ async def test_a_cached_node_behind_a_lazy_one_sees_its_changes(bench: Bench) ->
     assert RAN == []
 
 
-@pytest.mark.parametrize("how", [{"onError": "default", "defaults": {"y": 100}}, {}], ids=["node", "group"])
-async def test_a_node_that_requested_a_value_from_a_failed_one_runs_again(bench: Bench, how: dict[str, Any]) -> None:
+HANDLED = {"type": "t:MayFail", "exec": {"onError": "default", "defaults": {"y": 100}}}
+
+
+@pytest.mark.parametrize(
+    ("inside", "failing"), [(None, "f"), ("t:MayFail", "f/f"), (HANDLED, "f/f")],
+    ids=["node", "group", "group that handles it"],
+)  # fmt: skip
+async def test_a_node_that_requested_a_value_from_a_failed_one_runs_again(
+    bench: Bench, inside: Any, failing: str
+) -> None:
     inner = flow(
-        {"f": "t:MayFail", "k": "t:Kept", "o": "core:GroupOutput"}, "k.y>o.y", name="inner",
+        {"f": inside or "t:Kept", "k": "t:Kept", "o": "core:GroupOutput"}, "k.y>o.y", name="inner",
         interfaceOutputs={"y": {"dataFlowType": "INTEGER"}},
     )  # fmt: skip
-    source = {"type": "t:MayFail", "exec": how} if how else group("inner")
-    workflow = flow({"f": source, "l": "t:LazyKept"}, "f.y>l.a")
-    failing = "f" if how else "f/f"
+    workflow = flow({"f": group("inner") if inside else HANDLED, "l": "t:LazyKept"}, "f.y>l.a")
     for run in (bench.run, bench.run, bench.again):
         result = await run(workflow, workflows=[inner])
         assert [error.path for error in result.errors] == [failing]

@@ -329,7 +329,7 @@ async def test_two_runs_of_one_plan_share_nothing() -> None:
 
 
 @node("t:Grows")
-async def grows(xs: list) -> Out(n=int):
+async def grows(xs: list = [0], x: int = 0) -> Out(n=int):  # noqa: B006
     xs.append(1)
     return len(xs)
 
@@ -355,6 +355,9 @@ DEFAULTS = {
         {"l": {"type": "t:Lists", "exec": {"onError": "default", "defaults": {"xs": [0]}}}, "g": "t:Grows"}, "l.xs>g.xs"
     ),
     "of a bypassed node": flow({"l": {"type": "t:Lists", "exec": {"bypassed": True}}, "g": "t:Grows"}, "l.xs>g.xs"),
+    "of an input without a value": flow(
+        {"l": {"type": "t:Lists", "exec": {"onError": "skip"}}, "i": "t:Inc", "g": "t:Grows"}, "l.xs>g.xs i.y>g.x"
+    ),
     "of a lazy input": flow({"g": "t:GrowsLazily"}),
 }
 
@@ -362,7 +365,7 @@ DEFAULTS = {
 @pytest.mark.parametrize("default", DEFAULTS)
 async def test_a_node_that_changes_a_default_changes_no_later_run(default: str) -> None:
     for _ in range(2):
-        assert (await ran(DEFAULTS[default], [grows, GrowsLazily, lists])).outputs["g"] == {"n": 2}
+        assert (await ran(DEFAULTS[default], [*ALL, grows, GrowsLazily, lists])).outputs["g"] == {"n": 2}
 
 
 @node("t:Split", bypass=PassThrough(outputs={"a": "x"}, defaults={"b": 7}))
