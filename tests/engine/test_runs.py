@@ -135,6 +135,51 @@ async def test_the_interface_is_given_and_returned() -> None:
     assert (result.ok, result.outputs) == (True, {"q": 42})
 
 
+@node("t:Given")
+async def given(a: int | None = 3, b: str = "d", many: Annotated[list[int], Port(multi=True)] = ()) -> Out(all=list):
+    return [a, b, many]
+
+
+@node("t:Required")
+async def required(many: Annotated[list[int], Port(multi=True)]) -> Out(all=list):
+    return many
+
+
+def leaving_out(type_: str, taking: str) -> Any:
+    """A workflow whose optional input `p` goes to the input `taking` of one node."""
+    slots = {
+        "interfaceInputs": {"p": {"dataFlowType": "WILDCARD"}},
+        "interfaceOutputs": {"q": {"dataFlowType": "WILDCARD"}},
+    }
+    output = {"t:Need": "y", "t:LazyDefault": "y", "core:NodeGroup": "q"}.get(type_, "all")
+    nodes = {
+        "i": "core:GroupInput",
+        "n": group("within") if type_ == "core:NodeGroup" else type_,
+        "o": "core:GroupOutput",
+    }
+    return flow(nodes, f"i.p>n.{taking} n.{output}>o.q", name="within", **slots)
+
+
+@pytest.mark.parametrize(
+    ("workflow", "inputs", "wanted"),
+    [
+        (leaving_out("t:Given", "a"), {}, [3, "d", []]),
+        (leaving_out("t:Given", "a"), {"p": None}, [None, "d", []]),
+        (leaving_out("t:Given", "b"), {}, [3, "d", []]),
+        (leaving_out("t:Given", "many__0"), {}, [3, "d", []]),
+        (leaving_out("t:LazyDefault", "a"), {}, 5),
+        (leaving_out("core:NodeGroup", "p").model_copy(update={"id": "outer"}), {}, [3, "d", []]),
+        (leaving_out("t:Need", "x"), {}, "input 'x': takes a value, got null"),
+        (leaving_out("t:Required", "many__0"), {}, "input 'many': item 0: takes a value, got null"),
+    ],
+)
+async def test_an_input_that_the_caller_leaves_out_leaves_the_node_its_default(
+    workflow: Any, inputs: dict[str, Any], wanted: Any
+) -> None:
+    result = await ran(workflow, [*ALL, given, required], inputs, workflows=[leaving_out("t:Given", "a")])
+    assert ([error.message for error in result.errors] or [result.outputs["q"]]) == [wanted]
+
+
 async def test_an_error_names_path_type_and_place_and_other_branches_finish() -> None:
     inner = flow({"deep": {"type": "t:Bad", "x": 7}}, name="inner")
     result = await ran(flow({"g": group("inner"), "w": "t:Wait", "d": "t:Inc"}, "w.y>d.x"), ALL, workflows=[inner])

@@ -17,6 +17,8 @@ from tavern_core.model.node import ABSENT
 def inputs_of(work: Work, outputs: Sequence[Outputs | None], streams: Streams) -> dict[str, Any] | None:
     """The inputs of a step; None if it must be skipped: a needed value, or all values, will never arrive.
 
+    An input of the workflow that its caller left out skips nothing: the default replaces it, else null.
+
     Args:
         outputs: of the steps of the plan, by number; those that it needs are complete.
     """
@@ -25,11 +27,13 @@ def inputs_of(work: Work, outputs: Sequence[Outputs | None], streams: Streams) -
     for one in work.ones:
         value = outputs[one.step].get(one.output, Skip)  # type: ignore[union-attr]
         if value is Skip:
-            missed += 1
-            if one.is_required and work.step.kind == "node":
+            missed, came = missed + 1, came + one.is_given
+            if one.is_required and work.step.kind == "node" and not one.is_given:
                 return None
             if one.default is not ABSENT:
                 inputs[one.key] = private(one.default)
+            elif one.is_given and (work.step.plan is None or work.step.bypass is not None):
+                inputs[one.key] = None
             continue
         came += 1
         if one.converts is not None:
@@ -43,11 +47,13 @@ def inputs_of(work: Work, outputs: Sequence[Outputs | None], streams: Streams) -
             for step, key, converts in many.sources
             if (value := outputs[step].get(key, Skip)) is not Skip  # type: ignore[union-attr]
         ]
-        came, missed = came + len(values), missed + len(many.sources) - len(values)
+        came, missed = came + len(values) + len(many.given), missed + len(many.sources) - len(values)
         if many.lists:
             values = items_of(many, outputs)
         if not values and many.is_required:
-            return None
+            if not many.given:
+                return None
+            values = [None]
         if many.is_shared:
             values = [private(value) for value in values]
         inputs[many.key] = values

@@ -39,6 +39,8 @@ class One:
     default: Any
     is_shared: bool = False
     """Another reader gets the same value."""
+    is_given: bool = False
+    """The value is an input of the workflow, which its caller may leave out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,8 @@ class Many:
     """Those of `sources` that are lists of values."""
     is_shared: bool = False
     """Another reader gets one of the same values."""
+    given: frozenset[int] = frozenset()
+    """Those of `sources` that are inputs of the workflow, which its caller may leave out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +154,10 @@ def _prepared(plan: FlowPlan, inner: Mapping[int, Prepared]) -> Prepared:
     takers = Counter((s.step, s.key) for step in plan.steps for b in (*step.bindings, *step.lazy) for s in b.sources)
     shared = frozenset(output for output, count in takers.items() if count > 1)
     taken = frozenset(step for step, _ in takers)
+    interface = frozenset(step.index for step in plan.steps if step.kind == "input")
     works = tuple(
-        _work(step, inner[step.index].key if step.index in inner else b"", shared, taken) for step in plan.steps
+        _work(step, inner[step.index].key if step.index in inner else b"", shared, taken, interface)
+        for step in plan.steps
     )
     readers: dict[int, list[tuple[int, str, str]]] = {}
     for step in plan.steps:
@@ -163,15 +169,17 @@ def _prepared(plan: FlowPlan, inner: Mapping[int, Prepared]) -> Prepared:
     return Prepared(plan, works, inner, tuple(step.waits for step in plan.steps), frozen, key)
 
 
-def _work(step: Step, inside: bytes, shared: frozenset[tuple[int, str]], taken: frozenset[int]) -> Work:
+def _work(
+    step: Step, inside: bytes, shared: frozenset[tuple[int, str]], taken: frozenset[int], interface: frozenset[int]
+) -> Work:
     code = step.spec.impl if isinstance(step.spec.impl, NodeCode) else None
     ones, many = [], []
     for binding in step.bindings:
         is_shared = step.kind != "output" and any((source.step, source.key) in shared for source in binding.sources)
         if binding.slot.multi:
-            many.append(many_of(binding, step, is_shared))
+            many.append(many_of(binding, step, is_shared, interface))
         else:
-            ones.append(_one(binding, step, is_shared))
+            ones.append(_one(binding, step, is_shared, interface))
     whole = [key for key, slot in step.outputs.items() if not slot.is_stream]
     batch = tuple(key for key in whole if key != ERROR_PORT or key in step.spec.outputs)
     fingerprint = code is not None and code.cls is not None and code.cls.fingerprint is not Node.fingerprint
@@ -236,18 +244,21 @@ def _is_kept(step: Step) -> bool:
     return step.kind == "node" and (wanted != "none" if wanted is not None else step.spec.cache)
 
 
-def _one(binding: Binding, step: Step, is_shared: bool) -> One:
+def _one(binding: Binding, step: Step, is_shared: bool, interface: frozenset[int]) -> One:
     source, slot = binding.sources[0], binding.slot
-    converts = conversion(source.type, slot.type)
-    return One(slot.key, source.step, source.key, converts, slot.is_required(step.config), slot.default, is_shared)
+    return One(
+        slot.key, source.step, source.key, conversion(source.type, slot.type), slot.is_required(step.config),
+        slot.default, is_shared, source.step in interface,
+    )  # fmt: skip
 
 
-def many_of(binding: Binding, step: Step, is_shared: bool) -> Many:
+def many_of(binding: Binding, step: Step, is_shared: bool, interface: frozenset[int] = frozenset()) -> Many:
     """All edges of an input."""
     slot = binding.slot
     sources = tuple((s.step, s.key, conversion(s.type, slot.type)) for s in binding.sources)
     lists = frozenset(at for at, source in enumerate(binding.sources) if source.is_list and slot.multi)
-    return Many(slot.key, sources, slot.is_required(step.config), lists, is_shared)
+    given = frozenset(at for at, source in enumerate(binding.sources) if source.step in interface)
+    return Many(slot.key, sources, slot.is_required(step.config), lists, is_shared, given)
 
 
 def _can_mismatch(slot: Slot) -> bool:

@@ -434,7 +434,9 @@ class Scheduler:
                 self.unsettled.add(number)
                 self._impure.add(number)
         if not values and (not binding.slot.multi or many.is_required):
-            raise NothingCame(key)
+            if any(self.prepared.works[source].step.kind != "input" for source in sources):
+                raise NothingCame(key)
+            values = [None if binding.slot.default is ABSENT else private(binding.slot.default)]
         asked = values if binding.slot.multi else values[0]
         if why := value_mismatch(binding.slot, asked):
             raise MismatchedInput(key, why)

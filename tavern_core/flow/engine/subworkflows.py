@@ -91,7 +91,7 @@ async def _inside(
 
 
 def given(inner: Prepared, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Values for the interface of a workflow, defaults filled in.
+    """Values for the interface of a workflow, defaults filled in; what has neither is left out.
 
     Raises:
         MismatchedInput: a required one is missing, or a value does not fit.
@@ -106,7 +106,8 @@ def given(inner: Prepared, inputs: Mapping[str, Any]) -> dict[str, Any]:
             continue
         if why := input_mismatch(slot, value):
             raise MismatchedInput(key, why)
-        found[key] = None if value is ABSENT or value is Skip else value
+        if value is not ABSENT and value is not Skip:
+            found[key] = value
     return found
 
 
