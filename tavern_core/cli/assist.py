@@ -148,7 +148,8 @@ def _consents(target: Path) -> bool:
 
 
 def _apply(session: Session, host: Tavern, proposal: Proposal, target: Path, *, is_same: bool) -> None:
-    before = target.read_text("utf-8") if target.is_file() else None
+    versions = PreviousVersions(session.loaded().home, target)
+    before = versions.now()
     if is_same:
         outcome = host.wait(host.assistant.apply(proposal, target))
         if not outcome.ok:
@@ -157,7 +158,7 @@ def _apply(session: Session, host: Tavern, proposal: Proposal, target: Path, *, 
     else:
         host.wait(host.assistant.write(proposal, target))
     try:
-        PreviousVersions(session.loaded().home, target).keep(before, target.read_text("utf-8"))
+        versions.keep(before)
     except StateDamaged as error:
         print_problem(
             "warning", error.code, f"{target} is written, but the change cannot be undone: {error.message}", error.hint

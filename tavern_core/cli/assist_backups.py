@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from tavern_core.errors import StateDamaged, UsageError
-from tavern_core.kernel.files.atomic_file import write_atomic
+from tavern_core.kernel.files.atomic_file import kept_mode, write_atomic
+from tavern_core.kernel.files.file_lock import locked
 
 _MOST_KEPT: Final = 20
 _REPAIR: Final = "delete it; then earlier changes of the file cannot be undone"
@@ -23,18 +24,22 @@ class PreviousVersions:
     """
 
     def __init__(self, home: Path, file: Path) -> None:
-        self._file = file.absolute()
+        self._file = file.absolute().parent.resolve() / file.name  # one file, however its path is written
         name = sha256(str(self._file).encode("utf-8", "surrogatepass")).hexdigest()[:32]
         self._path = home / "assist" / f"{name}.json"
 
-    def keep(self, before: str | None, after: str) -> None:
-        """Store a change. Raises StateDamaged (STATE_DAMAGED).
+    def now(self) -> str | None:
+        """The current text of the file, with its line endings; bytes that are no text are kept as surrogates. None: there is no file."""
+        return self._file.read_bytes().decode("utf-8", "surrogateescape") if self._file.is_file() else None
+
+    def keep(self, before: str | None) -> None:
+        """Store the change of the file from `before` to what it holds now. Raises StateDamaged (STATE_DAMAGED).
 
         Args:
-            before: the old text; None: the file did not exist.
+            before: `now` before the change.
         """
-        kept = [*self._read(), {"before": before, "after": _hash(after)}][-_MOST_KEPT:]
-        write_atomic(self._path, json.dumps({"file": str(self._file), "versions": kept}, ensure_ascii=False))
+        with locked(self._path):
+            self._write([*self._read(), {"before": before, "after": _hash(self.now() or "")}][-_MOST_KEPT:])
 
     def restore(self) -> bool:
         """Take the last change back; False: the file was new and is deleted again.
@@ -43,24 +48,24 @@ class PreviousVersions:
             UsageError: there is none, or the file was changed since (USAGE).
             StateDamaged: the stored versions cannot be read (STATE_DAMAGED).
         """
-        kept = self._read()
-        if not kept:
-            raise UsageError(
-                f"{self._file} has no change to undo", hint="only changes by `tavern assist` can be undone"
-            )
-        last = kept[-1]
-        now = self._file.read_text("utf-8") if self._file.is_file() else ""
-        if _hash(now) != last["after"]:
-            raise UsageError(
-                f"{self._file} was changed since, so its previous version is not restored",
-                hint=f"the previous version is in {self._path}",
-            )
-        if last["before"] is None:
-            self._file.unlink()
-        else:
-            write_atomic(self._file, last["before"], 0o644)
-        write_atomic(self._path, json.dumps({"file": str(self._file), "versions": kept[:-1]}, ensure_ascii=False))
-        return last["before"] is not None
+        with locked(self._path):
+            kept = self._read()
+            if not kept:
+                raise UsageError(
+                    f"{self._file} has no change to undo", hint="only changes by `tavern assist` can be undone"
+                )
+            last = kept[-1]
+            if _hash(self.now() or "") != last["after"]:
+                raise UsageError(
+                    f"{self._file} was changed since, so its previous version is not restored",
+                    hint=f"the previous version is in {self._path}",
+                )
+            if last["before"] is None:
+                self._file.unlink()
+            else:
+                write_atomic(self._file, last["before"].encode("utf-8", "surrogateescape"), kept_mode(self._file))
+            self._write(kept[:-1])
+            return last["before"] is not None
 
     def _read(self) -> list[dict[str, Any]]:
         if not self._path.exists():
@@ -71,6 +76,9 @@ class PreviousVersions:
             if isinstance(versions, list) and all(_is_version(each) for each in versions):
                 return versions
         raise StateDamaged(f"{self._path} cannot be read", hint=_REPAIR)
+
+    def _write(self, versions: list[dict[str, Any]]) -> None:
+        write_atomic(self._path, json.dumps({"file": str(self._file), "versions": versions}))
 
 
 def _is_version(data: Any) -> bool:

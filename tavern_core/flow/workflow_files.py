@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tavern_core.errors import Finding, UsageError, WorkflowInvalid, WorkflowNotFound, sayable
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.kernel.files.atomic_file import write_atomic
+from tavern_core.kernel.files.atomic_file import kept_mode, write_atomic
 from tavern_core.kernel.files.file_lock import locked
 from tavern_core.kernel.files.file_stamp import Stamp, stamp_of
 from tavern_core.kernel.files.regular_file import open_regular
@@ -295,7 +295,7 @@ def _written(path: Path, id_: str, workflow: Workflow, rev: int) -> Workflow:
         raise UsageError(
             f"workflow {id_!r} has {len(data):,} bytes; at most {LARGEST_FILE:,}", hint="split it into groups"
         )
-    write_atomic(path, text, 0o644)
+    write_atomic(path, text, kept_mode(path))
     return saved
 
 

@@ -12,14 +12,13 @@ equals the old content plus the new ids.
 from __future__ import annotations
 
 import json
-import stat
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from tavern_core.errors import ManifestInvalid
 from tavern_core.kernel.discovery.found_plugin import MANIFEST_FILE
-from tavern_core.kernel.files.atomic_file import write_atomic
+from tavern_core.kernel.files.atomic_file import kept_mode, write_atomic
 from tavern_core.kernel.files.safe_paths import inside
 from tavern_core.kernel.manifest.tool_files import TOOL_FILE_SUFFIX
 from tavern_core.kernel.text.yaml_reader import YamlDocument, read_yaml
@@ -52,8 +51,7 @@ def write_tools(folder: Path, names: Sequence[str]) -> tuple[Path, ...]:
         return ()
     bom = "\ufeff" if content.startswith(b"\xef\xbb\xbf") else ""
     text = add_tools(document, new)
-    mode = stat.S_IMODE(file.stat().st_mode)
-    write_atomic(file.resolve(), bom + text, mode)
+    write_atomic(file.resolve(), bom + text, kept_mode(file))
     return (file,)
 
 
@@ -133,6 +131,6 @@ def _write_files(folder: Path, entry: str, names: Sequence[str]) -> tuple[Path, 
         file = place / f"{name}{TOOL_FILE_SUFFIX}"
         if not file.exists():
             place.mkdir(parents=True, exist_ok=True)
-            write_atomic(file, json.dumps(_item(name), ensure_ascii=False, indent=2) + "\n", 0o644)
+            write_atomic(file, json.dumps(_item(name), ensure_ascii=False, indent=2) + "\n", kept_mode(file))
             written.append(file)
     return tuple(written)

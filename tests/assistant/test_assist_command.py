@@ -139,6 +139,23 @@ def test_a_file_that_does_not_exist_is_created_and_its_undo_deletes_it(start: St
     assert not file.exists()
 
 
+@pytest.mark.parametrize(
+    "content", [workflow().encode().replace(b", ", b",\r\n"), b"\xef\xbb\xbf" + workflow().encode(), b"\xff \r\n"]
+)
+def test_what_is_written_over_comes_back_byte_for_byte_and_stays_private(
+    start: Start, tmp_path: Path, content: bytes
+) -> None:
+    project, file = start(answer(LOWER)), tmp_path / "sub" / "kept.json"
+    file.parent.mkdir()
+    file.write_bytes(content)
+    file.chmod(0o600)
+    (tmp_path / "caps.json").write_text(workflow())
+    done = project.run("assist", "lower case, please", "caps.json", "-o", "sub/../sub/kept.json", "--yes")
+    assert (done.returncode, form(file), oct(file.stat().st_mode & 0o777)) == (0, "lower", "0o600"), done.stderr
+    back = project.run("assist", "--undo", "sub/kept.json")
+    assert (back.returncode, file.read_bytes(), oct(file.stat().st_mode & 0o777)) == (0, content, "0o600"), back.stderr
+
+
 def test_the_result_can_be_written_elsewhere(start: Start, tmp_path: Path) -> None:
     project, file = start(answer(LOWER)), tmp_path / "caps.json"
     file.write_text(workflow())

@@ -22,7 +22,7 @@ import yaml
 
 from tavern_core.errors import ConfigInvalid
 from tavern_core.kernel.config.config_key_lookup import Keys
-from tavern_core.kernel.files.atomic_file import read_text, write_atomic
+from tavern_core.kernel.files.atomic_file import kept_mode, read_text, write_atomic
 from tavern_core.kernel.files.file_lock import locked
 from tavern_core.kernel.text.document_limits import LARGEST_FILE
 from tavern_core.kernel.text.yaml_reader import read_yaml
@@ -30,7 +30,6 @@ from tavern_core.model.safe_printing import shortened
 
 _PLAIN: Final = re.compile(r"[A-Za-z](?:[A-Za-z0-9_./:-]*[A-Za-z0-9_/-])?\Z")
 _NOT_PLAIN: Final = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n"})
-_NEW_FILE_MODE: Final = 0o644
 _STEP: Final = "  "
 
 
@@ -108,8 +107,7 @@ def _change(file: Path, edit: Any) -> None:
         text = read_text(real, LARGEST_FILE) or ""
         edited = edit(text)
         if edited != text:
-            mode = real.stat().st_mode & 0o777 if real.is_file() else _NEW_FILE_MODE
-            write_atomic(real, edited, mode)
+            write_atomic(real, edited, kept_mode(real))
 
 
 def _data(text: str, file: str) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from tavern_core.kernel.files.regular_file import open_regular
 
 PRIVATE_FILE: Final = 0o600
 PRIVATE_FOLDER: Final = 0o700
+_SHARED_FILE: Final = 0o644
 _STALE_SECONDS: Final = 3600.0  # no write takes an hour: an older temporary file belongs to a process that was killed
 _HINTS: Final = {
     errno.ENOSPC: "free some space; what was there before is unchanged",
@@ -76,8 +77,8 @@ def make_private_folder(folder: Path) -> Path:
     return folder
 
 
-def write_atomic(path: Path, text: str, mode: int = PRIVATE_FILE, *, durable: bool = True) -> None:
-    """Replace `path` by a file that holds `text` in UTF-8, or leave it as it is.
+def write_atomic(path: Path, text: str | bytes, mode: int = PRIVATE_FILE, *, durable: bool = True) -> None:
+    """Replace `path` by a file that holds `text`, in UTF-8, or leave it as it is.
 
     Args:
         mode: permissions of the new file.
@@ -86,7 +87,8 @@ def write_atomic(path: Path, text: str, mode: int = PRIVATE_FILE, *, durable: bo
     Raises:
         StateDamaged: the file is unchanged; the message names the path and the repair.
     """
-    data = text.encode("utf-8", "backslashreplace")  # a lone surrogate is kept readable, not a crash half way
+    # a lone surrogate is kept readable, not a crash half way
+    data = text if isinstance(text, bytes) else text.encode("utf-8", "backslashreplace")
     make_private_folder(path.parent)
     with state_errors(path, "write"):
         if path.is_dir() and not path.is_symlink():
@@ -109,6 +111,11 @@ def write_atomic(path: Path, text: str, mode: int = PRIVATE_FILE, *, durable: bo
             raise
         if durable:
             sync_folder(path.parent)
+
+
+def kept_mode(path: Path) -> int:
+    """The permissions for a file of a person that is rewritten: those it has; a new one may be read by everybody."""
+    return path.stat().st_mode & 0o777 if path.is_file() else _SHARED_FILE
 
 
 def write_all(descriptor: int, data: bytes) -> None:
