@@ -200,6 +200,7 @@ def test_every_failure_is_an_error_that_says_what_happened(far: Far, what: str, 
     assert (caught.value.code, caught.value.outcome) == (code, outcome)
     assert said in caught.value.message
     assert far.server.url in caught.value.message
+    assert caught.value.hint
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -219,8 +220,9 @@ def test_bytes_that_are_no_json_are_an_error(far: Far, body: bytes, stream: bool
 
 def test_a_compressed_answer_is_refused(far: Far) -> None:
     reply = Reply(body=gzip.compress(b"{}"), headers={"content-encoding": "gzip"})
-    with pytest.raises(CallError, match="compresses its answers"):
+    with pytest.raises(CallError, match="compresses its answers") as caught:
         far.ask([reply], False)
+    assert "turn compression off" in caught.value.hint
 
 
 ODD: dict[str, tuple[Any, str]] = {

@@ -124,7 +124,11 @@ class OpenAILLM:
         key, headers = self.key().strip(), dict(self.headers())
         sent = {"accept-encoding": "identity", **({"authorization": f"Bearer {key}"} if key else {}), **headers}
         if not all(value.isascii() and value.isprintable() for value in sent.values()):
-            raise ToolFailed(f"the key or a header for {self._who} is not plain ASCII in one line", fixFor="operator")
+            raise ToolFailed(
+                f"the key or a header for {self._who} is not plain ASCII in one line",
+                hint="correct `key` or `headers` of the model in tavern.yaml",
+                fixFor="operator",
+            )
         content = json.dumps(body, ensure_ascii=False).encode("utf-8", "backslashreplace")
         timeout = httpx2.Timeout(self.timeout_s)
         try:
@@ -186,7 +190,11 @@ class OpenAILLM:
     async def _chunks(self, response: httpx2.Response) -> AsyncIterator[bytes]:
         """The bytes of the body, within the limit of their size; what is not UTF-8 is refused."""
         if response.headers.get("content-encoding", "identity") != "identity":
-            raise UpstreamError(f"{self._who} compresses its answers, which was not asked for", outcome="unknown")
+            raise UpstreamError(
+                f"{self._who} compresses its answers, which was not asked for",
+                hint="turn compression off in the server, or in the proxy before it",
+                outcome="unknown",
+            )
         read, decoder = 0, codecs.getincrementaldecoder("utf-8")()
         async for chunk in response.aiter_raw():
             read += len(chunk)
@@ -200,7 +208,11 @@ class OpenAILLM:
             try:
                 decoder.decode(chunk)
             except UnicodeDecodeError:
-                raise UpstreamError(f"{self._who} answered with bytes that are not UTF-8", outcome="unknown") from None
+                raise UpstreamError(
+                    f"{self._who} answered with bytes that are not UTF-8",
+                    hint="see that `baseUrl` is that of an OpenAI-compatible API",
+                    outcome="unknown",
+                ) from None
             yield chunk
 
     async def _events(self, response: httpx2.Response) -> AsyncGenerator[str | bytes]:
