@@ -371,8 +371,9 @@ def follow(session: Session, run: str, after: int) -> None:
     The exit code is that of its result.
     """
     last = session.host().wait(_followed(session, session.host(), run, after))
-    errors = next((kept.errors for kept in session.host().workflows.kept(most=500) if kept.run_id == run), ())
-    match last:
+    kept = session.host().workflows.kept_run(run)
+    errors = kept.errors if kept is not None else ()
+    match last or (f"run:{kept.state}" if kept is not None else ""):
         case "run:error" if errors:
             raise ReportedExit(exit_code_of(str(errors[0]["kind"])))
         case "run:cancelled":

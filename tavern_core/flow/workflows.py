@@ -335,11 +335,14 @@ class Workflows(Mapping[str, "Workflow"]):
         return () if kept is None or kept.state not in _OPEN else tuple(Question(**one) for one in kept.questions)
 
     def events(self, run_id: str, after: int = 0) -> builtins.list[RunEvent]:
-        """The events of a run after number `after`, also of a stored one. Raises as `cancel`."""
+        """The events of a run after number `after`, also of a stored one. Raises as `cancel`.
+
+        If its process ended before the run did, the last one is that of `follow`.
+        """
         if (run := self._here(run_id)) is not None:
             return run.events(after)
-        self.run_store.find(run_id)
-        return self.run_store.events(run_id, after)
+        end = self.run_store.end_of(run_id)
+        return [*self.run_store.events(run_id, after), *([end] if end is not None and end.seq > after else ())]
 
     async def follow(self, run_id: str, after: int = 0) -> AsyncIterator[RunEvent]:
         """The events of a run, past and future, until it is over. Raises as `cancel`.
@@ -348,7 +351,6 @@ class Workflows(Mapping[str, "Workflow"]):
         `run:interrupted`, or `run:waiting` for an answer.
         """
         from tavern_core.flow.run_handle import followed
-        from tavern_core.model.run import RunEvent
 
         if (run := self._here(run_id)) is not None:
             async for event in followed(run, after):
@@ -367,8 +369,8 @@ class Workflows(Mapping[str, "Workflow"]):
             if not goes_on:
                 break
             await asyncio.sleep(_LOOK_S)
-        if (state := runs.find(run_id).state) not in ("complete", "error", "cancelled"):
-            yield RunEvent(after + 1, time.time(), f"run:{state}")
+        if (end := runs.end_of(run_id)) is not None and end.seq > after:
+            yield end
 
     def kept(self, workflow: str = "", most: int = 100) -> builtins.list[KeptRun]:
         """The runs in the store, newest first; including those of other processes of this state folder.

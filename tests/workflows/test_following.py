@@ -12,6 +12,7 @@ import pytest
 
 from tavern_core import Out, Plugin, Stream, hookimpl, node
 from tavern_core.errors import RunNotFound
+from tests import programs
 from tests.forked_programs import ForkedProgram
 from tests.workflows.folder import Flows
 
@@ -115,9 +116,29 @@ async def test_a_run_of_another_process_is_followed_to_its_end_whatever_that_is(
         assert [kept.state for kept in tavern.workflows.kept()] == [state]
         assert reported([event async for event in tavern.workflows.follow("one")]) == [*BEFORE, *ENDS[what]]
         assert reported([event async for event in tavern.workflows.follow("one", after=len(BEFORE))]) == ENDS[what]
+        assert tavern.workflows.events("one") == [event async for event in tavern.workflows.follow("one")]
+        assert [event async for event in tavern.workflows.follow("one", after=len(seen))] == []
         with pytest.raises(RunNotFound):
             await anext(tavern.workflows.follow("two"))
     other.end()
+
+
+async def test_a_run_that_was_left_has_one_end_for_every_follower_and_goes_on_after_it(flows: Flows) -> None:
+    flows.write("flow", {"q": {"type": "core:Ask", "prompt": "Which?"}})
+    before = ["run:running", "queued q", "running q", "ask q", "run:waiting"]
+    async with flows.open() as tavern:
+        handle = await tavern.workflows.start("flow", run_id="one")
+        handle.leave()
+        await handle
+    async with flows.open() as tavern:
+        assert reported([event async for event in tavern.workflows.follow("one")]) == before
+        assert reported([event async for event in tavern.workflows.follow("one", after=4)]) == ["run:waiting"]
+        assert [event async for event in tavern.workflows.follow("one", after=5)] == []
+        assert reported(tavern.workflows.events("one")) == before
+        await tavern.workflows.resume("one", {"q#1": "red"})
+        events = tavern.workflows.events("one")
+        assert reported(events) == [*before, "run:running", "queued q", "running q", "complete q", "run:complete"]
+        assert [event.seq for event in events] == list(range(1, len(events) + 1))
 
 
 @pytest.mark.slow
@@ -146,6 +167,8 @@ def test_the_command_line_follows_a_run_of_another_process(flows: Flows, what: s
     assert kinds == [each.split()[0] for each in [*BEFORE, *ENDS[what]]]
     assert follower.returncode == code
     other.end()
+    late = programs.tavern("workflows", "follow", "one", "--after", "99", cwd=flows.root, home=flows.root / "home")
+    assert (late.returncode, late.stdout) == (code, "")
 
 
 @pytest.mark.slow

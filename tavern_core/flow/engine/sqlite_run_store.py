@@ -374,15 +374,27 @@ class RunStore:
 
     def _end_events(self, run: KeptRun) -> None:
         """Before resuming a run whose process died: complete the database with what the process could not write."""
+        if (end := self._missing_end(run)) is None:
+            return
         with self._file.open() as db:
             (last,) = db.execute("SELECT coalesce(max(last), 0) FROM events WHERE run = ?", (run.run_id,)).fetchone()
-        if run.state in _ENDED:
-            return
-        rows: builtins.list[Row] = [(e.seq, e.time, e.kind, e.path, e.data) for e in self.events(run.run_id, last)]
-        last = rows[-1][0] if rows else last
-        rows.append((last + 1, time.time(), f"run:{run.state}", "", {}))
+        unwritten = [*self.events(run.run_id, last), end]
+        rows: builtins.list[Row] = [(e.seq, e.time, e.kind, e.path, e.data) for e in unwritten]
         with self._file.open() as db, db:
             _insert(db, run.run_id, (rows[0][0], rows[-1][0], self.rows(rows)))
+
+    def end_of(self, run_id: str) -> RunEvent | None:
+        """The last event of a run whose process died before it could write it: `run:` with the state that remains."""
+        return None if self.is_going_on(run_id) else self._missing_end(self.find(run_id))
+
+    def _missing_end(self, run: KeptRun) -> RunEvent | None:
+        if run.state in _ENDED:
+            return None
+        kind, events = f"run:{run.state}", self.events(run.run_id)
+        if not events:
+            return RunEvent(1, run.started, kind)
+        last = events[-1]
+        return None if last.kind == kind else RunEvent(last.seq + 1, last.time, kind)
 
     def steps(self, run_id: str) -> tuple[dict[str, tuple[bytes, bytes, Outputs]], Lost]:
         """(path → (key, content key, outputs) of the completed nodes of a run, path → why others are not stored)."""
