@@ -155,6 +155,21 @@ def tavern_check_call(call, tool, ctx):
     note("asked")
     raise ValueError("no luck")
 """
+
+
+def test_a_quarantine_begins_and_ends_in_all_open_hosts_of_a_state_folder(opened: Opened, home: Path) -> None:
+    hosts = [opened_with(opened, "tavern_check_call", LONG) for _ in range(2)]
+    (one, first, _), (other, second, _) = hosts
+    calls(other, 1)
+    calls(one, 2)  # the second and the third failure in a row
+    calls(other, 1)
+    assert (first.ran, second.ran) == (2, 1)
+    second.broken = False
+    one.plugins.enable_sync("weak")
+    assert calls(other, 1)[0].ok
+    assert "HOOK_QUARANTINED" not in {found.code for found in other.diagnostics}
+
+
 ASKS = 'permissions: {hooks: ["hook:server:tool:check"]}'
 
 

@@ -62,12 +62,10 @@ class Quarantine:
             HookPaused: it rests after failures.
         """
         timing = impl.timing
-        if (
-            timing.rest is None and not timing.failed_in_a_row and self._failures
-        ):  # it may have been put to rest by another process
-            row = self._known().get(_key(impl))
-            if row is not None and row.until:
-                timing.rest, timing.failed_in_a_row = row, self._failures - 1
+        if self._failures and (row := self._resting(impl)) != timing.rest:  # another process began or ended it
+            if row is None and timing.rest is not None:
+                self._end(timing.rest)
+            timing.rest, timing.failed_in_a_row = row, 0 if row is None else self._failures - 1
         if timing.rest is not None and time.time() < _seconds(timing.rest.until):
             raise HookPaused(timing.rest)
 
@@ -79,7 +77,7 @@ class Quarantine:
         if rest is not None:
             timing.rest = None
             self._forget(lambda at, row: row == rest)
-            self._base.diagnostics.withdraw("HOOK_QUARANTINED", hook=rest.hook, where=rest.where)
+            self._end(rest)
             self._base.recorder.note(HOOK_RELEASED, {"hook": rest.hook, "where": rest.where}, plugin=rest.plugin)
         elif (row := self._rows.get(key)) is not None and not row.until:
             self._forget(
@@ -108,13 +106,22 @@ class Quarantine:
         def counted(rows: Mapping[str, RestingHook]) -> dict[str, RestingHook]:
             return {**rows, key: made(rows[key].failures if key in rows else 0)}
 
-        row = self._change(counted).get(key) or made(
-            0
-        )  # where the file cannot be written, each process counts for itself
+        row = self._change(counted).get(key)
+        if row is None:  # the file cannot be written: each process counts for itself
+            row = made(0)
+            self._rows = {**self._rows, key: row}
         timing.failed_in_a_row = row.failures
         if row.until:
             timing.rest = row
             self._report(row)
+
+    def _resting(self, impl: Implementation) -> RestingHook | None:
+        """What all processes know of a rest of it, also of one that is over."""
+        row = self._known().get(_key(impl))
+        return row if row is not None and row.until else None
+
+    def _end(self, rest: RestingHook) -> None:
+        self._base.diagnostics.withdraw("HOOK_QUARANTINED", hook=rest.hook, where=rest.where)
 
     def _report(self, rest: RestingHook) -> None:
         data = rest.to_json()
