@@ -139,7 +139,7 @@ def _answer(answer: Any, library: Any) -> Any:
         return _json_or_text(answer)
     content = answer.content
     if getattr(answer, "status", "success") == "error":
-        raise ToolFailed(str(content)[:2000] or "the tool failed")
+        raise ToolFailed(str(content)[:2000] or "the tool failed", outcome="unknown")
     artifact = _json_or_text(getattr(answer, "artifact", None))
     meta = None if artifact is None else {"artifact": artifact}
     if isinstance(content, str):

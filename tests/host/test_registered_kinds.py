@@ -312,6 +312,9 @@ def test_an_object_of_langchain_is_a_tool_whose_answers_keep_their_types(opened:
         for result in (host.invoke_sync(f"app:{name}", arguments), run(host.invoke(f"app:{name}", arguments))):
             assert result.error is not None
             assert (result.error.kind, word in result.error.message) == (kind, True), name
+    for name in ("fail", "handled"):  # it may have done something first
+        failed = host.invoke_sync(f"app:{name}", {"how": "politely"})
+        assert failed.error is not None and failed.error.outcome == "unknown", name
     assert "app:add" in [spec.id for spec in host.tools.list()]
     assert host.tools["app:add"].kind == "langchain"
 

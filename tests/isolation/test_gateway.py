@@ -482,6 +482,14 @@ def test_a_server_that_breaks_off_breaks_off_one_request(place: Shared, site: We
     assert other.endswith("well")
 
 
+def test_a_program_that_waited_to_send_its_body_still_gets_the_reason_of_a_failure(place: Shared, site: Web) -> None:
+    site.answers["/"] = b""
+    head = "POST http://{site}/ HTTP/1.1\\r\\nHost: x\\r\\nContent-Length: 3\\r\\nExpect: 100-continue\\r\\n\\r\\n"
+    interim, _, answer = tried(place, f"answer = ask(f'{head}', 'abc')", network(site.place)).partition("\r\n\r\n")
+    assert interim.startswith("HTTP/1.1 100")
+    assert answer.startswith("HTTP/1.1 502") and "it ended before it answered" in answer
+
+
 def test_a_port_without_a_listener_is_reported(place: Shared) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))

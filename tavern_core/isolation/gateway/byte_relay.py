@@ -70,7 +70,8 @@ class Side:
         self.reader = reader
         self._writer = writer
         self._line = line
-        self.has_written = False
+        self.has_answered = False
+        """Something else than an interim answer was written."""
 
     async def read(self, most: int = AT_ONCE) -> bytes:
         """Some bytes; none at the end. Raises TimeoutError, TooMuch, OSError."""
@@ -79,10 +80,10 @@ class Side:
         self._line.moved(len(data))
         return data
 
-    async def write(self, data: bytes | None) -> None:
+    async def write(self, data: bytes | None, *, is_interim: bool = False) -> None:
         """Write, and wait while the other end does not read. Raises TimeoutError, OSError."""
         if data:
-            self.has_written = True
+            self.has_answered |= not is_interim
             self._writer.write(data)
             await self._line.patiently(self._writer.drain)
 

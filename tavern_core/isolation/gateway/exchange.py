@@ -45,7 +45,9 @@ async def _send(client: Side, server: Side, asked: h11.Connection, asking: h11.C
         event = asked.next_event()
         if event is h11.NEED_DATA:
             if asked.they_are_waiting_for_100_continue:
-                await client.write(asked.send(h11.InformationalResponse(status_code=100, headers=[])))
+                await client.write(
+                    asked.send(h11.InformationalResponse(status_code=100, headers=[])), is_interim=True
+                )
             asked.receive_data(await client.read(_AT_ONCE))
         elif isinstance(event, h11.Data):
             await server.write(asking.send(h11.Data(data=bytes(event.data))))
@@ -61,7 +63,10 @@ async def _answer(client: Side, server: Side, asked: h11.Connection, asking: h11
         except h11.RemoteProtocolError as error:
             raise BadAnswer(str(error)) from None
         if event is h11.NEED_DATA:
-            asking.receive_data(await server.read(_AT_ONCE))
+            data = await server.read(_AT_ONCE)
+            if not data and asking.their_state is h11.SEND_RESPONSE:
+                raise BadAnswer("it ended before it answered")
+            asking.receive_data(data)
         elif isinstance(event, h11.Response):
             await client.write(asked.send(_anew(event)))
         elif isinstance(event, h11.Data):
@@ -69,8 +74,6 @@ async def _answer(client: Side, server: Side, asked: h11.Connection, asking: h11
         elif isinstance(event, h11.EndOfMessage):
             await client.write(asked.send(h11.EndOfMessage()))
             return
-        elif not isinstance(event, h11.InformationalResponse):
-            raise BadAnswer("it ended before it answered")
 
 
 def _anew(response: h11.Response) -> h11.Response:

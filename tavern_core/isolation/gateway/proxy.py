@@ -114,7 +114,7 @@ class Gateway:
             status = 403
         except TimeoutError:
             status, said = 504, "no data came for too long"
-        if status and not client.has_written:
+        if status and not client.has_answered:
             await client.write(_refusal(status, said))
         await client.finish()
 
