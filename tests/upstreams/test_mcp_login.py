@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from pathlib import Path
 from subprocess import PIPE
 from threading import Thread
+from typing import ClassVar, cast
 from urllib.error import HTTPError
 from urllib.parse import parse_qs, urlsplit
 
+import httpx2
 import pytest
 import yaml
 
 from tavern_core import Budget, CallContext, Tavern
+from tavern_core.builtin.adapters.mcp.login import login
+from tavern_core.contract.adapters import Upstream
 from tests.forked_programs import NETWORK, ForkedProgram, run_forked
 from tests.isolation.waiting import until
 from tests.programs import tavern
@@ -297,3 +303,51 @@ def test_the_scope_of_the_settings_is_what_a_login_asks_for(lasting_project: Pat
     ran("plugins", "grant", "docs", "network")
     assert logged_in()["scope"] == "notes secrets"
     assert json.loads(ran("tools", "call", "docs:scope"))["result"] == "notes secrets"
+
+
+class Keeping:
+    """An upstream with tokens, as far as a login needs one."""
+
+    name, url = "docs", "http://127.0.0.1:9/mcp"
+    settings: ClassVar[dict[str, str]] = {"clientId": "us"}
+    headers: ClassVar[dict[str, str]] = {}
+
+    def __init__(self) -> None:
+        tokens = {"access_token": "old", "refresh_token": "once", "token_type": "Bearer", "expires_in": 3600}
+        self.kept = json.dumps({"tokens": tokens, "expires": time.time() + 3600})
+        self.is_locked = False
+
+    def load(self, name: str) -> str:
+        return self.kept
+
+    def save(self, name: str, text: str) -> None:
+        self.kept = text
+
+    @asynccontextmanager
+    async def lock(self, name: str) -> AsyncIterator[None]:
+        self.is_locked = True
+        yield
+        self.is_locked = False
+
+
+@pytest.mark.anyio
+async def test_tokens_that_end_while_another_request_begins_are_refreshed_by_one_process_alone() -> None:
+    upstream, locked = Keeping(), []
+
+    async def send(request: httpx2.Request) -> httpx2.Response:
+        locked.append(upstream.is_locked)
+        fresh = {"access_token": "new", "refresh_token": "next", "token_type": "Bearer", "expires_in": 3600}
+        return httpx2.Response(200, json=fresh, request=request)
+
+    async with login(cast(Upstream, upstream), None, send) as provider:
+        assert provider is not None
+        first, second = (httpx2.Request("POST", upstream.url) for _ in range(2))
+        flow, other = provider.async_auth_flow(first), provider.async_auth_flow(second)
+        await anext(flow)
+        beginning = asyncio.ensure_future(anext(other))
+        await asyncio.sleep(0)
+        await flow.asend(httpx2.Response(401, request=first))
+        await beginning
+        await asyncio.gather(flow.aclose(), other.aclose())
+    assert locked == [True]
+    assert first.headers["authorization"] == "Bearer new"

@@ -45,9 +45,7 @@ async def _send(client: Side, server: Side, asked: h11.Connection, asking: h11.C
         event = asked.next_event()
         if event is h11.NEED_DATA:
             if asked.they_are_waiting_for_100_continue:
-                await client.write(
-                    asked.send(h11.InformationalResponse(status_code=100, headers=[])), is_interim=True
-                )
+                await client.write(asked.send(h11.InformationalResponse(status_code=100, headers=[])), is_interim=True)
             asked.receive_data(await client.read(_AT_ONCE))
         elif isinstance(event, h11.Data):
             await server.write(asking.send(h11.Data(data=bytes(event.data))))

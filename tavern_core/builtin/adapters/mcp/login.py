@@ -140,37 +140,39 @@ class _Alone(OAuthClientProvider):
     """
 
     send: Send
-    refreshing: set[asyncio.Task[None]]
+    refreshing: set[asyncio.Task[Any]]
     is_closing = False
     """Tokens that are being refreshed are still kept; no others are asked for."""
 
     async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
         kept: _Kept = self.context.storage  # type: ignore[assignment]
+        if not self._initialized:
+            await self._initialize()
         for _ in range(_MOST_TRIES):
             request.headers.pop("authorization", None)
-            if self.context.is_token_valid():
-                await self._begin(request)
+            if self.context.is_token_valid():  # not through the library: it might refresh them, without the lock
+                self._add_auth_header(request)
+                sent = kept.tokens
             else:  # once the refresh token is used, the new ones are kept, even if this request is given up
                 task = asyncio.ensure_future(self._refresh(kept, request))
                 self.refreshing.add(task)
                 task.add_done_callback(self._refreshed)
-                await asyncio.shield(task)
-            before = kept.tokens
+                sent = await asyncio.shield(task)
             response = yield request
             if response.status_code == 403 and extract_field_from_www_auth(response, "error") == "insufficient_scope":
                 await kept.note_scope(extract_scope_from_www_auth(response) or "")
             if response.status_code != 401:
                 return
             kept.renew()
-            if kept.tokens != before:  # another process has refreshed them
+            if kept.tokens != sent:  # another request or process has refreshed them
                 continue
             if not self.context.can_refresh_token():
                 break
             self.context.token_expiry_time = 1.0  # the server ended it before its time
         raise LoginNeeded("the tokens that are kept hold no longer")
 
-    async def _refresh(self, kept: _Kept, request: httpx2.Request) -> None:
-        """Begin with new tokens. One process at a time gets them, and the others take those: a refresh token often works only once."""
+    async def _refresh(self, kept: _Kept, request: httpx2.Request) -> Any:
+        """Begin with new tokens, and return them. One process at a time gets them, and the others take those: a refresh token often works only once."""
         async with kept.lock():
             if self.is_closing:
                 raise _not_now(kept.name, "the connection is being closed")
@@ -180,14 +182,15 @@ class _Alone(OAuthClientProvider):
                     await self._begin(request)
             except TimeoutError:
                 raise _not_now(kept.name, f"no answer within {REFRESH_S:g} s") from None
+            return kept.tokens
 
-    def _refreshed(self, task: asyncio.Task[None]) -> None:
+    def _refreshed(self, task: asyncio.Task[Any]) -> None:
         self.refreshing.discard(task)
         if not task.cancelled():
             task.exception()  # marks it as retrieved: the request may have been given up
 
     async def _begin(self, request: httpx2.Request) -> None:
-        """Add the tokens to a request, and refresh them first where that is due."""
+        """Refresh the tokens, and add the new ones to a request."""
         kept: _Kept = self.context.storage  # type: ignore[assignment]
         flow = super().async_auth_flow(request)
         try:
