@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -140,9 +140,17 @@ class _Wait:
     wanted: object
     """Slots, or the name of a key."""
 
+    def things(self) -> set[object]:
+        """The slots and keys that it holds."""
+        slots = {slots for one in self.held if isinstance(one, Ticket) for slots in one.slots}
+        return slots | {one for one in self.held if not isinstance(one, Ticket)}
 
+
+_lock: Final = threading.Lock()
 _waits: Final[set[_Wait]] = set()
 """Calls that wait while they hold something. Others keep no one waiting."""
+_kept: Final[Counter[object]] = Counter()
+"""How many of them hold each thing: mostly, none holds what another one waits for, and no one needs to look further."""
 
 
 @contextmanager
@@ -156,9 +164,13 @@ def waiting_for(wanted: object, tool: str) -> Iterator[None]:
         yield
         return
     own = _Wait(holds, wanted)
-    _waits.add(own)  # first, so that of two calls that begin to wait for each other one at least sees it
+    things = own.things()
+    with _lock:
+        _waits.add(own)  # first, so that of two calls that begin to wait for each other one at least sees it
+        _kept.update(things)
+        is_stuck = wanted in _kept and own in _stuck()
     try:
-        if own in _stuck():
+        if is_stuck:
             raise BudgetExceeded(
                 f"{tool}: the call would wait without end for a call that waits for the calls around this one",
                 hint="call it again later, or raise the `concurrency` of the tools that call each other",
@@ -167,15 +179,22 @@ def waiting_for(wanted: object, tool: str) -> Iterator[None]:
             )
         yield
     finally:
-        _waits.discard(own)
+        with _lock:
+            _waits.discard(own)
+            for one in things:
+                _kept[one] -= 1
+                if not _kept[one]:
+                    del _kept[one]
 
 
 def _stuck() -> set[_Wait]:
     """The calls that wait for each other only."""
     stuck = set(_waits)
-    while free := {wait for wait in stuck if not _is_blocked(wait.wanted, stuck)}:
-        stuck -= free
-    return stuck
+    while True:
+        ends = {wanted for wanted in {wait.wanted for wait in stuck} if not _is_blocked(wanted, stuck)}
+        if not ends:
+            return stuck
+        stuck = {wait for wait in stuck if wait.wanted not in ends}
 
 
 def _is_blocked(wanted: object, stuck: set[_Wait]) -> bool:
