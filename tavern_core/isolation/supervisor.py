@@ -179,7 +179,7 @@ class Supervisor:
         if self._closed:
             raise UpstreamError(
                 f"plugin {self.plugin} is stopped",
-                hint=f"`tavern plugins show {self.plugin}` says why; call it again when it is active",
+                hint=f"`tavern plugins info {self.plugin}` says why; call it again when it is active",
                 outcome="none",
                 retryable=True,
             )

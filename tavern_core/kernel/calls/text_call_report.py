@@ -43,6 +43,8 @@ _LONGEST_NAME: Final = 8
 """Characters; what is shorter is not a sentence of any language."""
 _MOST_PROBLEMS: Final = 50
 _LONGEST_BLOCK: Final = 4_000
+_SHOWS_CALL: Final = ("looks_like_call", "missing_command")
+"""Problems whose hint shows the model's own call as it should have been written; other hints are text."""
 _REWRITTEN: Final = "\0"
 """Begins a call that is shown to the model as it should have written it."""
 
@@ -264,7 +266,7 @@ def _problem_lines(problems: Sequence[TextProblem], labels: Labels, language: La
             f"{where}: {grade}{fold_lines(problem.code, 60)}: {fold_lines(text_in(problem.message, language), _LONGEST_LINE)}"
         )
         _, _, block = problem.hint.partition("\n")
-        if block:
+        if problem.code in _SHOWS_CALL and block:
             yield f"  {labels['fix']}: {labels['write_it_so']}"
             yield _REWRITTEN + _visible_lines(block)[:_LONGEST_BLOCK]
         elif problem.hint:
