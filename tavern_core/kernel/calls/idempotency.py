@@ -377,7 +377,7 @@ def _same_numbers(value: Any) -> Any:
 
 
 def _is_of_its_caller(answer: ToolResult, plan: Plan) -> bool:
-    """Whether a call ended for its caller's sake, cancelled or over a limit, and left the key free: who waits makes it himself."""
+    """Whether a call ended for its caller's sake, cancelled or over a limit, and left the key free: a call that waits then runs."""
     error = answer.error
     return error is not None and error.kind in OF_ITS_CALLER and is_harmless_again(error, plan.spec, has_key=True)
 

@@ -178,9 +178,7 @@ def split_key(
             if spelt(inner, words[at]) is not None:
                 name = ".".join(words[:at])
                 return (name, *split_key(".".join(words[at:]), spell, (*above, name)))
-    if entry is Any and above != (
-        "secrets",
-    ):  # such as the options of a model: values of any shape, and not only names
+    if entry is Any and above != ("secrets",):  # values of any shape, such as the options of a model
         return tuple(words)
     end = next((at for at, word in enumerate(words) if at and word.startswith(REFERENCE_MARK)), len(words))
     return (".".join(words[:end]), *words[end:])

@@ -85,9 +85,7 @@ def _filled(
         row.details.put(TOOLS, packed)
         said = {**packed, "stamps": [], "findings": row.tool_findings}
         row.tools_digest = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
-    if (
-        not row.prefix
-    ):  # an archive is one file; in a folder, a file that is saved in place does not change the folder's time
+    if not row.prefix:  # in a folder: a file that is saved in place does not change the time of its folder
         _watch(row, now, *(f"/{relative}" for relative, _ in tools.stamps))
     return row
 

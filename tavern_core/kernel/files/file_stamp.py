@@ -1,4 +1,4 @@
-"""What says "edited" about a file without reading it."""
+"""Stamps of files: whether a file was edited, without reading it."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ class Slots:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ticket:
-    """Tells the calls apart that hold a place of the same slots."""
+    """Identifies one call among those that hold places of the same slots."""
 
     slots: tuple[Slots, ...]
 
@@ -140,22 +140,17 @@ class _Wait:
     wanted: object
     """Slots, or the name of a key."""
 
-    def things(self) -> set[object]:
-        """The slots and keys that it holds."""
-        slots = {slots for one in self.held if isinstance(one, Ticket) for slots in one.slots}
-        return slots | {one for one in self.held if not isinstance(one, Ticket)}
-
 
 _lock: Final = threading.Lock()
 _waits: Final[set[_Wait]] = set()
-"""Calls that wait while they hold something. Others keep no one waiting."""
-_kept: Final[Counter[object]] = Counter()
-"""How many of them hold each thing: mostly, none holds what another one waits for, and no one needs to look further."""
+"""Calls that wait while they hold something: only these can keep each other waiting."""
+_held_by_waits: Final[Counter[object]] = Counter()
+"""How many of them hold each thing. Usually none holds what another one waits for, and then no circle needs to be looked for."""
 
 
 @contextmanager
 def waiting_for(wanted: object, tool: str) -> Iterator[None]:
-    """What is done within waits for slots or for a key.
+    """For the time in which a call waits for slots or for a key.
 
     Raises:
         BudgetExceeded: the wait would not end, because what it waits for waits for what this call holds (BUDGET_EXCEEDED).
@@ -164,11 +159,10 @@ def waiting_for(wanted: object, tool: str) -> Iterator[None]:
         yield
         return
     own = _Wait(holds, wanted)
-    things = own.things()
     with _lock:
-        _waits.add(own)  # first, so that of two calls that begin to wait for each other one at least sees it
-        _kept.update(things)
-        is_stuck = wanted in _kept and own in _stuck()
+        _waits.add(own)
+        _held_by_waits.update(holds)
+        is_stuck = wanted in _held_by_waits and own in _stuck()
     try:
         if is_stuck:
             raise BudgetExceeded(
@@ -181,10 +175,10 @@ def waiting_for(wanted: object, tool: str) -> Iterator[None]:
     finally:
         with _lock:
             _waits.discard(own)
-            for one in things:
-                _kept[one] -= 1
-                if not _kept[one]:
-                    del _kept[one]
+            for one in holds:
+                _held_by_waits[one] -= 1
+                if not _held_by_waits[one]:
+                    del _held_by_waits[one]
 
 
 def _stuck() -> set[_Wait]:
