@@ -304,6 +304,7 @@ def test_a_job_that_is_cancelled_says_what_its_call_may_have_changed() -> None:
         error = host.jobs.result(jobs[-1]).error
         assert error is not None
         assert (error.kind, error.outcome) == ("CANCELLED", outcome), name
+        assert ("check" in error.fix, "again" in error.fix) == (outcome == "unknown", outcome == "none"), name
 
 
 def test_a_job_that_needs_approval_waits_for_an_approver() -> None:
@@ -2023,6 +2024,7 @@ def test_a_job_that_is_cancelled_before_its_tool_ran_changed_nothing(tmp_path: P
         error = host.jobs.result(job).error
         assert error is not None
         assert (error.kind, error.outcome) == ("CANCELLED", "none")
+        assert error.fix.startswith("call it again")
 
 
 @pytest.mark.slow

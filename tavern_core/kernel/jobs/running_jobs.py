@@ -62,10 +62,8 @@ _SAVE_S: Final = 0.2
 _CLOSE_S: Final = 5.0
 """How long the jobs of a host may take to end once it closes."""
 _MOST_WAITING: Final = 10_000
-CANCELLED: Final = ToolError(
-    "CANCELLED", "the job was cancelled", {}, False, "unknown", None, CallCancelled("", outcome="unknown").hint
-)
-NEVER_RAN: Final = replace(CANCELLED, message="the job was cancelled before its tool ran", outcome="none")
+CANCELLED: Final = ToolError.of(CallCancelled("the job was cancelled", outcome="unknown"))
+NEVER_RAN: Final = ToolError.of(CallCancelled("the job was cancelled before its tool ran"))
 _TOO_MANY: Final = ToolError(
     "BUDGET_EXCEEDED", f"{_MOST_WAITING:,} jobs wait already", {"limit": "jobs"}, True, "none", 1_000, "try again later"
 )
@@ -189,9 +187,9 @@ class RunningJobs:
             status = status_of(result)
         except asyncio.CancelledError as error:
             status = "cancelled"
-            details = {"stopped": False} if any(not one.done() for one in running.left) else {}
+            details: dict[str, Any] = {"stopped": False} if any(not one.done() for one in running.left) else {}
             outcome: Outcome = getattr(error, "tavern_outcome", "unknown")  # that of its call
-            result = ToolResult(False, error=replace(CANCELLED, details=details, outcome=outcome))
+            result = failure(CallCancelled(CANCELLED.message, outcome=outcome, **details))
             if (not has_had_slot or running.is_waiting) and not running.point:
                 result = ToolResult(False, error=NEVER_RAN)
         except Exception as error:  # noqa: BLE001 - a job ends, whatever happens
