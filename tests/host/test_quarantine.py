@@ -170,6 +170,17 @@ def test_a_quarantine_begins_and_ends_in_all_open_hosts_of_a_state_folder(opened
     assert "HOOK_QUARANTINED" not in {found.code for found in other.diagnostics}
 
 
+def test_where_nothing_can_be_kept_a_plugin_that_is_enabled_again_is_tried_again(opened: Opened, home: Path) -> None:
+    (home / ".quarantine.json.lock").mkdir(parents=True)  # it cannot be locked, and so not be written
+    host, plugin, _ = opened_with(opened, "tavern_check_call", LONG)
+    calls(host, 4)
+    assert plugin.ran == 3
+    plugin.broken = False
+    host.plugins.enable_sync("weak")
+    assert calls(host, 1)[0].ok
+    assert host.plugins["weak"].resting == ()
+
+
 ASKS = 'permissions: {hooks: ["hook:server:tool:check"]}'
 
 
@@ -358,13 +369,13 @@ def test_failures_of_hosts_that_run_at_once_add_up_and_a_success_elsewhere_excus
 def test_where_nothing_can_be_kept_each_host_counts_for_itself(
     commands: Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    commands.kept.mkdir()
-    (commands.kept / "in the way").touch()
+    commands.kept.with_name(".quarantine.json.lock").mkdir()  # it cannot be locked, and so not be written
     monkeypatch.setenv("TEXT_FAILS", "yes")
     host = commands.workshop.open(config=LONG)
     for _ in range(6):
         host.invoke_sync("weak:echo")
     assert commands.asked == 3
+    assert not commands.kept.exists()
 
 
 @pytest.mark.slow

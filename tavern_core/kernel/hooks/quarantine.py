@@ -106,10 +106,7 @@ class Quarantine:
         def counted(rows: Mapping[str, RestingHook]) -> dict[str, RestingHook]:
             return {**rows, key: made(rows[key].failures if key in rows else 0)}
 
-        row = self._change(counted).get(key)
-        if row is None:  # the file cannot be written: each process counts for itself
-            row = made(0)
-            self._rows = {**self._rows, key: row}
+        row = self._change(counted).get(key) or made(0)
         timing.failed_in_a_row = row.failures
         if row.until:
             timing.rest = row
@@ -159,7 +156,7 @@ class Quarantine:
         self._change(lambda rows: {key: row for key, row in rows.items() if not which(key, row)})
 
     def _change(self, make: Callable[[Mapping[str, RestingHook]], dict[str, RestingHook]]) -> Mapping[str, RestingHook]:
-        """Replace the content of the file, if possible."""
+        """Replace what is known, and the content of the file. Where that cannot be written, each process counts for itself."""
         made: dict[str, RestingHook] = {}
 
         def change(values: Values) -> Values:
@@ -169,8 +166,9 @@ class Quarantine:
         with self._lock:
             try:
                 found = self._file.change(change)
-            except (TavernError, OSError):
-                return {}  # this process knows it; problems of the state folder are reported elsewhere
+            except (TavernError, OSError):  # problems of the state folder are reported elsewhere
+                self._rows = made = self._fresh(make(self._rows))
+                return made
             self._rows, self._seen = made, found.signature
         self._report_corrupt(found.findings)
         return made
