@@ -147,7 +147,7 @@ class _Chain:
         if (repair := decode_own(line, LOG_REPAIRED)) is not None:
             self.repairs.append(f"{self.file}:{number}: {repair.get('message')}")
             if ".damaged-" in (name := str(repair.get("keptIn"))) and self.records > 1 and found.seq == self.expected:
-                self._say("changed", f"no line before this one is a record that was written; {name} has them")
+                self._say("changed", f"this file replaced one without a readable record, which is kept as {name}")
         self._place(found)
         self._remember(found)
 
