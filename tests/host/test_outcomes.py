@@ -300,7 +300,6 @@ LIMITS: dict[str, tuple[str, dict[str, Any], str, int]] = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("outcome", ["none", "unknown"])
 def test_a_cancelled_call_says_whether_it_can_be_repeated(opened: Opened, outcome: Any) -> None:
     @tool
@@ -312,6 +311,7 @@ def test_a_cancelled_call_says_whether_it_can_be_repeated(opened: Opened, outcom
     assert ("check" in error.fix, "again" in error.fix) == (outcome == "unknown", outcome == "none")
 
 
+@pytest.mark.slow
 def test_a_call_that_took_too_long_names_the_limit(opened: Opened) -> None:
     host = opened(tools(own_limit, no_limit), config={"limits": {"timeoutMs": 250}})
     for whose, (name, options, limit, ms) in LIMITS.items():

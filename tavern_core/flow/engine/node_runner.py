@@ -155,9 +155,8 @@ async def _once(scope: ScopePart, number: int, work: Work, inputs: dict[str, Any
     try:
         return await bounded(body, timeout / 1000)
     except TimeLimit as limit:
-        if isinstance(
-            lost := limit.__cause__, ConnectionLost
-        ):  # a call of it was cut off, and knows nothing of this limit
+        lost = limit.__cause__
+        if isinstance(lost, ConnectionLost):  # a call of it was cut off, and knows nothing of this limit
             text, hint, details = time_limit_of(work)
             details |= {"stopped": lost.details.get("stopped", True), "tool": lost.details.get("tool")}
             raise CallTimeout(text, hint=hint, outcome=lost.outcome, **details) from None
