@@ -341,8 +341,7 @@ class Workflows(Mapping[str, "Workflow"]):
         """
         if (run := self._here(run_id)) is not None:
             return run.events(after)
-        end = self.run_store.end_of(run_id)
-        return [*self.run_store.events(run_id, after), *([end] if end is not None and end.seq > after else ())]
+        return self.run_store.events_to_end(run_id, after)
 
     async def follow(self, run_id: str, after: int = 0) -> AsyncIterator[RunEvent]:
         """The events of a run, past and future, until it is over. Raises as `cancel`.
@@ -358,19 +357,14 @@ class Workflows(Mapping[str, "Workflow"]):
             return
         runs, place = self.run_store, 0
         runs.find(run_id)
-        while True:
-            goes_on = runs.is_going_on(
-                run_id
-            )  # checked first, so that everything it wrote before its end is read below
+        while runs.is_going_on(run_id):
             found, place = runs.read_on(run_id, after, place)
             for event in found:
                 after = event.seq
                 yield event
-            if not goes_on:
-                break
             await asyncio.sleep(_LOOK_S)
-        if (end := runs.end_of(run_id)) is not None and end.seq > after:
-            yield end
+        for event in runs.events_to_end(run_id, after):
+            yield event
 
     def kept(self, workflow: str = "", most: int = 100) -> builtins.list[KeptRun]:
         """The runs in the store, newest first; including those of other processes of this state folder.

@@ -184,6 +184,37 @@ async def test_the_events_of_a_killed_process_are_not_lost(flows: Flows) -> None
         assert reported(await_again)[-1] == "run:interrupted"
 
 
+@pytest.mark.slow
+async def test_the_end_of_a_killed_process_is_the_same_event_before_and_after_the_run_goes_on(flows: Flows) -> None:
+    Elsewhere(flows, "dies at once").end()
+
+    @node("k:First")
+    async def first() -> Out(y=str):
+        return "first"
+
+    @node("k:Last")
+    async def last(x: str) -> Out(y=str):
+        return x
+
+    class Nodes:
+        @hookimpl
+        def tavern_register_nodes(self) -> Any:
+            return [first, last]
+
+    async with flows.open(Plugin(Nodes(), name="k")) as tavern:
+        before = tavern.workflows.events("one")
+        assert before[-1].kind == "run:interrupted"
+        following = tavern.workflows.follow("one")
+        seen = [await anext(following)]
+        await tavern.workflows.resume("one")
+        seen += [event async for event in following]
+        after = tavern.workflows.events("one")
+    for events in (seen, after[: len(before)]):
+        assert [(event.seq, event.kind) for event in events] == [(event.seq, event.kind) for event in before]
+    assert [event.seq for event in after] == list(range(1, len(after) + 1))
+    assert (after[len(before)].kind, after[-1].kind) == ("run:running", "run:complete")
+
+
 async def test_what_a_node_gave_and_what_happened_until_then_are_seen_elsewhere_before_what_follows_begins(
     flows: Flows,
 ) -> None:

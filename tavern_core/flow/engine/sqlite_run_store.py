@@ -372,29 +372,39 @@ class RunStore:
             return found, place  # missing events are meanwhile in the database
         return [*found, *later], end
 
+    def events_to_end(self, run_id: str, after: int = 0) -> builtins.list[RunEvent]:
+        """`events`; if its process died before the run ended, the last one is `run:` with the state that remains."""
+        goes_on = self.is_going_on(run_id)
+        run = self.find(run_id)
+        if goes_on or run.state in _ENDED or run.state == "running":  # running: a process has taken it up just now
+            return self.events(run_id, after)
+        return self._to_end(run, run.state, after)
+
     def _end_events(self, run: KeptRun) -> None:
         """Before resuming a run whose process died: complete the database with what the process could not write."""
-        if (end := self._missing_end(run)) is None:
-            return
-        with self._file.open() as db:
-            (last,) = db.execute("SELECT coalesce(max(last), 0) FROM events WHERE run = ?", (run.run_id,)).fetchone()
-        unwritten = [*self.events(run.run_id, last), end]
-        rows: builtins.list[Row] = [(e.seq, e.time, e.kind, e.path, e.data) for e in unwritten]
-        with self._file.open() as db, db:
-            _insert(db, run.run_id, (rows[0][0], rows[-1][0], self.rows(rows)))
-
-    def end_of(self, run_id: str) -> RunEvent | None:
-        """The last event of a run whose process died before it could write it: `run:` with the state that remains."""
-        return None if self.is_going_on(run_id) else self._missing_end(self.find(run_id))
-
-    def _missing_end(self, run: KeptRun) -> RunEvent | None:
         if run.state in _ENDED:
-            return None
-        kind, events = f"run:{run.state}", self.events(run.run_id)
-        if not events:
-            return RunEvent(1, run.started, kind)
-        last = events[-1]
-        return None if last.kind == kind else RunEvent(last.seq + 1, last.time, kind)
+            return
+        state = "interrupted" if run.state == "running" else run.state  # the journal is that of this process already
+        if unwritten := self._to_end(run, state, self._last_stored(run.run_id)):
+            rows: builtins.list[Row] = [(e.seq, e.time, e.kind, e.path, e.data) for e in unwritten]
+            with self._file.open() as db, db:
+                _insert(db, run.run_id, (rows[0][0], rows[-1][0], self.rows(rows)))
+
+    def _to_end(self, run: KeptRun, state: str, after: int) -> builtins.list[RunEvent]:
+        """The events after number `after`, up to the end of a run that no process continues."""
+        kind, last = f"run:{state}", self._last_stored(run.run_id)
+        found = self.events(run.run_id, min(after, max(last - 1, 0)))  # with the last one, which may be the end
+        if not found:
+            found = [RunEvent(last + 1, run.started, kind)]
+        elif found[-1].kind != kind:
+            found.append(RunEvent(found[-1].seq + 1, found[-1].time, kind))
+        return [event for event in found if event.seq > after]
+
+    def _last_stored(self, run_id: str) -> int:
+        """The number of the last event in the database; 0 without one."""
+        with self._file.open() as db:
+            (last,) = db.execute("SELECT coalesce(max(last), 0) FROM events WHERE run = ?", (run_id,)).fetchone()
+        return int(last)
 
     def steps(self, run_id: str) -> tuple[dict[str, tuple[bytes, bytes, Outputs]], Lost]:
         """(path → (key, content key, outputs) of the completed nodes of a run, path → why others are not stored)."""
