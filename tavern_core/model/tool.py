@@ -217,7 +217,7 @@ class ToolSpec:
         return data | {key: value for key, value in rare.items() if value is not None}
 
     def marked_json(self) -> dict[str, Any]:
-        """As `to_json`, with `destructive` as it was marked: a tool with another ``danger:*`` does not need ``danger:destructive``."""
+        """`to_json` for `from_json`: `destructive` is true only if the tool is marked so, not for every ``danger:*``."""
         return {**self.to_json(), "destructive": self.destructive}
 
     @classmethod

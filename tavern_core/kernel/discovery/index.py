@@ -29,7 +29,7 @@ from tavern_core.kernel.manifest.declared_tools import DeclaredTools
 from tavern_core.model.plugin_status import Source
 from tavern_core.model.tool import ToolSpec
 
-FORMAT: Final = 10
+FORMAT: Final = 11
 _LARGEST: Final = 200_000_000
 _MOST_FILES: Final = 16
 """The number of stored indexes of other environments."""
