@@ -580,7 +580,7 @@ def test_the_definitions_of_an_upstream_are_not_read_for_calls_of_other_tools(tm
         host.upstreams.connect_sync("toy")
     file = tmp_path / "cache" / "upstreams" / "toy.json"
     written = file.read_text("utf-8")
-    file.write_text("", "utf-8")  # who reads it now lists the tools anew
+    file.write_text("", "utf-8")  # a host that reads it now lists the tools again
     system, own = System(), Plugin(SimpleNamespace(tavern_register_tools=tavern_register_tools), name="own")
     with opened(system, tmp_path, granted=False, plugins=[own]) as host:
         assert host.invoke_sync("own:hi").value == "hi"

@@ -114,7 +114,7 @@ def write_atomic(path: Path, text: str | bytes, mode: int = PRIVATE_FILE, *, dur
 
 
 def kept_mode(path: Path) -> int:
-    """The permissions for a file of a person that is rewritten: those it has; a new one may be read by everybody."""
+    """The permissions for rewriting a file that is not private to the host: its own; everybody may read a new one."""
     return path.stat().st_mode & 0o777 if path.is_file() else _SHARED_FILE
 
 
