@@ -112,7 +112,7 @@ class Entry:
             id_ = f"{self.plugin}:{local_name(name)}"
             for one in patterns if is_allowed(name, self.config) else ():
                 text = f'{id_}: the pattern "{one.pattern}" at {one.pointer} is not validated: {one.reason}'
-                hint = "nothing is to be done: the upstream can check it itself"
+                hint = "you need not do anything: the upstream can check the values itself"
                 details = {"upstream": self.name, "tool": id_, "pointer": one.pointer, "pattern": one.pattern}
                 yield Diagnostic("PATTERN_UNCHECKED", text, self.plugin, hint, "info", details)
 

@@ -200,7 +200,7 @@ DIAGNOSTICS: Final = {
     "closes; after that, the outcome is unknown. Free some disk space for the state folder.",
     "UPSTREAM_FAILED": "The tools of an upstream could not be listed; those that were listed before stay.",
     "PATTERN_UNCHECKED": "A tool of an upstream has a pattern in its schema that the host cannot try; values are not validated "
-    "against it. The upstream checks them itself.",
+    "against it. The upstream can check them itself.",
     "CACHE_IGNORED": "A tool has `cacheMs` but is not `read_only`, so its answers are not cached.",
     "CALLS_STILL_RUNNING": "The host stopped a plugin while calls of it were still running after `limits.drainMs`.",
     "CODE_CHANGED": "The code or the plugin.yaml of a plugin changed since its review, under the same version. Its grants "

@@ -113,7 +113,7 @@ class Quarantine:
             self._report(row)
 
     def _resting(self, impl: Implementation) -> RestingHook | None:
-        """What all processes know of a rest of it, also of one that is over."""
+        """The last quarantine of this hook that any process has recorded, also one that is over."""
         row = self._known().get(_key(impl))
         return row if row is not None and row.until else None
 
