@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import os
 import sqlite3
 import threading
 import time
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -230,6 +232,30 @@ def test_what_killed_processes_leave_is_removed_by_the_next_one(tmp_path: Path) 
     later.close()
 
 
+def test_a_process_that_enters_while_another_one_looks_for_it_stays_present(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "state.sqlite"
+    looks, enters = SqliteRecords(path), SqliteRecords(path)
+    looks.enter("looks")
+    file, opens = path.with_name("processes") / "enters", os.open
+    file.touch()
+
+    def opened(name: Any, *more: Any) -> int:
+        descriptor = opens(name, *more)
+        if name == file:  # between the look and the lock, a third process removes the file
+            monkeypatch.undo()
+            file.unlink()
+            enters.enter("enters")
+        return descriptor
+
+    monkeypatch.setattr(os, "open", opened)
+    assert looks.is_present("enters")
+    assert file.exists()
+    looks.close()
+    enters.close()
+
+
 def test_processes_that_enter_at_once_are_all_present(tmp_path: Path) -> None:
     stores = [SqliteRecords(tmp_path / "state.sqlite") for _ in range(16)]
     together(*(functools.partial(store.enter, f"p{number}") for number, store in enumerate(stores)))
@@ -241,6 +267,7 @@ def test_processes_that_enter_at_once_are_all_present(tmp_path: Path) -> None:
 ENTERS = """
 import sys
 from pathlib import Path
+from typing import Any
 from tavern_core.builtin.stores.redis_records import RedisRecords
 from tavern_core.kernel.stores.sqlite_records import SqliteRecords
 where = sys.argv[1]
@@ -295,6 +322,7 @@ def test_a_log_that_a_reader_keeps_from_being_begun_anew_is_short_after_that(tmp
 CREATES = """
 import os, sys, time
 from pathlib import Path
+from typing import Any
 from tavern_core.contract.stores import Record
 from tavern_core.kernel.stores.sqlite_records import SqliteRecords
 
@@ -477,6 +505,7 @@ def test_a_damaged_index_or_name_of_a_job_costs_no_other_record(which: str, tmp_
 OPENS = """
 import sys
 from pathlib import Path
+from typing import Any
 from tavern_core.kernel.stores.sqlite_records import SqliteRecords
 
 for path in sys.stdin:

@@ -388,11 +388,13 @@ class Presence:
         try:
             if not take_at_once(descriptor):
                 return True
-            with contextlib.suppress(OSError):
-                path.unlink()
-            return False
+            if os.fstat(descriptor).st_ino == inode_of(path):
+                with contextlib.suppress(OSError):
+                    path.unlink()
+                return False
         finally:
             os.close(descriptor)
+        return self.is_present(process)  # the file was removed before it was locked, and perhaps made anew
 
     def close(self) -> None:
         """Close the database for all users in this process."""
