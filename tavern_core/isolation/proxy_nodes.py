@@ -25,6 +25,7 @@ from tavern_core.isolation.stream_calls import Talk, begin_talk
 from tavern_core.isolation.supervisor import Supervisor
 from tavern_core.isolation.transport import judged
 from tavern_core.isolation.worker_connections import Kind
+from tavern_core.isolation.worker_process import WorkerLost
 from tavern_core.kernel.nodes.node_callable import Form, NodeCode
 from tavern_core.kernel.nodes.node_serialization import unpack_node
 from tavern_core.kernel.views.stream_view import ReadStream
@@ -46,7 +47,14 @@ def proxy_node(supervisor: Supervisor, described: Mapping[str, Any]) -> NodeSpec
     spec = unpack_node(described["node"], None)
     yields, reads = form in ("stream", "sync_stream"), any(slot.is_stream for slot in spec.inputs.values())
     kind: Kind = "loop" if form == "async" else "sync"
-    far = _Far(supervisor, spec.type, kind, yields=yields, talks=yields or reads or spec.dynamic_slots)
+    far = _Far(
+        supervisor,
+        spec.type,
+        kind,
+        yields=yields,
+        talks=yields or reads or spec.dynamic_slots,
+        has_effects=spec.has_effects,
+    )
     shape: Form = "stream" if yields else "async"
     cls = None if methods is None else _far_class(far, frozenset(map(str, methods)))
     code = NodeCode(
@@ -63,6 +71,7 @@ class _Far:
     Args:
         yields: it returns its answer in chunks.
         talks: it yields, or may read streams.
+        has_effects: it may change something.
     """
 
     supervisor: Supervisor
@@ -70,6 +79,7 @@ class _Far:
     kind: Kind
     yields: bool
     talks: bool
+    has_effects: bool
     left: list[int] = field(default_factory=list)
     """Objects without a run, which the worker may remove."""
 
@@ -87,7 +97,7 @@ class _Far:
         Raises:
             Exception: the error of its code; MismatchedInput for a value that does not fit.
         """
-        with self.asked(inputs, None, one) as given, _mismatches():
+        with self.asked(inputs, None, one) as given, self._failures():
             if not self.talks:
                 return self._heard(
                     ANSWERS, judged(await self.supervisor.ask_later("node", given, self.kind, self.type))
@@ -100,7 +110,7 @@ class _Far:
 
     async def chunks(self, inputs: dict[str, Any], one: Mapping[str, Any] | None = None) -> AsyncGenerator[Any, None]:
         """Run it; yields its chunks, and then its `Final`. Raises as `answer`."""
-        with self.asked(inputs, None, one) as given, _mismatches():
+        with self.asked(inputs, None, one) as given, self._failures():
             talk = await self._talk({**given, "yields": True})
             try:
                 async for chunk in talk.chunks():
@@ -149,6 +159,20 @@ class _Far:
             yield given
         finally:
             self.supervisor.nodes.pop(token, None)
+
+    @contextmanager
+    def _failures(self) -> Iterator[None]:
+        """Failures are reported like those of a node in the host."""
+        try:
+            yield
+        except InputInvalid as error:
+            if "slot" not in error.details:
+                raise
+            raise MismatchedInput(str(error.details["slot"]), str(error.details.get("why"))) from None
+        except WorkerLost as error:
+            if not self.has_effects:  # so the run may try it again
+                error.outcome = "none"
+            raise
 
     async def _talk(self, given: dict[str, Any]) -> Talk:
         streams = given["streams"]
@@ -207,17 +231,6 @@ _METHODS: Final[Mapping[str, Any]] = {
 def _far_class(far: _Far, methods: frozenset[str]) -> type[Node]:
     own = {name: method for name, method in _METHODS.items() if name in methods}
     return type(far.type.rpartition(":")[2], (_ProxyNode,), {"far": far, **own})
-
-
-@contextmanager
-def _mismatches() -> Iterator[None]:
-    """A mismatch of an input with its annotation is reported like one in the host."""
-    try:
-        yield
-    except InputInvalid as error:
-        if "slot" not in error.details:
-            raise
-        raise MismatchedInput(str(error.details["slot"]), str(error.details.get("why"))) from None
 
 
 def _said(value: Any, streams: list[AsyncIterator[Any]]) -> list[Any]:

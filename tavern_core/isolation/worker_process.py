@@ -47,6 +47,10 @@ class BoxMissing(Exception):
         self.layer, self.reason = layer, reason
 
 
+class WorkerLost(UpstreamError):
+    """The worker died during a call."""
+
+
 @dataclass(frozen=True, slots=True)
 class Terms:
     """The shared settings of all workers of a plugin."""
@@ -308,7 +312,7 @@ class WorkerProcess(ABC):
             self.kill("it hung up")
             self.dead.wait(DEATH_S)
 
-    def lost(self, outcome: Outcome = "unknown") -> UpstreamError:
+    def lost(self, outcome: Outcome = "unknown") -> WorkerLost:
         """The error for a caller whose worker died.
 
         Args:
@@ -316,7 +320,7 @@ class WorkerProcess(ABC):
         """
         fate = self.fate()
         said = self._printed.end()
-        error = UpstreamError(
+        error = WorkerLost(
             f"the worker of {self.plugin} {fate}",
             hint=f"tavern plugins info {self.plugin}",
             outcome=outcome,

@@ -183,3 +183,35 @@ def test_a_node_that_asks_for_what_never_comes_is_skipped_and_bytes_may_be_a_def
     }
     result = workshop.open().workflows.run_sync(flow)
     assert (result.errors, result.states["Asks"], result.outputs["Bytes"]) == ((), "skipped", {"n": 2})
+
+
+MORTAL = """
+import os, signal
+from tavern_core.contract.nodes import NodeContext, node
+
+@node("p:Dies", capabilities=CAPABILITIES)
+def dies(ctx: NodeContext) -> int:
+    'Ends its process in the first attempt.'
+    if ctx.attempt == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return ctx.attempt
+"""
+
+
+@pytest.mark.parametrize(("capability", "attempts"), [(None, 2), ("read:fs", 2), ("write:fs", 1)])
+def test_a_node_whose_worker_died_is_tried_again_if_it_changes_nothing(
+    workshop: Workshop, capability: str | None, attempts: int
+) -> None:
+    listed = json.dumps([capability] if capability else [])
+    manifest = f"nodes: {{entry: more.py}}\nisolation: process\npermissions: {{capabilities: {listed}}}"
+    folder = workshop.folder("p", None, manifest)
+    (folder / "__init__.py").write_text("")
+    (folder / "more.py").write_text(MORTAL.replace("CAPABILITIES", listed))
+    workshop.grant("p")
+    node = {"id": "a", "type": "p:Dies", "configValues": {"$exec": {"retry": 1}}}
+    run = workshop.open().workflows.run_sync({"nodes": [node], "edges": []}, {})
+    if attempts == 2:
+        assert (run.state, run.outputs) == ("complete", {"a": {"result": 2}})
+    else:
+        [error] = run.errors
+        assert (run.state, error.kind, error.attempts) == ("error", "UPSTREAM_ERROR", 1)
