@@ -5,7 +5,6 @@ read → compile → permissions of its nodes → before_workflow hooks → chec
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import replace
@@ -18,7 +17,7 @@ from tavern_core.flow.compiled_workflow_cache import Compiling, GivenWorkflows, 
 from tavern_core.flow.engine.cache import DiskCache, Earlier, RunCache, SessionCache
 from tavern_core.flow.engine.node_value_encoding import fresh
 from tavern_core.flow.engine.plan_tables import Prepared
-from tavern_core.flow.engine.run import Beginning, Run, RunHost
+from tavern_core.flow.engine.run import Beginning, Run, RunHost, new_run_id, wanted_steps
 from tavern_core.flow.engine.run_event_log import EventLog
 from tavern_core.flow.engine.run_options import RunRequest
 from tavern_core.flow.engine.sqlite_run_store import KeptRun, RunStore
@@ -35,7 +34,7 @@ from tavern_core.flow.workflow_files import WorkflowFiles
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.graph.slot_compatibility import chosen, nesting_mismatch
 from tavern_core.kernel.calls.running_call import Frame, current
-from tavern_core.kernel.calls.taint_tracking import has_read, is_watched
+from tavern_core.kernel.calls.taint_tracking import has_read
 from tavern_core.kernel.nodes.annotation_coercion import plain
 from tavern_core.kernel.plugins.host_registries import Tables
 from tavern_core.kernel.settings.result_redaction import masking, redacted_outputs
@@ -186,11 +185,11 @@ class Running:
         return context if context is not None or outer is None else outer[2]
 
     async def _seen(
-        self, inputs: dict[str, Any], run: Run, info: RunInfo, taken: TakenUp | None
+        self, inputs: dict[str, Any], log: EventLog, info: RunInfo, taken: TakenUp | None
     ) -> tuple[dict[str, Any], bool]:
         """The inputs as hooks have changed them, once for a run and its resumptions; and whether they did."""
         if taken is None or taken.seen is None:
-            return await self._changed(inputs, run, info)
+            return await self._changed(inputs, log, info)
         return dict(taken.seen), taken.kept.changed is not None
 
     def _log_of(self, run_id: str) -> EventLog:
@@ -215,33 +214,37 @@ class Running:
             raise made.refuse()
         await self._rights.judge(_specs(made.prepared), caller)
         request = self._request(options, taken)
-        run_id, again = request.run_id, request.again
-        earlier, log = self._earlier(again, caller, made.prepared, request.start_at, taken), None
-        if taken is not None:
-            run_id = taken.kept.run_id
-            log = self._log_of(run_id)
+        earlier = self._earlier(request.again, caller, made.prepared, request.start_at, taken)
+        run_id = taken.kept.run_id if taken is not None else request.run_id or new_run_id()
+        log = EventLog() if taken is None else self._log_of(run_id)
+        info = RunInfo(run_id, made.workflow.id, caller.principal or "")
         inputs = {key: plain(value) for key, value in inputs.items()}
-        caches, is_off = self.caches, not request.uses_cache
-        cache = RunCache(caches.session, caches.disk, earlier, is_off=is_off, write=caches.runs.written)
-        run = Run(
-            made.prepared, {}, host=self._run_host, context=caller, options=request.options,
-            beginning=Beginning(run_id, cache, request.answers, log),
-        )  # fmt: skip
-        self._watch_reading(run, again if taken is None else run_id)
-        info = RunInfo(run.id, made.workflow.id, caller.principal or "")
-        seen, is_changed = await self._seen(inputs, run, info, taken)
-        run.inputs = _chosen(seen, info, made)
-        _check_inputs(run, info)
-        run.check_options()
-        run.around = self._node_hooks(info)
-        recorder = None
+        seen, is_changed = await self._seen(inputs, log, info, taken)
+        chosen_inputs = _chosen(seen, info, made.prepared)
+        _check_inputs(made.prepared, chosen_inputs, info)
+        wanted_steps(made.prepared, request.options.to)
+        cache, recorder = self._cache(request, earlier), None
         if request.keep:
-            about = await self._about(run, made.workflow, inputs, is_changed, options, taken)
-            recorder = RunRecorder(self.caches.runs, run, cache, about, taken.journal if taken is not None else None)
-        if taken is not None:
-            run.turn, run.times_taken_up = f"{run.id}#{secrets.token_hex(4)}", taken.kept.times_taken_up
+            about = await self._about(run_id, made.workflow, caller, taken)
+            about = replace(  # the inputs are copied, because nodes may change them
+                about, inputs=fresh(inputs), changed=fresh(chosen_inputs) if is_changed else None,
+                options=stored_options(request.options, options, about.latency_ms),
+            )  # fmt: skip
+            recorder = RunRecorder(self.caches.runs, cache, about, None if taken is None else taken.journal)
+        times, around = 0 if taken is None else taken.kept.times_taken_up, self._node_hooks(info)
+        run = Run(
+            made.prepared, chosen_inputs, host=self._run_host, context=caller, options=request.options,
+            beginning=Beginning(run_id, cache, request.answers, log, times, around, recorder),
+        )  # fmt: skip
+        self._take_over_reading(run, request.again if taken is None else run_id)
         self.remembered.add(run, cache, is_taken_up=taken is not None)
         return Begun(run, info, recorder)
+
+    def _cache(self, request: RunRequest, earlier: Earlier | None) -> RunCache:
+        caches, is_off = self.caches, not request.uses_cache
+        return RunCache(
+            caches.session, caches.disk, earlier, is_off=is_off, write=caches.runs.written, is_stored=request.keep
+        )
 
     def _request(self, options: Mapping[str, Any], taken: TakenUp | None) -> RunRequest:
         """The options of a run. Raises UsageError: they do not fit together, or the id is taken (USAGE)."""
@@ -260,42 +263,18 @@ class Running:
     def _is_used(self, run_id: str, is_kept: bool) -> bool:
         return run_id in self.remembered or (is_kept and self.caches.runs.get(run_id) is not None)
 
-    def _watch_reading(self, run: Run, earlier: str | None) -> None:
-        """From now on the run knows what its nodes read; from an earlier run it takes over what that had read."""
-        run.outer = current.get()
-        if is_watched(run.context, run.outer):
-            run.reads = {}
+    def _take_over_reading(self, run: Run, earlier: str | None) -> None:
+        """A run that goes on with the answers of an earlier one has read what that had read."""
         if earlier is not None:
             known = self.remembered.get(earlier)
             has_read(run, (known[0].reads or ()) if known is not None else self.caches.runs.sources(earlier))
 
-    async def _about(
-        self,
-        run: Run,
-        workflow: Workflow,
-        inputs: Mapping[str, Any],
-        is_changed: bool,
-        options: Mapping[str, Any],
-        taken: TakenUp | None,
-    ) -> KeptRun:
-        """The stored data of a run before it starts. The inputs are copied, because nodes may change them."""
-        own, changed = fresh(dict(inputs)), fresh(dict(run.inputs)) if is_changed else None
+    async def _about(self, run_id: str, workflow: Workflow, caller: CallContext, taken: TakenUp | None) -> KeptRun:
+        """The stored data of a run that are known before its inputs."""
         if taken is not None:
-            chosen = stored_options(run.options, options, taken.kept.latency_ms)
-            return replace(taken.kept, inputs=own, changed=changed, options=chosen, masked=())
-        caller = stored(run.context, self._host, await self._rights.limit(run.context))
-        chosen = stored_options(run.options, options)
-        return KeptRun(
-            run.id,
-            workflow.id,
-            "running",
-            time.time(),
-            content=workflow.raw,
-            inputs=own,
-            changed=changed,
-            caller=caller,
-            options=chosen,
-        )
+            return replace(taken.kept, masked=())
+        who = stored(caller, self._host, await self._rights.limit(caller))
+        return KeptRun(run_id, workflow.id, "running", time.time(), content=workflow.raw, caller=who)
 
     async def through(self, begun: Begun) -> RunResult:
         """Run it to its end, record it, and call observers."""
@@ -310,13 +289,13 @@ class Running:
         token = current.set(self._frame(run))
         try:
             if recorder is not None:
-                await recorder.begin()
+                await recorder.begin(run)
             result = await run.execute()
         finally:
             current.reset(token)
             self.remembered.ended(run)
             if recorder is not None:
-                recorder.end(result)
+                recorder.end(run, result)
             facts = {
                 "runId": run.id,
                 "workflow": info.workflow,
@@ -340,7 +319,7 @@ class Running:
         depth, deadline, caller, call_id, _ = current.get() or (0, None, None, "", None)
         return depth, deadline, caller if run.context is self._host else run.context, call_id, run
 
-    async def _changed(self, inputs: Mapping[str, Any], run: Run, info: RunInfo) -> tuple[dict[str, Any], bool]:
+    async def _changed(self, inputs: Mapping[str, Any], log: EventLog, info: RunInfo) -> tuple[dict[str, Any], bool]:
         """The inputs after the `tavern_before_workflow` hooks, and whether they changed any."""
         own, implementations = dict(inputs), self._hooks.of("tavern_before_workflow")
         if not implementations or any(
@@ -351,8 +330,8 @@ class Running:
             implementations, {"run": info}, own, f"workflow {info.workflow or 'without a name'}"
         )
         for plugin, what in changes:
-            run.note("changed", "", {"plugin": plugin, "inputs": what})
-            self._note(WORKFLOW_CHANGED, {"runId": run.id, "plugin": plugin, "inputs": what})
+            log.note("changed", "", {"plugin": plugin, "inputs": what})
+            self._note(WORKFLOW_CHANGED, {"runId": info.run_id, "plugin": plugin, "inputs": what})
         return own, bool(changes)
 
     def _earlier(
@@ -384,9 +363,9 @@ class Running:
         return Earlier(steps, names if taken is None else names | taken.anew, lost, is_same=taken is not None)
 
 
-def _chosen(inputs: Mapping[str, Any], info: RunInfo, made: Made) -> dict[str, Any]:
+def _chosen(inputs: Mapping[str, Any], info: RunInfo, prepared: Prepared) -> dict[str, Any]:
     """The inputs in the form of the interface. Raises InputInvalid: the workflow has no such input (INPUT_SCHEMA_INVALID)."""
-    known = made.prepared.plan.inputs if made.prepared is not None else {}
+    known = prepared.plan.inputs
     if unknown := [key for key in inputs if key not in known]:
         raise InputInvalid(
             f"workflow {info.workflow or 'without a name'} has no input {' or '.join(map(repr, unknown[:10]))}",
@@ -396,18 +375,18 @@ def _chosen(inputs: Mapping[str, Any], info: RunInfo, made: Made) -> dict[str, A
     return {key: chosen(known[key], value) for key, value in inputs.items()}
 
 
-def _check_inputs(run: Run, info: RunInfo) -> None:
+def _check_inputs(prepared: Prepared, inputs: Mapping[str, Any], info: RunInfo) -> None:
     """Do the inputs fit the interface? Raises InputInvalid: some are missing or do not fit (INPUT_SCHEMA_INVALID)."""
     try:
-        interface_values(run.prepared, run.inputs)
+        interface_values(prepared, inputs)
     except MismatchedInput as error:
-        slots = run.prepared.plan.inputs
+        slots = prepared.plan.inputs
         found = {
             key: why
             for key, slot in slots.items()
-            if not slot.is_stream and (why := input_mismatch(slot, run.inputs.get(key, slot.default)))
+            if not slot.is_stream and (why := input_mismatch(slot, inputs.get(key, slot.default)))
         } or {error.slot: error.why}  # a stream
-        defaults = [key for key in found if key not in run.inputs and slots[key].default is not ABSENT]
+        defaults = [key for key in found if key not in inputs and slots[key].default is not ABSENT]
         said = [f"{'the default of ' * (key in defaults)}input {key!r} {why}" for key, why in found.items()]
         raise InputInvalid(
             f"workflow {info.workflow or 'without a name'}: {'; '.join(said)}",

@@ -31,15 +31,13 @@ class RunRecorder:
     """Writes one run. A store that cannot be written is reported once and blocks nothing.
 
     Args:
-        about: its constant data.
+        cache: what the nodes of the run answered.
+        about: the constant data of the run.
         journal: of a resumed run, which is already in the store.
     """
 
-    def __init__(
-        self, store: RunStore, run: Run, cache: RunCache, about: KeptRun, journal: Journal | None = None
-    ) -> None:
+    def __init__(self, store: RunStore, cache: RunCache, about: KeptRun, journal: Journal | None = None) -> None:
         self._store = store
-        self._run = run
         self._cache = cache
         self._about = about
         self._fixed: Fixed = "", ()
@@ -47,46 +45,47 @@ class RunRecorder:
         self._errors: list[Mapping[str, Any]] = []
         """The already masked names of the run."""
         self._journal = journal
-        self._saved = self._seen = run.before
-        self._reads = 0
+        self._saved = self._seen = self._reads = 0
         """Events that are in the database; in the journal."""
         self._rows: list[bytes] = []
         """The events between these, in stored form."""
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0  # the first events are written soon
 
-    async def begin(self) -> None:
+    async def begin(self, run: Run) -> None:
         """Start writing the run. Raises GoesOn: another process has started one with its id (USAGE)."""
         if self._store.is_quick(self._about):
             self._fix()
         else:
             await asyncio.get_running_loop().run_in_executor(None, self._fix)
-        self._run.begin()  # its state is written together with the corresponding event
-        self._new_rows()
+        self._saved = self._seen = run.events_before
+        run.begin()  # its state is written together with the corresponding event
+        self._new_rows(run)
         try:
             if self._journal is None:
-                self._journal = self._store.begin(self._kept("running"), self._fixed, self._events())
+                self._journal = self._store.begin(self._kept(run, "running"), self._fixed, self._events())
             else:
-                self._store.save(self._kept("running"), self._fixed, self._events())
-                for question in self._run.answers:
+                self._store.save(self._kept(run, "running"), self._fixed, self._events())
+                for question in run.answers:
                     self._journal.answer_to(question)  # it is recorded now
         except StateDamaged as error:
             self._give_up(error)
             return
         self._saved, self._rows = self._seen, []
-        self._cache.unwritten = {}
-        self._run.write = self._node_ended
-        self._run.on_question = lambda: self.write("waiting" if self._run.questions else "running")
-        if self._run.context.budget.max_tool_calls is not None:
-            self._run.context.ledger.listeners += (self._called,)
-        self._again()
+        if run.context.budget.max_tool_calls is not None:
+            run.context.ledger.listeners += (self._called,)
+        self._again(run)
 
     def _fix(self) -> None:
         self._stamp = self._store.stamp()
         self._fixed = self._store.fixed(self._about)
         self._errors = []
 
-    def _node_ended(self, path: str) -> None:
+    def questions_changed(self, run: Run) -> None:
+        """A node started to wait for a person, or has the answer."""
+        self._write(run, _state(run))
+
+    def node_ended(self, run: Run, path: str) -> None:
         """A node has ended: record it and all earlier events before any dependent node begins."""
         unwritten, journal = self._cache.unwritten, self._journal
         if unwritten is None or journal is None or (kept := unwritten.pop(path, None)) is None:
@@ -95,8 +94,8 @@ class RunRecorder:
         made = self._cache.made.pop(path, None)
         if made is None:
             made = self._store.written(outputs)
-        records = node_record(path, key, mark, made, self._new_rows())
-        if len(reads := self._run.reads or ()) != self._reads:  # before the answer that may hold it
+        records = node_record(path, key, mark, made, self._new_rows(run))
+        if len(reads := run.reads or ()) != self._reads:  # before the answer that may hold it
             self._reads = len(reads)
             records.insert(0, b'{"read":%b}' % encoded(list(reads)))
         try:
@@ -104,9 +103,9 @@ class RunRecorder:
         except StateDamaged as error:
             self._give_up(error)
 
-    def _new_rows(self) -> bytes:
+    def _new_rows(self, run: Run) -> bytes:
         """The events that are not yet in a file."""
-        rows = self._run.rows(self._seen)
+        rows = run.rows(self._seen)
         self._seen += len(rows)
         text = self._store.rows(rows)
         if text:
@@ -123,31 +122,32 @@ class RunRecorder:
             try:
                 journal.add(b'{"calls":%d}' % number)
             except StateDamaged as error:
-                _log.warning("run %s: what its calls took of the budget is not stored: %s", self._run.id, error.message)
+                _log.warning(
+                    "run %s: what its calls took of the budget is not stored: %s", self._about.run_id, error.message
+                )
 
-    def _again(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(_LOOK_S, self._tick)
+    def _again(self, run: Run) -> None:
+        self._timer = asyncio.get_running_loop().call_later(_LOOK_S, self._tick, run)
 
-    def _tick(self) -> None:
+    def _tick(self, run: Run) -> None:
         if self._journal is not None:
             if self._journal.is_asked_to_end:
-                self._run.cancel()
-            for question in list(self._run.questions):
+                run.cancel()
+            for question in list(run.questions):
                 if (left := self._journal.answer_to(question)) is not None:
                     with suppress(InputInvalid):  # it was already checked
-                        self._run.answer(question, left["value"])
-        if self._run.event_count > self._saved and time.monotonic() >= self._due:
-            self.write("waiting" if self._run.questions else "running")
+                        run.answer(question, left["value"])
+        if run.event_count > self._saved and time.monotonic() >= self._due:
+            self._write(run, _state(run))
             self._due = time.monotonic() + PAUSE_S
         if self._journal is not None:
-            self._again()
+            self._again(run)
 
-    def end(self, result: RunResult | None) -> None:
+    def end(self, run: Run, result: RunResult | None) -> None:
         """The run is over; None: it was cancelled together with its caller."""
-        self._cache.unwritten = self._run.write = None
-        ledger = self._run.context.ledger
+        ledger = run.context.ledger
         ledger.listeners = tuple(each for each in ledger.listeners if each != self._called)
-        self.write(result.state if result is not None else "cancelled", result)
+        self._write(run, result.state if result is not None else "cancelled", result)
         self.let_go()
 
     def let_go(self) -> None:
@@ -158,22 +158,21 @@ class RunRecorder:
             self._journal.close()
             self._journal = None
 
-    def write(self, state: str, result: RunResult | None = None) -> None:
+    def _write(self, run: Run, state: str, result: RunResult | None = None) -> None:
         """Write new data."""
         if self._journal is None:
             return
         if self._stamp is not self._store.stamp():
             self._fix()  # there are new secrets
-        self._new_rows()
+        self._new_rows(run)
         try:
-            self._store.save(self._kept(state, result), self._fixed, self._events())
+            self._store.save(self._kept(run, state, result), self._fixed, self._events())
         except StateDamaged as error:
             self._give_up(error)
             return
         self._saved, self._rows = self._seen, []
 
-    def _kept(self, state: str, result: RunResult | None = None) -> KeptRun:
-        run = self._run
+    def _kept(self, run: Run, state: str, result: RunResult | None = None) -> KeptRun:
         took = result.latency_ms if result is not None else (time.time() - run.started) * 1000 if run.started else 0.0
         questions = tuple(
             question.to_json()
@@ -196,5 +195,9 @@ class RunRecorder:
         )  # fmt: skip
 
     def _give_up(self, error: StateDamaged) -> None:
-        _log.warning("run %s is no longer stored: %s", self._run.id, error.message)
+        _log.warning("run %s is no longer stored: %s", self._about.run_id, error.message)
         self.let_go()  # the stored part stays useful
+
+
+def _state(run: Run) -> str:
+    return "waiting" if run.questions else "running"

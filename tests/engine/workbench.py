@@ -126,13 +126,12 @@ def made(
     **options: Any,
 ) -> Run:  # fmt: skip
     """A run that was not begun. Problems of the workflow fail the test."""
-    around = options.pop("around", None)
-    beginning = Beginning(cache=options.pop("cache", None), answers=options.pop("answers", {}))
+    own = {name: options.pop(name) for name in ("cache", "answers", "around") if name in options}
     found = compiled(workflow, nodes, workflows)
     assert found.plan is not None, [str(problem) for problem in found.problems]
     return Run(
         prepare(found.plan), inputs or {}, host=RunHost(ThreadPool(8, "node"), Facilities()), context=CallContext(),
-        options=RunOptions(**options), beginning=beginning, around=around,
+        options=RunOptions(**options), beginning=Beginning(**own),
     )  # fmt: skip
 
 

@@ -146,7 +146,7 @@ class RunCache:
 
     def __init__(
         self, session: SessionCache, disk: DiskCache, earlier: Earlier | None = None, *, is_off: bool = False,
-        write: Callable[[Outputs], bytes | str] | None = None,
+        write: Callable[[Outputs], bytes | str] | None = None, is_stored: bool = False,
     ) -> None:  # fmt: skip
         self._session = session
         self._disk = disk
@@ -155,7 +155,7 @@ class RunCache:
         self._run = SessionCache()
         self.steps: dict[str, Kept] = {}
         """Path → (key, mark, outputs) of this run's nodes, for resuming it."""
-        self.unwritten: dict[str, Kept] | None = None
+        self.unwritten: dict[str, Kept] | None = {} if is_stored else None
         """For a stored run: the entries of `steps` that are not yet recorded."""
         self._write = write
         self.made: dict[str, bytes | str] = {}

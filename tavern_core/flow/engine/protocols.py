@@ -75,8 +75,6 @@ class RunPart(Protocol):
     """End it, with open questions."""
     targets: tuple[str, ...]
     mask: Callable[[Any], Any]
-    write: Callable[[str], None] | None
-    """Records the outputs of the node at a path; None: the run is not stored."""
 
     async def in_thread(
         self,

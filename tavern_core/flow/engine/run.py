@@ -10,12 +10,12 @@ import asyncio
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import field
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from tavern_core.contract.nodes import Skip
 from tavern_core.errors import SchemaInvalid, UsageError
@@ -33,7 +33,8 @@ from tavern_core.flow.node_facilities import NodeFacilities
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.graph.order import reachable
 from tavern_core.kernel.calls.background_call_request import while_run_waits
-from tavern_core.kernel.calls.running_call import Frame
+from tavern_core.kernel.calls.running_call import Frame, current
+from tavern_core.kernel.calls.taint_tracking import is_watched
 from tavern_core.kernel.execution.sync_async_drivers import caught
 from tavern_core.kernel.execution.threads import Owner, ThreadPool
 from tavern_core.kernel.settings.secret_masking import KnownSecrets
@@ -60,19 +61,41 @@ class RunHost:
     known: KnownSecrets = field(default_factory=KnownSecrets)
 
 
+class Recorder(Protocol):
+    """Stores a run while it goes on; see `RunRecorder`."""
+
+    def node_ended(self, run: Run, path: str) -> None:
+        """Record the outputs of the node at a path."""
+        ...
+
+    def questions_changed(self, run: Run) -> None:
+        """Record that a node started to wait for a person, or has the answer."""
+        ...
+
+
+def new_run_id() -> str:
+    """An id for a run that has none yet."""
+    return f"run-{secrets.token_hex(8)}"
+
+
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """What a run begins with: its own id, and what there is of earlier runs.
+    """What a run begins with: its own id and parts, and what there is of earlier runs.
 
     Args:
         run_id: empty: a new one.
         log: goes on with the events of the run that it takes up.
+        around: hooks around every node.
+        recorder: None: the run is not stored.
     """
 
     run_id: str = ""
     cache: Cache | None = None
     answers: Mapping[str, Any] = field(default_factory=dict)
-    log: EventLog | None = None
+    log: EventLog = field(default_factory=EventLog)
+    times_taken_up: int = 0
+    around: Around | None = None
+    recorder: Recorder | None = None
 
 
 class Run:
@@ -86,23 +109,26 @@ class Run:
         host: RunHost,
         context: CallContext,
         options: RunOptions = RunOptions(),
-        beginning: Beginning = Beginning(),  # noqa: B008 - frozen
-        around: Around | None = None,
+        beginning: Beginning | None = None,
     ) -> None:
-        self.id = self.turn = beginning.run_id or f"run-{secrets.token_hex(8)}"
+        beginning = beginning or Beginning()
+        self.id = beginning.run_id or new_run_id()
+        self.times_taken_up = beginning.times_taken_up
+        self.turn = f"{self.id}#{secrets.token_hex(4)}" if self.times_taken_up else self.id
         self.prepared = prepared
         self.inputs = inputs
         self.facilities = host.facilities
         self.context = context
-        self.reads: Mapping[str, None] | None = None
+        self.outer: Frame | None = current.get()
+        """The call within which it runs."""
+        self.reads: Mapping[str, None] | None = {} if is_watched(context, self.outer) else None
         """The sources of untrusted content that its nodes have read (`kernel/calls/taint_tracking.py`)."""
         self.may_have_changed = False
-        self.outer: Frame | None = None
-        """The call within which it runs."""
         self.options = options
         self.targets = options.to
         self.cache = beginning.cache
-        self.around = around
+        self.around = beginning.around
+        self._recorder = beginning.recorder
         self.grace = GRACE_S
         self.gates: Gates | None = None
         if options.concurrency is not None or options.types or options.resources or _has_limits(prepared):
@@ -122,11 +148,6 @@ class Run:
         self.unanswered: dict[str, Question] = {}
         """Questions without an answer when the node or the run ended."""
         self.answers = dict(beginning.answers)
-        self.on_question: Callable[[], None] = _nothing
-        """Called when a node starts to wait for a person, and after the answer."""
-        self.write: Callable[[str], None] | None = None
-        """Records the outputs of the node at a path."""
-        self.times_taken_up = 0
         self.mask, self.known = host.mask, host.known
         self._chunks = ReportedChunks(host.known)
         self._waiting: dict[str, asyncio.Future[Any]] = {}
@@ -135,15 +156,13 @@ class Run:
         self._thread = 0
         self.loop: asyncio.AbstractEventLoop | None = None
         """The loop on which it runs; None: it was not started."""
-        self._log = EventLog() if beginning.log is None else beginning.log
+        self._log = beginning.log
         self.note, self.listen, self.rows, self.events = (
             self._log.note,
             self._log.listen,
             self._log.rows,
             self._log.read,
         )
-        self.before = len(self._log)
-        """Events before it was resumed."""
         self._is_begun = False
         self.is_over = False
         self._has_stopped = False
@@ -180,7 +199,8 @@ class Run:
         self.loop, self._task, self._thread = asyncio.get_running_loop(), asyncio.current_task(), threading.get_ident()
         assert self._task is not None
         others = self._task.cancelling()  # of our caller, before the start
-        given, wanted = interface_values(self.prepared, fresh(dict(self.inputs))), self._wanted()
+        given = interface_values(self.prepared, fresh(dict(self.inputs)))
+        wanted = wanted_steps(self.prepared, self.targets)
         self.begin()
         self._scope = scope = Scheduler(self, self.prepared, "", given, wanted)
         timer = self._deadline()
@@ -236,24 +256,6 @@ class Run:
             self.cancel()
 
         return self.loop.call_later(self.options.timeout_ms / 1000, ring)
-
-    def check_options(self) -> None:
-        """Does `to` name nodes of the workflow? Raises UsageError (USAGE)."""
-        self._wanted()
-
-    def _wanted(self) -> frozenset[int]:
-        plan = self.prepared.plan
-        if not self.options.to:
-            return plan.wanted
-        steps = []
-        for node in self.options.to:
-            step = plan.step(node)
-            if step is None:
-                raise UsageError(
-                    f"the workflow has no node {node!r}", hint=f"nodes: {', '.join(s.id for s in plan.steps[:20])}"
-                )
-            steps.append(step.index)
-        return frozenset(reachable(plan.needs, steps))
 
     def _outputs(self, scope: Scheduler) -> dict[str, Any]:
         plan = self.prepared.plan
@@ -356,13 +358,13 @@ class Run:
         self.questions[name] = question
         before, self.states[path] = self.states.get(path), "waiting"
         self.note("ask", path, {"question": name, "schema": dict(schema), "prompt": prompt})
-        self.on_question()
+        self._record_questions()
         self.look()
         try:
             async with while_run_waits(self.id):
                 value = await future
                 self._entering.add(name)
-                self.on_question()  # stores the answer
+                self._record_questions()  # and the answer
                 self.look()
         except asyncio.CancelledError:
             self.unanswered[name] = question
@@ -373,8 +375,12 @@ class Run:
             self._entering.discard(name)
         self.states[path] = before or "running"
         self.note("answered", path, {"question": name})
-        self.on_question()
+        self._record_questions()
         return value
+
+    def _record_questions(self) -> None:
+        if self._recorder is not None:
+            self._recorder.questions_changed(self)
 
     @property
     def open_questions(self) -> tuple[Question, ...]:
@@ -419,6 +425,8 @@ class Run:
         self.states[path] = state
         self.note(state, path, (began, outputs))
         self.look()
+        if self._recorder is not None:
+            self._recorder.node_ended(self, path)
 
     def failed(self, error: NodeError, is_repeated: bool, began: float) -> None:
         """A node failed. `is_repeated`: the error of a group that only repeats an inner one."""
@@ -460,9 +468,26 @@ class Run:
         """The number of events."""
         return len(self._log)
 
+    @property
+    def events_before(self) -> int:
+        """Their number before it was resumed."""
+        return self._log.before
 
-def _nothing() -> None:
-    pass
+
+def wanted_steps(prepared: Prepared, to: Collection[str]) -> frozenset[int]:
+    """The steps that lead to the nodes `to`; empty: all that the workflow wants. Raises UsageError: there is no such node (USAGE)."""
+    plan = prepared.plan
+    if not to:
+        return plan.wanted
+    steps = []
+    for node in to:
+        step = plan.step(node)
+        if step is None:
+            raise UsageError(
+                f"the workflow has no node {node!r}", hint=f"nodes: {', '.join(s.id for s in plan.steps[:20])}"
+            )
+        steps.append(step.index)
+    return frozenset(reachable(plan.needs, steps))
 
 
 def _has_limits(prepared: Prepared) -> bool:

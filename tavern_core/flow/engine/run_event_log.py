@@ -26,16 +26,16 @@ class EventLog:
         earlier: reads those after a number.
     """
 
-    __slots__ = ("_before", "_earlier", "_events", "_listeners")
+    __slots__ = ("_earlier", "_events", "_listeners", "before")
 
     def __init__(self, before: int = 0, earlier: Callable[[int], list[RunEvent]] = lambda after: []) -> None:
-        self._before = before
+        self.before = before
         self._earlier = earlier
         self._events: list[Row] = []
         self._listeners: list[Callable[[], None]] = []
 
     def __len__(self) -> int:
-        return self._before + len(self._events)
+        return self.before + len(self._events)
 
     @property
     def is_followed(self) -> bool:
@@ -46,7 +46,7 @@ class EventLog:
         """Add an event. Returns its time in seconds since the epoch."""
         now = time.time()
         events = self._events
-        events.append((self._before + len(events) + 1, now, kind, path, data))
+        events.append((self.before + len(events) + 1, now, kind, path, data))
         if self._listeners:
             for listener in tuple(self._listeners):
                 listener()
@@ -54,12 +54,12 @@ class EventLog:
 
     def read(self, after: int = 0) -> list[RunEvent]:
         """The events after number `after`."""
-        earlier = [event for event in self._earlier(after) if event.seq <= self._before] if after < self._before else []
+        earlier = [event for event in self._earlier(after) if event.seq <= self.before] if after < self.before else []
         return [*earlier, *(RunEvent(*row[:4], row[4] or {}) for row in self.rows(after))]  # type: ignore[arg-type]
 
     def rows(self, after: int = 0) -> list[Row]:
         """The same as raw rows, without events from before the run was resumed."""
-        events, first = self._events, max(after - self._before, 0)
+        events, first = self._events, max(after - self.before, 0)
         for at in range(first, len(events)):
             number, now, kind, path, data = events[at]
             if type(data) is tuple:

@@ -566,8 +566,6 @@ class Scheduler:
         elif state == "skipped":
             self._mark_own(number, work)
         run.settle(state, path, self._began.pop(number, 0.0), size)
-        if run.write is not None:
-            run.write(path)
         self._over(number, work)
 
     def _make(self, number: int, work: Work, outputs: Outputs, state: Any, is_marked: bool) -> None:
