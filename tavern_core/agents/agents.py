@@ -29,7 +29,6 @@ from tavern_core.agents.notices import sentence
 from tavern_core.agents.playback import Playback
 from tavern_core.agents.profile_resolution import read_fields
 from tavern_core.agents.prompt import Prompt
-from tavern_core.agents.read_result_tool import READ_RESULT, reading_tool
 from tavern_core.agents.replay_comparison import AgentReplay, replayed
 from tavern_core.agents.run_store import AgentRuns, StoredAgentRun
 from tavern_core.agents.schema_budget import tokens_of_schema
@@ -72,7 +71,6 @@ class Agents:
             parts.base.home / "agents.sqlite", masking(parts.base.known_secrets), self._process, parts.records.is_present,
             parts.base.diagnostics.of_damage("earlier runs of agents are lost"),
         )  # fmt: skip
-        parts.engines.inner.setdefault(READ_RESULT, reading_tool(parts.artifacts))
 
     # Running -------------------------------------------------------------------------------------------------------------
 
@@ -127,7 +125,7 @@ class Agents:
         prompt = await self._prompt(resolved, agent, text, window)
         tools = [*map(dict, prompt.tools)]
         if resolved.written.calling != "tam":
-            tools.append(export_tool(self._parts.engines.inner[READ_RESULT], "openai"))
+            tools.append(export_tool(self._parts.reading.spec, "openai"))
         window = max(window - sum(map(tokens_of_schema, tools)), 1)
         facts = {
             "profile": resolved.written.model_dump(mode="json"), "given": name, "model": chosen, "budget": limits.model_dump(),

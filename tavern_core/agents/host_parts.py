@@ -15,11 +15,11 @@ from tavern_core.kernel.access.profiles import Profile
 from tavern_core.kernel.artifacts.artifacts import Artifacts
 from tavern_core.kernel.calls.compiler import Compiler
 from tavern_core.kernel.calls.pipeline import Pipeline
+from tavern_core.kernel.catalogue.call_plan import Inner
 from tavern_core.kernel.catalogue.descriptions import Descriptions
 from tavern_core.kernel.catalogue.profile_resolution import Inventories, WrittenProfiles
 from tavern_core.kernel.catalogue.tools import Tools
 from tavern_core.kernel.foundation import Foundation
-from tavern_core.kernel.plugins.host_registries import Engines
 from tavern_core.kernel.plugins.lazy_contribution_lookup import Sections
 from tavern_core.model.message_translation import Language, of_the_locale
 
@@ -40,7 +40,8 @@ class Parts:
     workflows: Workflows
     artifacts: Artifacts
     records: RecordStore
-    engines: Engines
+    reading: Inner
+    """The operation that reads on in a long result."""
     prompts: PromptBuilder
     known_inactive: Callable[[], Known]
     """What a profile may name, as far as it is known without activating plugins."""

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from tavern_core.contract.python_targets import PythonTarget
 from tavern_core.kernel.artifacts.artifacts import Artifacts
+from tavern_core.kernel.catalogue.call_plan import Inner
 from tavern_core.model.tool import ToolSpec
 
 READ_RESULT: Final = "agent:read_result"
@@ -24,8 +25,8 @@ _PARAMETERS: Final[Mapping[str, Any]] = {
 }  # fmt: skip
 
 
-def reading_tool(artifacts: Artifacts) -> ToolSpec:
-    """The tool `READ_RESULT`: every agent may call it, and it sees the artifacts of its caller alone."""
+def reading_tool(artifacts: Artifacts) -> Inner:
+    """The operation `READ_RESULT`: every agent may call it, and it sees the artifacts of its caller alone."""
 
     def read_result(artifact: str, start: int = 0, length: int = READ_CHARS) -> dict[str, Any]:
         known = artifacts.get(artifact)
@@ -33,7 +34,7 @@ def reading_tool(artifacts: Artifacts) -> ToolSpec:
         end = min(start + length, known.size)
         return {"text": text, "start": start, "next": end if end < known.size else None, "size": known.size}
 
-    return ToolSpec(
+    tool = ToolSpec(
         READ_RESULT,
         "Reads on in a result that was too long to show, or that was left out of the conversation to save room.",
         plugin="core-system",
@@ -41,3 +42,4 @@ def reading_tool(artifacts: Artifacts) -> ToolSpec:
         read_only=True,
         impl=PythonTarget(read_result),
     )
+    return Inner(tool)

@@ -20,7 +20,7 @@ from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.calls.native_calls import not_an_object, read_arguments, text_of
 from tavern_core.kernel.calls.result_serialization import result_of, result_text
 from tavern_core.kernel.calls.text_call_runner import Transcript
-from tavern_core.kernel.catalogue.call_plan import Inner, Plan
+from tavern_core.kernel.catalogue.call_plan import Plan
 from tavern_core.kernel.catalogue.parameter_text import fold_lines
 from tavern_core.model.call import CallContext
 from tavern_core.model.nearest import did_you_mean
@@ -134,7 +134,7 @@ class ToolCalls:
 
     def _reader(self) -> str:
         """The wire name of the reading tool."""
-        return str(export_tool(self._parts.engines.inner[READ_RESULT], "openai")["function"]["name"])
+        return str(export_tool(self._parts.reading.spec, "openai")["function"]["name"])
 
     def _read(self, call: ModelCall) -> tuple[str, Mapping[str, Any]]:
         try:
@@ -190,7 +190,7 @@ class ToolCalls:
         if at not in self._playback.calls:
             begun = {"tool": tool, "arguments": dict(arguments), "key": asked.key}
             self._record("call", {"step": step, "index": number, **begun})
-        which: Any = Inner(READ_RESULT) if tool == READ_RESULT else tool
+        which: Any = self._parts.reading if tool == READ_RESULT else tool
         mode, run = self._parts.base.mode, self._parts.pipeline.run
         # The key makes a call that was begun by a process that ended: never made twice, unless it is harmless.
         self._running += 1
@@ -278,11 +278,12 @@ class _Finder:
 
     def __init__(self, parts: Parts) -> None:
         self._compiler = parts.compiler
+        self._reading = parts.reading
         self.language = parts.compiler.language
         self.prepare = parts.compiler.prepare
 
     async def find(self, written: str, context: CallContext | None) -> Plan:
-        which: Any = Inner(READ_RESULT) if written == READ_RESULT else written
+        which: Any = self._reading if written == READ_RESULT else written
         return await self._compiler.find(which, context)
 
 

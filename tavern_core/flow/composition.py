@@ -90,7 +90,7 @@ class Flow:
         workflows = workflows_of(models)
         engine = Engine(workflows, nodes, specs.is_host, partial(_link_of_large, pipeline), base.config.jobs)
         jobs = RunsAsJobs(workflows, engine, base.config.jobs)
-        tables.engines.enter(engine, jobs, partial(pipeline.run, mode), models.specs)
+        tables.engines.enter(engine, jobs, partial(pipeline.run, mode))
         return cls(nodes, workflows, WorkflowTools(workflow_files, plugin_workflows.folders, tables), models, dry_run)
 
 

@@ -25,7 +25,6 @@ class DryRunModels(Models):
     def __init__(self, models: Models, llm: LLM, invoke: Invoke) -> None:
         self._models, self._llm = models, llm
         self.invoke = invoke
-        self.specs = models.specs
 
     @property
     def replacement(self) -> Llms | None:

@@ -29,7 +29,6 @@ from tavern_core.flow.passed_models import ModelLike, PassedModels, is_passed
 from tavern_core.flow.prompt_hooks import ModelRequest, PromptHooks
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.calls.running_call import current
-from tavern_core.kernel.catalogue.call_plan import Inner
 from tavern_core.kernel.hooks.event_emitter import EventEmitter
 from tavern_core.kernel.log.recorder import Recorder
 from tavern_core.model.call import HOST_PRINCIPAL, CallContext
@@ -75,14 +74,14 @@ class Models:
     """The language models of plugins and of tavern.yaml."""
 
     def __init__(self, contributions: Contributions, invoke: Invoke, governance: Governance) -> None:
-        from tavern_core.flow.llm_tool import llm_tools
+        from tavern_core.flow.llm_tool import llm_operations
 
         self._contributions = contributions
         self.invoke = invoke
         """A call through the pipeline."""
         self._governance = governance
         self._passed = PassedModels()
-        self.specs = llm_tools(self._answer)
+        self._questions = llm_operations(self._answer)
 
     @property
     def replacement(self) -> Llms | None:
@@ -185,8 +184,6 @@ class Models:
 
     async def _governed(self, use: Use, on_text: OnText | None) -> LLMAnswer:
         """The governed call, what it used, and its event."""
-        from tavern_core.flow.llm_tool import ASK, ASK_LOCAL
-
         request, governance = use.request, self._governance
 
         def passed_on(piece: str) -> object:
@@ -196,7 +193,7 @@ class Models:
         uses_originals = self._contributions.overrides(LLMS, use.asker)
         is_original = uses_originals or self.replacement is None
         is_local = is_original and getattr(self._known(request.model), "is_local", False) is True
-        which: Any = Inner(ASK_LOCAL if is_local else ASK)
+        which: Any = self._questions[is_local]
         token, receiver = _uses_originals.set(uses_originals), _on_text.set(None if on_text is None else passed_on)
         try:
             question = {"model": request.model, "messages": request.messages, "options": request.options}

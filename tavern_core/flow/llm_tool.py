@@ -1,4 +1,4 @@
-"""The internal tool `core:LLM`, through which every request to a language model passes, and the request itself."""
+"""The operation `core:LLM`, through which every request to a language model passes, and the request itself."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from typing import Any, Final
 from tavern_core.contract.llm import LLM, LLMAnswer, Message, StreamingLLM
 from tavern_core.contract.python_targets import PythonTarget
 from tavern_core.errors import OutputTooLarge
+from tavern_core.kernel.catalogue.call_plan import Inner
 from tavern_core.model.tool import ToolSpec
 
 ASK: Final = "core:LLM"
-ASK_LOCAL: Final = "core:LLM, local"
-"""The key of the same operation for models that are local."""
 STOPPED: Final = "stopped"
 """The finish reason of an answer that its receiver ended."""
 CAPABILITY: Final = "network"
@@ -49,18 +48,18 @@ _ANSWER: Final[Mapping[str, Any]] = {
 }
 
 
-def llm_tools(answer: Callable[..., Awaitable[dict[str, Any]]]) -> dict[str, ToolSpec]:
-    """The tool, by the keys `ASK` and `ASK_LOCAL`.
+def llm_operations(answer: Callable[..., Awaitable[dict[str, Any]]]) -> dict[bool, Inner]:
+    """The operation, by whether the model is local.
 
     Args:
         answer: called with `model`, `messages` and `options`.
     """
     return {
-        key: ToolSpec(
+        is_local: Inner(ToolSpec(
             ASK, "Asks a language model.", plugin="core-nodes-outside", capabilities=needed, input_schema=_QUESTION,
             output_schema=_ANSWER, impl=PythonTarget(answer),
-        )
-        for key, needed in ((ASK, frozenset({CAPABILITY})), (ASK_LOCAL, frozenset[str]()))
+        ))
+        for is_local, needed in ((False, frozenset({CAPABILITY})), (True, frozenset[str]()))
     }  # fmt: skip
 
 

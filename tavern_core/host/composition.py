@@ -152,13 +152,14 @@ def compose(loaded: LoadedConfig, options: Options) -> Host:
     plugins = Plugins(lifecycle, consent, reconciler, states, quarantine, imports)
 
     specs = ToolSpecs(lifecycle)
-    namespaces = Namespaces(specs)
-    inventories = Inventories(specs, profiles, namespaces)
-    tools = Tools(specs, namespaces, inventories, reconciler, events)
+    inventories = Inventories(specs, profiles, Namespaces(specs))
+    connected = upstreams.build(inventories, reach, sandboxes.of)
+    lists = connected() if upstreams.entries else None
+    tools = Tools(inventories, lists, reconciler, events)
     kept, disk = _records(base), ForDisk(base.known_secrets)
     limit_table, cancellation = _limit_table(base, kept), Cancellation(kept, records)
     homes = ToolHomes(tables, sandboxes.of)
-    compiler = Compiler(specs, namespaces, inventories, homes, reach, limit_table, cancellation)
+    compiler = Compiler(inventories, lists, homes, reach, limit_table, cancellation)
     key_s = config.idempotency.ttl_ms / 1000
     idempotency = Idempotency(kept, key_s, base.diagnostics, disk, tables.engines)
     stored = StoredApprovals(kept, config.approval.keep_ms / 1000, key_s, base.recorder)
@@ -170,7 +171,6 @@ def compose(loaded: LoadedConfig, options: Options) -> Host:
     metrics = Metrics(config.metrics.enabled, limit_table, jobs, base.recorder, registry)
     pipeline = _watched(base, pipeline, metrics)
 
-    connected = upstreams.build(specs, inventories, reach, sandboxes.of)
     flow = Flow.build(specs, inventories, pipeline, _retrieval)
 
     _contribute(tables, tools, flow, jobs, knowledge, pipeline)

@@ -9,6 +9,7 @@ from tavern_core.agents.agents import Agents
 from tavern_core.agents.host_parts import Parts
 from tavern_core.agents.profile_resolution import Known
 from tavern_core.agents.prompt import PromptBuilder
+from tavern_core.agents.read_result_tool import reading_tool
 from tavern_core.host.host import Host
 
 
@@ -34,7 +35,7 @@ def agents_of(host: Host, wait: Callable[[Any], Any]) -> Agents:
 
     parts = Parts(
         host.base, host.pipeline, host.compiler, host.tools, host.descriptions, host.profiles, host.profiles.written, host.sections,
-        flow.models, flow.workflows, host.artifacts, host.records, host.tables.engines,
+        flow.models, flow.workflows, host.artifacts, host.records, reading_tool(host.artifacts),
         prompts_of(host), known_inactive,
     )  # fmt: skip
     return Agents(parts, wait)

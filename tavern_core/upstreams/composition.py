@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final
 from tavern_core.contract.protocols import BoundTool, Executor, Sandbox, ToolHome
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.catalogue.profile_resolution import Inventories
-from tavern_core.kernel.catalogue.tool_spec_cache import ToolSpecs
 from tavern_core.kernel.foundation import Foundation
 from tavern_core.kernel.grants.grant_store import GrantStore
 from tavern_core.kernel.plugins.candidate import Candidate
@@ -64,23 +63,19 @@ class UpstreamParts:
 
     def build(
         self,
-        specs: ToolSpecs,
         inventories: Inventories,
         reach: EffectiveScopes,
         sandbox_of: Callable[[Record], Sandbox],
     ) -> UpstreamsOnDemand:
         """What gives `tavern.upstreams`, and the executor of each kind that is configured or may name an endpoint."""
-        tables = specs.lifecycle.tables
-        connected = UpstreamsOnDemand(partial(self._connected, specs, inventories, reach, sandbox_of))
+        tables = inventories.specs.lifecycle.tables
+        connected = UpstreamsOnDemand(partial(self._connected, inventories, reach, sandbox_of))
         kinds = ENDPOINT_KINDS.union(entry.config.kind for entry in self.entries.values())
         tables.contributions.add_all(OWNER, {"executors": dict.fromkeys(kinds, connected)}, source="builtin")
-        if self.entries:
-            tables.engines.upstreams = connected()
         return connected
 
     def _connected(
         self,
-        specs: ToolSpecs,
         inventories: Inventories,
         reach: EffectiveScopes,
         sandbox_of: Callable[[Record], Sandbox],
@@ -90,14 +85,18 @@ class UpstreamParts:
         from tavern_core.upstreams.executor import UpstreamExecutor
         from tavern_core.upstreams.facilities import Granted
         from tavern_core.upstreams.listing_cache import Catalogue
+        from tavern_core.upstreams.listing_refresh import Listings
         from tavern_core.upstreams.review import Quarantine
         from tavern_core.upstreams.upstreams import Upstreams
 
+        specs = inventories.specs
         granted = Granted(specs, reach, sandbox_of)
         catalogue = self.catalogue or Catalogue(self.base.home / CACHE)
         quarantine = self.quarantine or Quarantine(self.grants, catalogue)
         connections = Connections(self.entries, granted)
-        reads = DocumentReads(granted, inventories)
+        reads = DocumentReads(
+            granted, inventories, Listings(self.entries, catalogue, specs.lifecycle, connections, quarantine)
+        )
         upstreams = Upstreams(self.entries, catalogue, specs.lifecycle, quarantine, connections, reads)
         return upstreams, UpstreamExecutor(self.entries, connections, quarantine, self.base.tool_threads)
 

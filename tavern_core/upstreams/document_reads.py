@@ -23,6 +23,7 @@ from tavern_core.model.event import UPSTREAM_READ
 from tavern_core.model.naming_rules import split_id
 from tavern_core.schema.redact import shortened
 from tavern_core.upstreams.facilities import Granted
+from tavern_core.upstreams.listing_refresh import Listings
 from tavern_core.upstreams.upstream_plugin_candidates import Entry
 
 Kind = Literal["resource", "prompt"]
@@ -37,6 +38,7 @@ class DocumentReads:
 
     granted: Granted
     inventories: Inventories
+    listings: Listings
 
     @property
     def specs(self) -> ToolSpecs:
@@ -92,8 +94,7 @@ class DocumentReads:
         """Raises PolicyDenied: lists, profile or permissions do not let the caller read this (POLICY_DENIED)."""
         what, inventory = f"{entry.plugin}:{name}", None
         if caller.profile is not None:
-            if (upstreams := self.specs.lifecycle.tables.engines.upstreams) is not None:
-                await upstreams.find(entry.plugin)  # the profile may name tools of an upstream that was never listed
+            await self.listings.find(entry.plugin)  # the profile may name tools of an upstream that was never listed
             try:
                 inventory = await self.inventories.resolved(caller.profile)
             except TavernError as error:

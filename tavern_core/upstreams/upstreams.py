@@ -20,7 +20,6 @@ from tavern_core.schema.redact import redact_text
 from tavern_core.upstreams.connections import Connections, without_secrets
 from tavern_core.upstreams.document_reads import DocumentReads
 from tavern_core.upstreams.listing_cache import Catalogue, UncheckedPattern
-from tavern_core.upstreams.listing_refresh import Listings
 from tavern_core.upstreams.review import Quarantine
 from tavern_core.upstreams.tool_specs import local_name, unknown_overrides
 from tavern_core.upstreams.upstream_plugin_candidates import Entry, entry_of
@@ -90,7 +89,7 @@ class Upstreams(Mapping[str, UpstreamStatus]):
 
     Args:
         entries: what is configured.
-        reads: the rules for reading resources and prompts.
+        reads: the rules for reading resources and prompts, and the lists of tools.
     """
 
     def __init__(
@@ -111,7 +110,7 @@ class Upstreams(Mapping[str, UpstreamStatus]):
         self._reads = reads
         self._quarantine = quarantine
         self._connections = connections
-        self._listings = Listings(self._entries, catalogue, lifecycle, self._connections, self._quarantine)
+        self._listings = reads.listings
         self.find = self._listings.find
         """Lists an upstream whose tools are not known yet because one of them is wanted."""
         if entries:

@@ -18,12 +18,12 @@ from tavern_core.kernel.calls.cross_process_cancellation import Cancellation
 from tavern_core.kernel.calls.optional_steps import steps_of
 from tavern_core.kernel.calls.running_call import current
 from tavern_core.kernel.catalogue.call_plan import Execute, Inner, Plan
-from tavern_core.kernel.catalogue.namespace_resolvers import Namespaces, canonical
+from tavern_core.kernel.catalogue.namespace_resolvers import canonical
 from tavern_core.kernel.catalogue.profile_resolution import Inventories
-from tavern_core.kernel.catalogue.tool_spec_cache import ToolSpecs
 from tavern_core.kernel.hooks.argument_copies import ShownTool
 from tavern_core.kernel.limits.limiter_registry import Governor, LimitTable
 from tavern_core.kernel.plugins.effective_scopes import EffectiveScopes
+from tavern_core.kernel.plugins.host_registries import UpstreamLists
 from tavern_core.kernel.plugins.record import Record
 from tavern_core.kernel.plugins.tool_homes import ToolHomes
 from tavern_core.kernel.registry import Entry
@@ -52,30 +52,30 @@ class Compiler:
 
     def __init__(
         self,
-        specs: ToolSpecs,
-        namespaces: Namespaces,
         inventories: Inventories,
+        upstreams: UpstreamLists | None,
         homes: ToolHomes,
         reach: EffectiveScopes,
         limit_table: LimitTable,
         cancellation: Cancellation,
     ) -> None:
+        specs = inventories.specs
         base, tables = specs.base, specs.lifecycle.tables
         self.base: Final = base
         self.cancellation: Final = cancellation
         self._limit_table = limit_table
         self._specs = specs
-        self._namespaces = namespaces
+        self._namespaces = inventories.namespaces
+        self._upstreams = upstreams
         self._profile = inventories.resolved
         self._homes = homes
         self._reach = reach
         self._contributions = tables.contributions
-        self._engines = tables.engines
         self._recorder = base.recorder
         self._mode = base.mode
         self._wait = base.portal.run
         self._known_secrets = base.known_secrets
-        self._inner_plans: dict[str, tuple[int, Plan]] = {}
+        self._inner_plans: dict[Inner, tuple[int, Plan]] = {}
         self.ready: Callable[[str], Plan | None] = specs.plans.get
         """The plan of an active tool that is the same for all callers; None when there is more to do."""
 
@@ -91,12 +91,12 @@ class Compiler:
 
     async def _find(self, written: str | Inner, context: CallContext | None) -> Plan:
         if isinstance(written, Inner):
-            return await self._find_inner(written.id)
+            return await self._find_inner(written)
         self._specs.catch_up()
         try:
             entry = self._specs.registry.resolve(written)
         except ToolNotFound as error:
-            if self._engines.upstreams is not None and await self._engines.upstreams.find(_plugin_of(written)):
+            if self._upstreams is not None and await self._upstreams.find(_plugin_of(written)):
                 return await self._find(written, context)
             return await self._made_for(written, context) or await self._elsewhere(written, error)
         await self._stand_guard(entry)
@@ -123,10 +123,10 @@ class Compiler:
             self._specs.keep(plan, {entry.id, written} if few else {entry.id}, state)
         return plan
 
-    async def _find_inner(self, name: str) -> Plan:
-        spec = self._engines.inner[name]
+    async def _find_inner(self, inner: Inner) -> Plan:
+        spec = inner.spec
         await self._stand_guard(Entry(spec.id, spec.plugin))
-        state, known = self._specs.state, self._inner_plans.get(name)
+        state, known = self._specs.state, self._inner_plans.get(inner)
         if known is None or known[0] != state:
             plan = self._compile(spec, self._specs.lifecycle.records[spec.plugin], is_kept=True)
             access = self._specs.policy().for_inner(spec)
@@ -136,7 +136,7 @@ class Compiler:
             plan = replace(
                 plan, access=access, guarded=guarded, source="", effect="", reads_addresses=False, inline_s=None
             )
-            known = self._inner_plans[name] = state, plan
+            known = self._inner_plans[inner] = state, plan
         return known[1]
 
     async def admits(self, plan: Plan, context: CallContext) -> Plan:
@@ -166,8 +166,7 @@ class Compiler:
         Raises:
             CallError: it is not (POLICY_DENIED, TOOL_NOT_FOUND, UPSTREAM_ERROR).
         """
-        inner = next((key for key, spec in self._engines.inner.items() if spec is plan.spec), None)
-        which: Any = plan.id if inner is None else Inner(inner)
+        which: Any = next((inner for inner in tuple(self._inner_plans) if inner.spec is plan.spec), plan.id)
         fresh = await self.find(which, context)
         if fresh.guarded or context.profile is not None:
             fresh = await self.admits(fresh, context)

@@ -22,11 +22,10 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha256
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from pydantic_core import from_json, to_json
 
-from tavern_core.contract.protocols import RunJobs
 from tavern_core.contract.stores import DAMAGED, Record, RecordStore
 from tavern_core.errors import CallError, CallMisused, ConnectionLost, IdempotencyConflict, StateDamaged
 from tavern_core.frozen_dataclass import dataclass
@@ -40,6 +39,7 @@ from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.execution.sync_async_drivers import Mode, StoreSilent, TimeLimit, has_begun
 from tavern_core.kernel.limits.result_cache import OF_ITS_CALLER
 from tavern_core.kernel.limits.slots import held, waiting_for
+from tavern_core.kernel.plugins.host_registries import Engines
 from tavern_core.kernel.settings.result_redaction import ForDisk
 from tavern_core.kernel.stores.store_offload import ask, at_once
 from tavern_core.model.call import owner_of
@@ -73,12 +73,6 @@ class Claim:
     digest: str
     waiting: list[Future[ToolResult]]
     """Those in this process that wait for the same call."""
-
-
-class Engines(Protocol):
-    """What is looked up when a key is used: calls run workflows, and workflows make calls."""
-
-    runs: RunJobs | None
 
 
 class Idempotency:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from tavern_core.errors import CallError, TavernError, ToolNotFound
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.kernel.catalogue.namespace_resolvers import Namespaces, canonical
+from tavern_core.kernel.catalogue.namespace_resolvers import canonical
 from tavern_core.kernel.catalogue.profile_resolution import Inventories
-from tavern_core.kernel.catalogue.tool_spec_cache import ToolSpecs
 from tavern_core.kernel.plugins.record import Record
 from tavern_core.model.call import CallContext, check_caller, grant_fix, shortfall
 from tavern_core.model.capability import is_capability
@@ -67,9 +66,9 @@ class Need:
 class Availability:
     """What holds of tools for callers."""
 
-    def __init__(self, specs: ToolSpecs, namespaces: Namespaces, inventories: Inventories) -> None:
-        self._specs = specs
-        self._namespaces = namespaces
+    def __init__(self, inventories: Inventories) -> None:
+        self._specs = specs = inventories.specs
+        self._namespaces = inventories.namespaces
         self._profiles = inventories.now
         self._wait = specs.base.portal.run
 

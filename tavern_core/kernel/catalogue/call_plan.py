@@ -27,11 +27,13 @@ Execute = Callable[[Any, Any], Any]
 """``execute(running_call, mode)`` runs the tool: see `calls/attempt.py`."""
 
 
-@dataclass(frozen=True, slots=True)
 class Inner:
-    """Prefix of operations that take the path of a tool call but are not tools: callers cannot write it, only the host calls them."""
+    """An operation that takes the path of a tool call and is no tool: no caller can write it, only the host has this object."""
 
-    id: str
+    __slots__ = ("spec",)
+
+    def __init__(self, spec: ToolSpec) -> None:
+        self.spec = spec
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,9 +121,9 @@ class Inventories:
 
     def __init__(self, specs: ToolSpecs, written: WrittenProfiles, namespaces: Namespaces) -> None:
         self.written = written
-        self._specs = specs
+        self.specs: Final = specs
         self._base, self._lifecycle, self._registry = specs.base, specs.lifecycle, specs.registry
-        self._namespaces = namespaces
+        self.namespaces: Final = namespaces
         self._contributions = specs.lifecycle.tables.contributions
         self._resolved: dict[str, tuple[tuple[int, int, int, int], Profile]] = {}
         """Name → what it was resolved for, and the profile."""
@@ -148,7 +148,7 @@ class Inventories:
 
     def now(self, given: ProfileLike) -> Profile:
         """`resolved` for sync code, which may be called in a running event loop when everything is active. Raises as `resolved`."""
-        self._specs.catch_up()
+        self.specs.catch_up()
         if (kept := self._kept(given)) is not None:
             return kept
         return self._base.portal.run(self._prepared(given)) if self._asleep(given) else self._resolve(given)
@@ -182,7 +182,7 @@ class Inventories:
         written, findings = self.written.get(given)
         stamp = self._stamp(written)
         resolved = resolve_profile(
-            written, self._find_id, sorted(self._registry.entries()), self._namespaces.resolvers(), absent=self._absent
+            written, self._find_id, sorted(self._registry.entries()), self.namespaces.resolvers(), absent=self._absent
         )
         resolved = replace(resolved, findings=(*findings, *resolved.findings))
         for finding in resolved.findings:
@@ -195,7 +195,7 @@ class Inventories:
 
     def _stamp(self, written: AgentProfile) -> tuple[int, int, int, int]:
         """A value that changes with the tools that there are, with why others are missing, and with the profile."""
-        return self._registry.generation, self._contributions.generation, self._specs.state, id(written)
+        return self._registry.generation, self._contributions.generation, self.specs.state, id(written)
 
     def _asleep(self, given: ProfileLike) -> list[str]:
         """The plugins to activate before a profile can be resolved, as far as known."""
@@ -207,7 +207,7 @@ class Inventories:
             if found:
                 return found
         try:
-            return self._namespaces.inactive(self._prefixes(given))
+            return self.namespaces.inactive(self._prefixes(given))
         except TavernError:
             return []  # the request for the profile gets this error
 

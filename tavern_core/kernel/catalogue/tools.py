@@ -11,11 +11,10 @@ from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.access.tool_access import PluginToolGroups
 from tavern_core.kernel.access.tool_pins import ToolPin
 from tavern_core.kernel.catalogue.availability import Availability, Need, Why
-from tavern_core.kernel.catalogue.namespace_resolvers import Namespaces
 from tavern_core.kernel.catalogue.profile_resolution import Inventories
-from tavern_core.kernel.catalogue.tool_spec_cache import ToolSpecs
 from tavern_core.kernel.hooks.event_emitter import EventEmitter
 from tavern_core.kernel.plugins.app_tools import Registration
+from tavern_core.kernel.plugins.host_registries import UpstreamLists
 from tavern_core.kernel.plugins.reconciler import Reconciler
 from tavern_core.kernel.registry import Entry, Registry
 from tavern_core.model.call import CallContext
@@ -55,19 +54,19 @@ class Tools:
 
     def __init__(
         self,
-        specs: ToolSpecs,
-        namespaces: Namespaces,
         inventories: Inventories,
+        upstreams: UpstreamLists | None,
         reconciler: Reconciler,
         events: EventEmitter,
     ) -> None:
-        self._specs = specs
-        self._namespaces = namespaces
+        self._specs = specs = inventories.specs
+        self._namespaces = inventories.namespaces
+        self._upstreams = upstreams
         self._reconciler = reconciler
         self._events = events
         self._registration = Registration(specs.lifecycle)
         self._wait = specs.base.portal.run
-        self._availability = Availability(specs, namespaces, inventories)
+        self._availability = Availability(inventories)
 
     def list(
         self, profile: ProfileLike | None = None, *, context: CallContext | None = None, usable: bool = False
@@ -276,8 +275,8 @@ class Tools:
         self._specs.base.portal.check()
         before = {s.id: s for s in self.snapshot()}
         await self._reconciler.look_again()
-        if (upstreams := self._specs.lifecycle.tables.engines.upstreams) is not None:
-            await upstreams.refresh_used()
+        if self._upstreams is not None:
+            await self._upstreams.refresh_used()
         self._specs.changed()
         after = {s.id: s for s in self.snapshot()}
         diff = ToolsDiff(

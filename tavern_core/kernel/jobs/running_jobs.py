@@ -19,9 +19,8 @@ from concurrent.futures import Future
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from tavern_core.contract.protocols import Calls, RunJobs
 from tavern_core.contract.trace_context import within_trace
 from tavern_core.errors import (
     ApprovalRejected,
@@ -50,6 +49,7 @@ from tavern_core.kernel.jobs.running_job import (
     show_questions,
 )
 from tavern_core.kernel.limits.slots import Full, Slots
+from tavern_core.kernel.plugins.host_registries import Engines
 from tavern_core.kernel.stores.end_requests import asked_to_end
 from tavern_core.kernel.stores.owed_changes import OwedChanges
 from tavern_core.model.job import Job, JobStatus
@@ -71,13 +71,6 @@ _TOO_MANY: Final = ToolError(
 
 class _Refused(Exception):
     """A person did not approve the call."""
-
-
-class Engines(Protocol):
-    """What is looked up when a job begins: jobs make calls, and calls become jobs."""
-
-    calls: Calls | None
-    runs: RunJobs | None
 
 
 class RunningJobs:

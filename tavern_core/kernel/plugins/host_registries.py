@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -67,20 +66,19 @@ class UpstreamLists(Protocol):
 
 
 class Engines:
-    """What runs workflows and the tools that belong to no plugin. Set once it is built, looked up when a tool is bound."""
+    """Closes the one cycle of a host: calls run workflows and become jobs, and nodes and jobs make calls.
+
+    Set once the last part is built; looked up when a tool is bound, or when a job begins.
+    """
 
     def __init__(self) -> None:
         self.flow: FlowEngine | None = None
         self.runs: RunJobs | None = None
         self.calls: Calls | None = None
-        self.inner: dict[str, ToolSpec] = {}
-        """What runs like a tool and is none, by the key of its `catalogue.plan.Inner`."""
-        self.upstreams: UpstreamLists | None = None
 
-    def enter(self, flow: FlowEngine, runs: RunJobs, calls: Calls, inner: Mapping[str, ToolSpec]) -> None:
+    def enter(self, flow: FlowEngine, runs: RunJobs, calls: Calls) -> None:
         """From now on tools may be bound to them."""
         self.flow, self.runs, self.calls = flow, runs, calls
-        self.inner = dict(inner)
 
 
 @dataclass(frozen=True, slots=True)
