@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.kernel.files.plugin_file_reader import Stamp, bear_stamps, is_settled, stamp_of
+from tavern_core.kernel.files.file_stamp import CompactStamp, compact_stamp_at, have_stamps, is_settled
 from tavern_core.kernel.files.regular_file import open_regular
 from tavern_core.model.plugin_status import Diagnostic
 
@@ -35,7 +35,7 @@ class Distribution(NamedTuple):
     """The normalised name (PEP 503)."""
     folder: str
     """Name of its metadata folder."""
-    stamp: Stamp | None = None
+    stamp: CompactStamp | None = None
     """Of its entry_points.txt."""
     name: str = ""
     version: str = ""
@@ -53,7 +53,7 @@ class PathEntry:
     """What was found in one entry of the path."""
 
     path: str
-    stamp: Stamp | None
+    stamp: CompactStamp | None
     distributions: Sequence[Distribution] = ()
     is_settled: bool = True
     """False when something changed so shortly before that a later change could bear the same time."""
@@ -91,7 +91,7 @@ def current_entry(path: str, now: int) -> PathEntry:
 
 def _read_entry(path: str, now: int) -> PathEntry:
     """Look into one entry of sys.path: a folder, an archive, or nothing. `now` as for `current_entry`."""
-    stamp = stamp_of(path)
+    stamp = compact_stamp_at(path)
     if stamp is None:
         return PathEntry(path, None)
     try:
@@ -113,14 +113,14 @@ def _read_entry(path: str, now: int) -> PathEntry:
 
 def is_current(entry: PathEntry) -> bool:
     """True if this entry has not changed since it was read."""
-    if not entry.is_settled or stamp_of(entry.path) != entry.stamp:
+    if not entry.is_settled or compact_stamp_at(entry.path) != entry.stamp:
         return False
     tail = os.sep + "entry_points.txt"
     watched = [(found.folder + tail, found.stamp) for found in entry.distributions if found.folder]
     watched += [
         (found.folder + os.sep + file, stamp) for found in entry.distributions for file, stamp in found.metadata
     ]
-    return bear_stamps(entry.path + os.sep, watched)
+    return have_stamps(entry.path + os.sep, watched)
 
 
 def _is_settled(path: str, found: Sequence[Distribution], now: int) -> bool:
@@ -140,7 +140,7 @@ def _read_folder(path: str, folder: str) -> Distribution:
     name, _, version = stem.partition("-")
     metadata = os.path.join(path, folder)  # noqa: PTH118
     file = os.path.join(metadata, "entry_points.txt")  # noqa: PTH118
-    stamp = stamp_of(file)
+    stamp = compact_stamp_at(file)
     bare = Distribution(normalise(name), folder, stamp)
     try:
         with open_regular(file) as source:
@@ -171,7 +171,13 @@ def _is_text(content: bytes) -> bool:
 
 
 def distribution(
-    key: str, folder: str, stamp: Stamp | None, name: str, version: str, content: bytes, problems: list[tuple[str, str]]
+    key: str,
+    folder: str,
+    stamp: CompactStamp | None,
+    name: str,
+    version: str,
+    content: bytes,
+    problems: list[tuple[str, str]],
 ) -> Distribution:
     """A distribution whose entry_points.txt holds `content`."""
     entries: list[list[str]] = []
@@ -224,7 +230,7 @@ def _read_metadata(
     """
     for file in ("METADATA", "PKG-INFO"):
         path = os.path.join(folder, file)  # noqa: PTH118
-        files.append([file, stamp_of(path)])
+        files.append([file, compact_stamp_at(path)])
         try:
             with open_regular(path) as source:
                 head = source.read(65_536).replace(b"\r\n", b"\n").partition(b"\n\n")[0].decode("utf-8", "replace")

@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple
 from tavern_core.errors import Finding, Location, StateDamaged
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.discovery.distributions import Distribution, PathEntry
-from tavern_core.kernel.files.plugin_file_reader import Stamp, bear_stamps
+from tavern_core.kernel.files.file_stamp import CompactStamp, have_stamps
 from tavern_core.kernel.files.regular_file import open_regular
 from tavern_core.kernel.manifest.declared_tools import DeclaredTools
 from tavern_core.model.plugin_status import Source
@@ -114,7 +114,7 @@ class Row:
     """For a package in a zip: its folder in there."""
     source_folder: str = ""
     """Where the links of an editable-strict install lead."""
-    watched: dict[str, Stamp | None] = field(default_factory=dict)
+    watched: dict[str, CompactStamp | None] = field(default_factory=dict)
     """What is checked at each start, with its stamp: the folder itself, plugin.yaml, the tool folder and its files, each by its
     path below the folder."""
     is_settled: bool = True
@@ -142,7 +142,7 @@ class Row:
 
     def is_current(self) -> bool:
         """True when what is watched bears the times that it had when it was read."""
-        return self.is_settled and bear_stamps(self.folder, self.watched.items())
+        return self.is_settled and have_stamps(self.folder, self.watched.items())
 
 
 MANIFEST, TOOLS, CODE = range(3)

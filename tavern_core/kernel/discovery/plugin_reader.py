@@ -26,7 +26,8 @@ from tavern_core.kernel.discovery.index import (
 )
 from tavern_core.kernel.discovery.manifest_facts import Facts, facts_of
 from tavern_core.kernel.discovery.other_formats import MARKS, WATCHED, marked, name_of, translate
-from tavern_core.kernel.files.plugin_file_reader import PluginFiles, is_settled, stamp_of
+from tavern_core.kernel.files.file_stamp import compact_stamp_at, is_settled
+from tavern_core.kernel.files.plugin_file_reader import PluginFiles
 from tavern_core.kernel.manifest.declared_tools import DeclaredTools, read_declared_tools
 from tavern_core.kernel.manifest.manifest_reader import ManifestReading, read_manifest
 from tavern_core.model.manifest import Entry, Manifest
@@ -135,7 +136,7 @@ def _failed(row: Row, candidate: Candidate, findings: Sequence[Finding], reading
 
 def _watch(row: Row, now: int, *tails: str) -> None:
     for tail in tails:
-        stamp = stamp_of(row.folder + tail)
+        stamp = compact_stamp_at(row.folder + tail)
         row.watched[tail] = stamp
         row.is_settled = row.is_settled and is_settled(row.folder + tail, now)
 

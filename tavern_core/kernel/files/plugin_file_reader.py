@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, BinaryIO, Final, Protocol, TypeVar
 
 from tavern_core.frozen_dataclass import dataclass
+from tavern_core.kernel.files.file_stamp import CompactStamp, compact_stamp_at
 from tavern_core.kernel.files.regular_file import open_regular
 from tavern_core.kernel.files.safe_paths import inside, path_problem
 from tavern_core.model.plugin_status import NOT_PART
@@ -24,56 +25,7 @@ T = TypeVar("T")
 LARGEST_READ: Final = 1_000_001  # one more than the readers accept, so that they can say "too large"
 MOST_FILES: Final = 20_000
 LARGEST_HASHED: Final = 50_000_000
-_TICK: Final = 50_000_000  # nanoseconds
-_COARSE_TICK: Final = 2_500_000_000
 _BLOCK: Final = 1 << 20
-
-Stamp = int
-"""Modification time, change time and size in one number: what says "edited" without reading."""
-
-
-def stamp_of(path: str | Path) -> Stamp | None:
-    """The stamp of a file or folder, or None if it does not exist."""
-    try:
-        # Thousands of these are made at start, and a Path object would cost more than the call.
-        found = os.stat(path)  # noqa: PTH116
-    except (OSError, ValueError):
-        return None
-    # The hash of a tuple of integers is the same in every process of one Python, and the quickest way to one number.
-    return hash((found.st_mtime_ns, found.st_ctime_ns, found.st_size))
-
-
-def bear_stamps(beginning: str, stamps: Iterable[tuple[str, Stamp | None]]) -> bool:
-    """True if every stamp is unchanged: `stamp_of`, inlined because each start checks thousands.
-
-    Args:
-        beginning: of every path.
-        stamps: the rest of each path, with its stamp.
-    """
-    stat = os.stat
-    for rest, stamp in stamps:
-        try:
-            found = stat(beginning + rest)
-        except (OSError, ValueError):
-            now = None
-        else:
-            now = hash((found.st_mtime_ns, found.st_ctime_ns, found.st_size))
-        if now != stamp:
-            return False
-    return True
-
-
-def is_settled(path: str | Path, now: int) -> bool:
-    """False when a file changed so shortly before `now` (nanoseconds) that a later edit could bear the same time.
-
-    Kernels count file times in ticks of some milliseconds; file systems with whole seconds show it by their zeros.
-    """
-    try:
-        found = os.stat(path)  # noqa: PTH116
-    except (OSError, ValueError):
-        return True
-    newest = max(found.st_mtime_ns, found.st_ctime_ns)
-    return newest + (_COARSE_TICK if newest % 1_000_000_000 == 0 else _TICK) <= now
 
 
 class PluginFiles(Protocol):
@@ -92,7 +44,7 @@ class PluginFiles(Protocol):
         """The sorted names in a folder; None when there is no such folder inside."""
         ...
 
-    def stamp(self, relative: str) -> Stamp | None:
+    def stamp(self, relative: str) -> CompactStamp | None:
         """The stamp of a file or folder inside."""
         ...
 
@@ -100,7 +52,7 @@ class PluginFiles(Protocol):
         """Why `relative` is not a file or folder of the plugin; empty when it is."""
         ...
 
-    def files(self) -> Iterator[tuple[str, Stamp]]:
+    def files(self) -> Iterator[tuple[str, CompactStamp]]:
         """Every file with its stamp, sorted; at most `MOST_FILES`. A link to a folder counts as one: ``name/``."""
         ...
 
@@ -142,9 +94,9 @@ class FolderFiles:
         except OSError:
             return None
 
-    def stamp(self, relative: str) -> Stamp | None:
+    def stamp(self, relative: str) -> CompactStamp | None:
         path = self._path(relative)
-        return None if isinstance(path, str) else stamp_of(path)
+        return None if isinstance(path, str) else compact_stamp_at(path)
 
     def problem(self, relative: str) -> str:
         path = self._path(relative)
@@ -152,14 +104,14 @@ class FolderFiles:
             return path
         return "" if path.exists() else f"there is no {relative!r} in the plugin's folder"
 
-    def files(self) -> Iterator[tuple[str, Stamp]]:
+    def files(self) -> Iterator[tuple[str, CompactStamp]]:
         count = 0
         for folder, inner, names in os.walk(self.folder):
             inner[:] = sorted(name for name in inner if name not in NOT_PART)
             links = [f"{name}/" for name in inner if os.path.islink(os.path.join(folder, name))]  # noqa: PTH114, PTH118
             for name in sorted([*names, *links]):
                 path = os.path.join(folder, name)  # noqa: PTH118
-                if (stamp := stamp_of(path)) is None:
+                if (stamp := compact_stamp_at(path)) is None:
                     continue
                 count += 1
                 if count > MOST_FILES:
@@ -249,8 +201,8 @@ class ZipFiles:
         inner = {name[len(folder) :].partition("/")[0] for name in self._members() if name.startswith(folder)}
         return sorted(inner - {""}) or None
 
-    def stamp(self, relative: str) -> Stamp | None:
-        return stamp_of(self.archive)
+    def stamp(self, relative: str) -> CompactStamp | None:
+        return compact_stamp_at(self.archive)
 
     def problem(self, relative: str) -> str:
         if problem := path_problem(relative):
@@ -260,8 +212,8 @@ class ZipFiles:
             return ""
         return f"there is no {relative!r} in the plugin's folder"
 
-    def files(self) -> Iterator[tuple[str, Stamp]]:
-        archive = stamp_of(self.archive) or 0
+    def files(self) -> Iterator[tuple[str, CompactStamp]]:
+        archive = compact_stamp_at(self.archive) or 0
         for name in self._members()[:MOST_FILES]:
             if not name.endswith(("/", ".pyc")):
                 yield name[len(self.prefix) :], archive

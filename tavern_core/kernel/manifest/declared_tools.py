@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from tavern_core.errors import Finding, Location
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.kernel.files.plugin_file_reader import PluginFiles, Stamp
+from tavern_core.kernel.files.file_stamp import CompactStamp
+from tavern_core.kernel.files.plugin_file_reader import PluginFiles
 from tavern_core.model.nearest import fold
 from tavern_core.model.tool import ToolSpec
 
@@ -36,7 +37,7 @@ class DeclaredTools:
     """Python tools whose parameters only the code knows, with everything else that was declared of them."""
     findings: tuple[Finding, ...] = ()
     """What is wrong; a tool with an error is left out, the plugin and its other tools are not. ``details["tool"]`` is its id."""
-    stamps: tuple[tuple[str, Stamp | None], ...] = field(default=(), hash=False)
+    stamps: tuple[tuple[str, CompactStamp | None], ...] = field(default=(), hash=False)
     """The tool folder and its files when they were read."""
 
     @property
@@ -100,7 +101,7 @@ def _read_folder(manifest: Manifest, document: YamlDocument, files: PluginFiles,
         hint, where = "create the folder, or correct the path", document.locate(("tools", "entry"))
         return DeclaredTools(findings=(Finding(CODE, problem, hint, where),))
     collected = _Collected()
-    stamps: list[tuple[str, Stamp | None]] = [(entry, files.stamp(entry))]
+    stamps: list[tuple[str, CompactStamp | None]] = [(entry, files.stamp(entry))]
     for relative in _tool_files(files, entry, collected, document, TOOL_FILE_SUFFIX):
         stamps.append((relative, files.stamp(relative)))
         content = files.read(relative)
@@ -165,7 +166,7 @@ class _Collected:
         else:
             self.specs.append(reading.spec)
 
-    def result(self, stamps: tuple[tuple[str, Stamp | None], ...]) -> DeclaredTools:
+    def result(self, stamps: tuple[tuple[str, CompactStamp | None], ...]) -> DeclaredTools:
         return DeclaredTools(tuple(self.specs), tuple(self.drafts), tuple(self.findings), stamps)
 
 

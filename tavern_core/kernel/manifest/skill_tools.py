@@ -13,7 +13,8 @@ from typing import Any, Final
 
 from tavern_core.errors import Finding, Location
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.kernel.files.plugin_file_reader import PluginFiles, Stamp
+from tavern_core.kernel.files.file_stamp import CompactStamp
+from tavern_core.kernel.files.plugin_file_reader import PluginFiles
 from tavern_core.kernel.manifest.skill_file import CODE, SkillFile, read_skill
 from tavern_core.kernel.manifest.tool_ids import plugin_name
 from tavern_core.model.skill import RUN, SCRIPTS, SKILL_FILES
@@ -51,7 +52,7 @@ class PluginSkills:
 
     specs: tuple[ToolSpec, ...] = ()
     findings: tuple[Finding, ...] = ()
-    stamps: tuple[tuple[str, Stamp | None], ...] = field(default=(), hash=False)
+    stamps: tuple[tuple[str, CompactStamp | None], ...] = field(default=(), hash=False)
 
 
 def read_plugin_skills(plugin: str, entry: str, files: PluginFiles) -> PluginSkills:
