@@ -8,19 +8,18 @@ A block is bound as a whole: if it has an error, none of its calls is in the pla
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from typing import Any, TypeAlias
 
 from tavern_core.errors import UsageError
 from tavern_core.model.text_call import TamCall, TextProblem
 from tavern_core.tam.block_binding import BlockBinding
 from tavern_core.tam.bound_call_plan import Plan, read_reference
-from tavern_core.tam.callable_tool_lookup import Catalogue, Schemas
+from tavern_core.tam.callable_tool_lookup import LONGEST_ID, Catalogue, Schemas
 from tavern_core.tam.document import Block, Document
-from tavern_core.tam.field_key_interpretation import command_number
+from tavern_core.tam.field_key_interpretation import commands_of
 from tavern_core.tam.machine import parse
-from tavern_core.tam.malformed_field_repair import body_of, corrected, undelimited
-from tavern_core.tam.near_misses import Reading, has_signs, near_misses, read_body
+from tavern_core.tam.malformed_field_repair import command_hint, corrected, has_command, undelimited
+from tavern_core.tam.near_misses import CallReader, has_signs, near_misses
 from tavern_core.tam.writer import render
 
 Validate: TypeAlias = Callable[[str, Mapping[str, Any]], Iterable[str | tuple[str, str]]]
@@ -47,16 +46,10 @@ def bind(
             message, or (JSON pointer, message). It is not asked about arguments with references or `$uri`s.
     """
     catalogue = Catalogue(schemas, known, destructive)
-    validate = validate or catalogue.problems
-
-    def tool_id(name: str) -> str:
-        tool = catalogue.tool(name)
-        return "" if tool is None else tool.id
+    binder = _Binder(catalogue, references, validate or catalogue.problems)
 
     def written(text: str) -> str:
-        again, wrong = _bound(
-            parse(text).blocks, catalogue, references=references, validate=validate
-        )  # without its own repairs
+        again, wrong = binder.bind(parse(text).blocks)
         if not again or any(problem.severity == "error" for problem in wrong):
             return ""
         try:
@@ -64,69 +57,94 @@ def bind(
         except UsageError:  # an argument with the name of a keyword in a chain
             return ""
 
-    def meant(block: Block) -> Reading:
-        return read_body(body_of(block), tool_id, written)
-
-    calls, problems = _bound(document.blocks, catalogue, references=references, validate=validate, meant=meant)
-    problems += near_misses(document, tool_id, written)
-    return Plan(tuple(calls), tuple(problems))
+    reader = CallReader(lambda name: tool.id if (tool := catalogue.tool(name)) is not None else "", written)
+    calls, problems = binder.bind(document.blocks, reader)
+    return Plan(tuple(calls), (*problems, *near_misses(document, reader)))
 
 
 def named_tools(document: Document) -> list[str]:
-    """Every name in a text that may be the name of a tool, so that they can be looked up before binding."""
+    """Every name in a text that may be the name of a tool, so that they can be looked up before binding; binds nothing."""
     found: dict[str, None] = {}
     is_plain = not document.problems and not has_signs(document.prose)
     for block in document.blocks:
-        commands = [field.value.strip() for field in block.fields if command_number(field.key) is not None]
+        commands = commands_of(block)
         found.update(dict.fromkeys(commands))
         is_plain = is_plain and bool(commands)
-    if not is_plain:  # near misses also name tools
-
-        def note(tool: str) -> None:
-            found[tool] = None
-
-        bind(document, note, known=())  # without known tools, it looks up every one
+    if not is_plain:
+        _note_near_misses(document, found)
     return list(found)
 
 
-def _bound(
-    blocks: Iterable[Block],
-    catalogue: Catalogue,
-    *,
-    references: bool,
-    validate: Validate,
-    meant: Callable[[Block], Reading] | None = None,
-) -> tuple[list[TamCall], list[TextProblem]]:
-    calls: list[TamCall] = []
-    problems: list[TextProblem] = []
-    for block in blocks:
-        bound = _bind_common(block, catalogue) if not references and not block.problems else None
-        refused: list[str | tuple[str, str]] = []
-        if bound is not None:
-            refused = list(validate(bound.tool, bound.arguments))
-            if not refused:
-                calls.append(bound)
-                continue
-        lines = undelimited(block, catalogue.tool)
-        found, wrong = [], list(block.problems)
-        if block.ok:
-            binding = BlockBinding(
-                block, catalogue, references=references, validate=_saying(refused) if refused else validate
-            )
-            binding.has_mentioned({name for line in lines for name in (line.name, line.name.rstrip("0123456789"))})
-            found = binding.bind()
-            wrong += binding.problems
-        if wrong and meant is not None:
-            wrong = corrected(block, wrong, lines, partial(meant, block), catalogue.tool)
-        problems += wrong
-        if not lines and not any(problem.severity == "error" for problem in wrong):
+def _note_near_misses(document: Document, found: dict[str, None]) -> None:
+    """Note the names that `bind` looks up because of near misses."""
+
+    def no_tool(name: str) -> None:
+        if len(name) <= LONGEST_ID:
+            found[name] = None
+
+    def no_id(name: str) -> str:
+        no_tool(name)
+        return ""
+
+    def not_written(text: str) -> str:
+        for block in parse(text).blocks:
+            for name in commands_of(block) if block.ok else ():
+                no_tool(name)
+            undelimited(block, no_tool)
+        return ""
+
+    reader = CallReader(no_id, not_written)
+    for block in document.blocks:
+        lines = undelimited(block, no_tool)
+        if block.ok and not commands_of(block) and not has_command(lines):
+            command_hint(block, reader, no_tool)
+    near_misses(document, reader)
+
+
+class _Binder:
+    """Binds blocks; the arguments are those of `bind`."""
+
+    def __init__(self, catalogue: Catalogue, references: bool, validate: Validate) -> None:
+        self._catalogue = catalogue
+        self._references = references
+        self._validate = validate
+
+    def bind(
+        self, blocks: Iterable[Block], reader: CallReader | None = None
+    ) -> tuple[list[TamCall], list[TextProblem]]:
+        """The calls of blocks and their problems; with a `reader`, problems of near misses say how to write the call."""
+        calls: list[TamCall] = []
+        problems: list[TextProblem] = []
+        for block in blocks:
+            common = _bind_common(block, self._catalogue) if not self._references and not block.problems else None
+            refused: list[str | tuple[str, str]] = []
+            if common is not None:
+                refused = list(self._validate(common.tool, common.arguments))
+                if not refused:
+                    calls.append(common)
+                    continue
+            found, wrong = self._bind_step_by_step(block, refused, reader)
             calls += found
-    return calls, problems
+            problems += wrong
+        return calls, problems
 
-
-def _saying(problems: list[str | tuple[str, str]]) -> Validate:
-    """A validator with cached results."""
-    return lambda tool, arguments: problems
+    def _bind_step_by_step(
+        self, block: Block, refused: list[str | tuple[str, str]], reader: CallReader | None
+    ) -> tuple[list[TamCall], list[TextProblem]]:
+        """Any block; `refused` is what the validator refused of it already."""
+        catalogue = self._catalogue
+        lines = undelimited(block, catalogue.tool)
+        calls, problems = [], list(block.problems)
+        if block.ok:
+            validate = (lambda tool, arguments: refused) if refused else self._validate
+            binding = BlockBinding(block, catalogue, references=self._references, validate=validate)
+            binding.has_mentioned({name for line in lines for name in (line.name, line.name.rstrip("0123456789"))})
+            calls = binding.bind()
+            problems += binding.problems
+        if problems and reader is not None:
+            problems = corrected(block, problems, lines, reader, catalogue.tool)
+        is_wrong = bool(lines) or any(problem.severity == "error" for problem in problems)
+        return [] if is_wrong else calls, problems
 
 
 def _bind_common(block: Block, catalogue: Catalogue) -> TamCall | None:

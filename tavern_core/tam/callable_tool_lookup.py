@@ -13,7 +13,7 @@ from tavern_core.tam.parameter_key_matching import Parameters
 from tavern_core.tam.wording import WORDS
 
 Schemas: TypeAlias = Mapping[str, Any] | Callable[[str], Any]
-_LONGEST_ID = 256
+LONGEST_ID = 256
 
 
 def pointed(problem: SchemaProblem) -> tuple[str, str]:
@@ -58,14 +58,14 @@ class Catalogue:
             self._by_fold = {}
             for known in self.ids:
                 self._by_fold.setdefault(folded(known), []).append(known)
-        wanted = folded(name) if len(name) <= _LONGEST_ID else ""
+        wanted = folded(name) if len(name) <= LONGEST_ID else ""
         same = self._by_fold.get(wanted, []) if wanted else []
         return self.tool(same[0]) if len(same) == 1 and same[0] != name else None
 
     def _schema(self, name: str) -> Any:
         if isinstance(self._schemas, Mapping):
             return self._schemas.get(name)
-        return self._schemas(name) if len(name) <= _LONGEST_ID else None
+        return self._schemas(name) if len(name) <= LONGEST_ID else None
 
     def problems(self, tool: str, arguments: Mapping[str, Any]) -> list[tuple[str, str]]:
         """What the schema of a tool refuses of arguments: (JSON pointer, message)."""

@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from tavern_core.model.nearest import fold
+from tavern_core.tam.document import Block
 from tavern_core.tam.parameter_key_matching import Meaning, Parameters
 
 SHARED: Final = None
@@ -72,6 +73,11 @@ def command_number(key: str) -> int | str | None:
     if not rest:
         return "single"
     return int(rest) if rest.isdecimal() else None
+
+
+def commands_of(block: Block) -> list[str]:
+    """The names of tools that the commands of a block give."""
+    return [field.value.strip() for field in block.fields if command_number(field.key) is not None]
 
 
 class Place(NamedTuple):

@@ -16,7 +16,7 @@ from tavern_core.model.text_call import TextProblem
 from tavern_core.tam.document import Block, Field
 from tavern_core.tam.field_key_interpretation import Tool, command_number
 from tavern_core.tam.grammar import HEAD, KEY_CHAR, TAIL
-from tavern_core.tam.near_misses import COMMAND_NAMES, Reading, is_enclosed
+from tavern_core.tam.near_misses import COMMAND_NAMES, CallReader, is_enclosed
 from tavern_core.tam.problems import problem_of
 from tavern_core.tam.wording import WORDS
 
@@ -63,7 +63,7 @@ def undelimited(block: Block, tool: Callable[[str], Tool | None]) -> list[Undeli
     """The lines of a block that are fields except for their delimiters; only those with a known key."""
     if not any(problem.code in ("stray_text", "malformed_field") for problem in block.problems):
         return []
-    if not block.fields and body_of(block).startswith(("{", "[", "```")):
+    if not block.fields and _body_of(block).startswith(("{", "[", "```")):
         return []  # an object instead of fields is reported as a whole call
     lines = list(_lines(block))
     named = [field.value for field in block.fields if _is_command(field.key)] or [
@@ -80,7 +80,7 @@ def undelimited(block: Block, tool: Callable[[str], Tool | None]) -> list[Undeli
     return meant[:_MOST]
 
 
-def body_of(block: Block) -> str:
+def _body_of(block: Block) -> str:
     """The text between the markers."""
     return (block.text.partition("]|>")[2].rpartition("<|[")[0] or block.text).strip()
 
@@ -137,15 +137,10 @@ def corrected(
     block: Block,
     problems: list[TextProblem],
     lines: list[Undelimited],
-    read: Callable[[], Reading],
+    reader: CallReader,
     tool: Callable[[str], Tool | None],
 ) -> list[TextProblem]:
-    """The problems of a block with the repairs that its near misses suggest.
-
-    Args:
-        lines: from `undelimited`.
-        read: the call, if the whole block is one in another notation.
-    """
+    """The problems of a block with the repairs that its near misses suggest; `lines` is from `undelimited`."""
     found = [
         problem_of(
             "undelimited_field",
@@ -158,20 +153,24 @@ def corrected(
         for each in lines
     ]
     places = {each.line for each in lines}
-    has_command = any(_is_command(each.name) for each in lines)
     for problem in problems:
         if problem.code == "stray_text" and (problem.line in places or not block.fields):
             continue
         if problem.code == "malformed_field":
             problem = replace(problem, hint=_with_colon(block, problem) or problem.hint)
         elif problem.code == "missing_command" and not problem.key:
-            if has_command:
+            if has_command(lines):
                 continue
-            problem = replace(problem, hint=_command_hint(block, read, tool) or problem.hint)
+            problem = replace(problem, hint=command_hint(block, reader, tool) or problem.hint)
         elif problem.code == "duplicate_key" and command_number(problem.key) == "single":
             problem = replace(problem, hint=say(WORDS["number_or_split"]))
         found.append(problem)
     return found
+
+
+def has_command(lines: list[Undelimited]) -> bool:
+    """Whether one of the lines of `undelimited` names the tool."""
+    return any(_is_command(each.name) for each in lines)
 
 
 def _with_colon(block: Block, problem: TextProblem) -> str:
@@ -184,15 +183,15 @@ def _with_colon(block: Block, problem: TextProblem) -> str:
     return say(WORDS["write_this"], field=f"{match[1].strip()}:{match[2].strip()}") if match is not None else ""
 
 
-def _command_hint(block: Block, read: Callable[[], Reading], tool: Callable[[str], Tool | None]) -> str:
+def command_hint(block: Block, reader: CallReader, tool: Callable[[str], Tool | None]) -> str:
     """How to name the tool if a field has another name for `command`, or if the block holds a call in another notation."""
     other: Field | None = next((field for field in block.fields if fold(field.key) in _OTHER_NAMES), None)
     if other is not None:
         known = tool(other.value.strip())
         field = f"command:{HEAD}{known.id if known is not None else other.value.strip()[:200]}{TAIL}"
         return say(WORDS["call_it_command"], field=field, key=other.key)
-    reading = read()
-    return say(WORDS["write_call"], block=reading.block) if reading.block else ""
+    call = reader.of_body(_body_of(block)).block
+    return say(WORDS["write_call"], block=call) if call else ""
 
 
 _OTHER_NAMES: Final = frozenset(

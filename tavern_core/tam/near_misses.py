@@ -21,7 +21,7 @@ from tavern_core.errors import UsageError
 from tavern_core.model.message_translation import say
 from tavern_core.model.text_call import TamCall, TextProblem
 from tavern_core.tam.document import Document
-from tavern_core.tam.grammar import END, HEAD, KEY_CHAR, START, TAIL, THINKING, Thoughts
+from tavern_core.tam.grammar import END, HEAD, KEY_CHAR, START, TAIL, Thoughts
 from tavern_core.tam.problems import problem_of
 from tavern_core.tam.wording import WORDS
 from tavern_core.tam.writer import render
@@ -85,6 +85,90 @@ class Reading(NamedTuple):
     """The corrected call; empty if it cannot be parsed."""
 
 
+class CallReader:
+    """Reads calls in other notations.
+
+    Args:
+        known: the id of the tool that a name means, or an empty text.
+        write: the calls of a text of blocks as `render` writes them; empty if a block of it is invalid.
+    """
+
+    def __init__(self, known: Callable[[str], str], write: Callable[[str], str]) -> None:
+        self._known = known
+        self._write = write
+
+    def of_body(self, body: str) -> Reading:
+        """The call that the text between two markers means."""
+        for pairs in (None, dict(_pairs(body, keep_lists=True)), dict(_pairs(body, keep_lists=False))):
+            text = f"{START}\n{body.strip()}\n{END}" if pairs is None else _block(pairs)
+            if block := self._write(text):
+                return Reading(self._known(_command_in(block)), block)
+        if isinstance(value := _json_in(body), Mapping | list) and (reading := self._of_value(value)).tool:
+            return reading
+        return Reading(self._known(_command_in(body)), "")
+
+    def of_tag(self, match: re.Match[str], text: str, depth: int = 2) -> tuple[int, Reading]:
+        tag, begin = match["tag"], match.end() - match.start()
+        end = text.lower().find(f"</{tag.lower()}", begin)
+        body = text[begin : end if end >= 0 else len(text)]
+        stop = len(text) if end < 0 else min(len(text), end + len(tag) + 3)
+        named = re.search(rf"(?:name=|=)[ \t]*[\"']?({KEY_CHAR}[^\s\"'<>]{{0,255}})", match["rest"])
+        if named:
+            return stop, self._call(named[1], dict(_PARAMETER.findall(body)) or _json_in(body) or {})
+        inner = _TAG.search(body) if depth else None
+        if inner is not None:
+            return stop, self.of_tag(inner, body[inner.start() :], depth - 1)[1]
+        return stop, self._of_value(_json_in(body))
+
+    def of_json(self, match: re.Match[str], text: str) -> tuple[int, Reading]:
+        begin = match.end() - match.start() - 1
+        try:
+            value, end = json.JSONDecoder().raw_decode(text[begin:])
+        except (ValueError, RecursionError):
+            return 0, Reading("", "")
+        return begin + end, self._of_value(value)
+
+    def of_action(self, match: re.Match[str], text: str) -> tuple[int, Reading]:
+        end = match.end() - match.start()
+        given = _ACTION_INPUT.match(text, end)
+        value = _json_in(text[given.end() :]) if given else None
+        return end, self._call(match["tool"], value if isinstance(value, Mapping) else {})
+
+    def _of_value(self, value: Any, depth: int = 4) -> Reading:
+        """The call that a JSON value contains, in one of the usual forms."""
+        if isinstance(value, list) and value and depth:
+            return self._of_value(value[0], depth - 1)
+        if not isinstance(value, Mapping) or not depth:
+            return Reading("", "")
+        for key in ("tool_calls", "tool_call", "function_call", "function"):
+            if isinstance(value.get(key), list | dict):
+                return self._of_value(value[key], depth - 1)
+        name = next((value[key] for key in COMMAND_NAMES if isinstance(value.get(key), str)), "")
+        given = next((value[key] for key in _VALUES if key in value), None)
+        if isinstance(given, str):
+            given = _json_in(given)
+        return self._call(
+            name,
+            given
+            if isinstance(given, Mapping)
+            else {k: v for k, v in value.items() if k not in (*COMMAND_NAMES, *_VALUES)},
+        )
+
+    def _call(self, name: str, arguments: Mapping[str, Any]) -> Reading:
+        tool = self._known(name.strip()) if name else ""
+        if not tool:
+            return Reading("", "")
+        try:
+            typed = render(TamCall(1, 1, tool, arguments))
+        except UsageError:
+            typed = ""
+        fields = {
+            key: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            for key, value in arguments.items()
+        }
+        return Reading(tool, self._write(typed) or self._write(_block({"command": tool, **fields})))
+
+
 class _Miss(NamedTuple):
     at: int
     end: int
@@ -97,18 +181,12 @@ def has_signs(prose: str) -> bool:
     return _SIGNS.search(prose) is not None
 
 
-def near_misses(document: Document, known: Callable[[str], str], write: Callable[[str], str]) -> list[TextProblem]:
-    """The near misses of a text, in its order.
-
-    Args:
-        document: the parsed text; its prose is searched.
-        known: the id of the tool that a name means, or an empty text.
-        write: the calls of a text of blocks as `render` writes them; empty if a block of it is invalid.
-    """
+def near_misses(document: Document, reader: CallReader) -> list[TextProblem]:
+    """The near misses in the prose of a text, in its order."""
     prose = document.prose
     if not has_signs(prose):
         return []
-    found = _Search(prose, known, write, document.thoughts).found()
+    found = _Search(prose, reader, document.thoughts).found()
     places = _Places(document)
     problems = []
     damaged = next((block.line for block in document.blocks if not block.ok), None)
@@ -147,24 +225,15 @@ class _Places:
         return self._line + lines, at - self._prose.rfind("\n", 0, at)
 
 
-def read_body(body: str, known: Callable[[str], str], write: Callable[[str], str]) -> Reading:
-    """The call that the text between two markers means; see `near_misses`."""
-    return _Search("", known, write).read(body)
-
-
 class _Search:
-    def __init__(
-        self, prose: str, known: Callable[[str], str], write: Callable[[str], str], thoughts: Thoughts = THINKING
-    ) -> None:
+    def __init__(self, prose: str, reader: CallReader, tags: Thoughts) -> None:
         self._prose = prose
         self._plain = prose.translate(_PLAIN)
-        self._known = known
-        self._write = write
-        self._thoughts = list(_thoughts(self._plain, thoughts))
-        self._code = _Spans(
-            [*self._thoughts, *(m.span() for m in _QUOTED.finditer(self._plain) if _CODE.match(m[0].lstrip()))]
-        )
-        self._quoted = _Spans([*self._thoughts, *(m.span() for m in _QUOTED.finditer(self._plain))])
+        self._reader = reader
+        thoughts = list(_thoughts(self._plain, tags))
+        quoted = list(_QUOTED.finditer(self._plain))
+        self._code = _Spans([*thoughts, *(m.span() for m in quoted if _CODE.match(m[0].lstrip()))])
+        self._quoted = _Spans([*thoughts, *(m.span() for m in quoted)])
 
     def found(self) -> list[_Miss]:
         markers = [m for m in _MARKER.finditer(self._plain) if m.start() not in self._quoted]
@@ -189,7 +258,9 @@ class _Search:
             if not closed:
                 body = body[: _last_field(body)]
             end = after.end() if closed and after is not None else marker.end() + len(body)
-            yield _Miss(marker.start(), end, say(WORDS["start_misspelt"], marker=_shown(marker[0])), self.read(body))
+            yield _Miss(
+                marker.start(), end, say(WORDS["start_misspelt"], marker=_shown(marker[0])), self._reader.of_body(body)
+            )
 
     def _bare_fields(self, markers: list[re.Match[str]], taken: _Spans) -> Iterator[_Miss]:
         """Fields without a start marker."""
@@ -208,7 +279,7 @@ class _Search:
             if not (_command_in(body) or closed or len(_FIELD.findall(body)) > 1):
                 continue  # one field is an example of a field
             upto = after.end() if closed and after is not None else at + max(len(body), 1)
-            yield _Miss(at, upto, say(WORDS["no_start"]), self.read(body))
+            yield _Miss(at, upto, say(WORDS["no_start"]), self._reader.of_body(body))
 
     def _lone_ends(self, markers: list[re.Match[str]]) -> Iterator[_Miss]:
         for marker in markers[:MOST]:
@@ -233,81 +304,10 @@ class _Search:
             if looked > 4 * MOST:
                 return
             text = self._prose[match.start() : match.start() + _LONGEST]
-            end, reading = getattr(self, f"_read_{kind}")(match, text)
+            end, reading = getattr(self._reader, f"of_{kind}")(match, text)
             if reading.tool:
                 upto = at + end
                 yield _Miss(at, upto, say(WORDS[f"as_{kind}"]), reading)
-
-    def _read_tag(self, match: re.Match[str], text: str, depth: int = 2) -> tuple[int, Reading]:
-        tag, begin = match["tag"], match.end() - match.start()
-        end = text.lower().find(f"</{tag.lower()}", begin)
-        body = text[begin : end if end >= 0 else len(text)]
-        stop = len(text) if end < 0 else min(len(text), end + len(tag) + 3)
-        named = re.search(rf"(?:name=|=)[ \t]*[\"']?({KEY_CHAR}[^\s\"'<>]{{0,255}})", match["rest"])
-        if named:
-            return stop, self._call(named[1], dict(_PARAMETER.findall(body)) or _json_in(body) or {})
-        inner = _TAG.search(body) if depth else None
-        if inner is not None:
-            return stop, self._read_tag(inner, body[inner.start() :], depth - 1)[1]
-        return stop, self._value(_json_in(body))
-
-    def _read_json(self, match: re.Match[str], text: str) -> tuple[int, Reading]:
-        begin = match.end() - match.start() - 1
-        try:
-            value, end = json.JSONDecoder().raw_decode(text[begin:])
-        except (ValueError, RecursionError):
-            return 0, Reading("", "")
-        return begin + end, self._value(value)
-
-    def _read_action(self, match: re.Match[str], text: str) -> tuple[int, Reading]:
-        end = match.end() - match.start()
-        given = _ACTION_INPUT.match(text, end)
-        value = _json_in(text[given.end() :]) if given else None
-        return end, self._call(match["tool"], value if isinstance(value, Mapping) else {})
-
-    def _value(self, value: Any, depth: int = 4) -> Reading:
-        """The call that a JSON value contains, in one of the usual forms."""
-        if isinstance(value, list) and value and depth:
-            return self._value(value[0], depth - 1)
-        if not isinstance(value, Mapping) or not depth:
-            return Reading("", "")
-        for key in ("tool_calls", "tool_call", "function_call", "function"):
-            if isinstance(value.get(key), list | dict):
-                return self._value(value[key], depth - 1)
-        name = next((value[key] for key in COMMAND_NAMES if isinstance(value.get(key), str)), "")
-        given = next((value[key] for key in _VALUES if key in value), None)
-        if isinstance(given, str):
-            given = _json_in(given)
-        return self._call(
-            name,
-            given
-            if isinstance(given, Mapping)
-            else {k: v for k, v in value.items() if k not in (*COMMAND_NAMES, *_VALUES)},
-        )
-
-    def _call(self, name: str, arguments: Mapping[str, Any]) -> Reading:
-        tool = self._known(name.strip()) if name else ""
-        if not tool:
-            return Reading("", "")
-        try:
-            typed = render(TamCall(1, 1, tool, arguments))
-        except UsageError:
-            typed = ""
-        fields = {
-            key: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-            for key, value in arguments.items()
-        }
-        return Reading(tool, self._write(typed) or self._write(_block({"command": tool, **fields})))
-
-    def read(self, body: str) -> Reading:
-        """The call that the text between two markers means."""
-        for pairs in (None, dict(_pairs(body, keep_lists=True)), dict(_pairs(body, keep_lists=False))):
-            text = f"{START}\n{body.strip()}\n{END}" if pairs is None else _block(pairs)
-            if block := self._write(text):
-                return Reading(self._known(_command_in(block)), block)
-        if isinstance(value := _json_in(body), Mapping | list) and (reading := self._value(value)).tool:
-            return reading
-        return Reading(self._known(_command_in(body)), "")
 
 
 class _Spans:
