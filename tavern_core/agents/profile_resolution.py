@@ -13,7 +13,7 @@ from tavern_core.kernel.access.profiles import CODE, Profile
 from tavern_core.kernel.catalogue.manual import AVAILABLE_TOOLS, placeholders_of
 from tavern_core.kernel.knowledge.knowledge import Knowledge, KnowledgeBase
 from tavern_core.model.knowledge import KB
-from tavern_core.model.nearest import did_you_mean, nearest
+from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.skill import Skill
 
 SKILLS: Final = "system:skills"
@@ -196,8 +196,8 @@ def _placeholders(profile: Profile, template: str) -> Iterator[_Problem]:
         yield "prompt", "a mapping is the prompt of another system and is not used", "write the prompt as text"
     used = set(placeholders_of(template))
     for name in sorted(used - set(PLACEHOLDERS)):
-        if close := nearest(name, PLACEHOLDERS, 1):
-            yield "prompt", f"the placeholder {name!r} is not filled in", f"did you mean {close[0]!r}?"
+        if near := did_you_mean(name, PLACEHOLDERS, 1):
+            yield "prompt", f"the placeholder {name!r} is not filled in", near
     if not template.strip():
         return
     wanted = (

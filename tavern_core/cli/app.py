@@ -21,6 +21,7 @@ from tavern_core.cli.stdout import abandon_unwritable, flush, is_open, occupy
 from tavern_core.cli.termination import Termination
 from tavern_core.errors import TavernError
 from tavern_core.model.naming_rules import RESERVED_COMMANDS
+from tavern_core.model.nearest import suggestion
 
 _HELPS: Final = {
     "plugins": "Find, check, grant, enable and disable plugins.",
@@ -225,7 +226,7 @@ def _misused(error: click.ClickException) -> int:
     hint = ""
     if isinstance(error, click.NoSuchOption) and error.possibilities:
         message = f"No such option: {error.option_name}"
-        hint = f"did you mean {' or '.join(repr(p) for p in error.possibilities)}?"
+        hint = suggestion(error.possibilities)
     elif "; did you mean " in message:
         message, _, near = message.partition("; ")
         hint = near

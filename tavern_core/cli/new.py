@@ -16,6 +16,7 @@ from tavern_core.cli.errors import print_note
 from tavern_core.cli.session import Session, command
 from tavern_core.errors import UsageError
 from tavern_core.model.naming_rules import is_plugin_name, is_reserved
+from tavern_core.model.nearest import suggestion
 
 
 @command()
@@ -47,9 +48,7 @@ def plugin_name(written: str) -> str:
         raise UsageError(f"the name {name!r} is reserved for the host", hint=f"for example my-{name}")
     if not is_plugin_name(name):
         near = re.sub(r"[^a-z0-9]+", "-", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name).lower()).strip("-")[:64]
-        hint = (
-            f"did you mean {near!r}?" if is_plugin_name(near) else "lower case letters, digits and hyphens: my-plugin"
-        )
+        hint = suggestion([near]) if is_plugin_name(near) else "lower case letters, digits and hyphens: my-plugin"
         raise UsageError(f"{name!r} is not a plugin name", hint=hint)
     return name
 

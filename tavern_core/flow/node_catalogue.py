@@ -15,7 +15,7 @@ from tavern_core.kernel.hooks.argument_copies import is_its_code, shown
 from tavern_core.kernel.plugins.candidate import has_nodes
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.model.naming_rules import split_id
-from tavern_core.model.nearest import did_you_mean, fold
+from tavern_core.model.nearest import did_you_mean, fold, suggestion
 from tavern_core.model.node import NodeMatch, NodeSpec
 from tavern_core.model.safe_printing import printed
 
@@ -169,11 +169,8 @@ class Nodes(Mapping[str, NodeSpec]):
         if record is None:
             if plugin == HOST_NAMESPACE:
                 meant = _MEANT.get(fold(split_id(type_)[1]).removesuffix("node"))
-                return (
-                    f"did you mean 'core:{meant}'?"
-                    if meant
-                    else "this host has no such node of its own; `tavern nodes list core` shows them"
-                )
+                near = suggestion([f"{HOST_NAMESPACE}:{meant}"] if meant else [])
+                return near or "this host has no such node of its own; `tavern nodes list core` shows them"
             return f"install or enable the plugin {plugin!r}" if plugin else "`tavern nodes list` shows what there is"
         return (
             f"plugin {plugin} is {record.state}: {record.reason}"

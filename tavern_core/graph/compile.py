@@ -16,9 +16,10 @@ from tavern_core.frozen_dataclass import dataclass
 from tavern_core.graph.node_reading import NodeReader, Placed
 from tavern_core.graph.order import circles, reachable, topological
 from tavern_core.graph.plan import GROUPS, REFERENCE_KEY, FlowPlan, Step
-from tavern_core.graph.problems import MOST_ALLOWED, FlowProblem, Report, did_you_mean_one_of
+from tavern_core.graph.problems import MOST_ALLOWED, FlowProblem, Report
 from tavern_core.graph.wiring import Wiring
 from tavern_core.model import depths
+from tavern_core.model.nearest import suggestion
 from tavern_core.model.node import NodeSpec
 from tavern_core.model.workflow import Workflow, WorkflowNode
 
@@ -274,7 +275,7 @@ def _place(
 
 def _unknown_type(node: WorkflowNode, library: Library, report: Report) -> FlowProblem:
     near = report.near(node.type, library.node_types())
-    hint = did_you_mean_one_of(near) or library.why_no_node(node.type)
+    hint = suggestion(near) or library.why_no_node(node.type)
     return FlowProblem(
         "UNKNOWN_TYPE",
         f"node {node.id!r} has the type {node.type!r}, which does not exist",
@@ -297,7 +298,7 @@ def _no_group(node: WorkflowNode, reference: str, library: Library, report: Repo
         text = f"group {node.id!r} stands for workflow {reference!r}, whose file cannot be read"
         return FlowProblem("GROUP_INVALID", text, node.id, hint=f"tavern workflows check {reference}")
     near = report.near(reference, known)
-    hint = did_you_mean_one_of(near) or "put it into a workflow folder"
+    hint = suggestion(near) or "put it into a workflow folder"
     return FlowProblem(
         "GROUP_MISSING",
         f"group {node.id!r} stands for workflow {reference!r}, which does not exist",

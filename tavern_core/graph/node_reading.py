@@ -25,8 +25,9 @@ from tavern_core.graph.plan import (
     Kind,
     map_keys,
 )
-from tavern_core.graph.problems import MOST_ALLOWED, FlowProblem, Report, did_you_mean_one_of
+from tavern_core.graph.problems import MOST_ALLOWED, FlowProblem, Report
 from tavern_core.graph.slot_compatibility import chosen, converted, value_mismatch
+from tavern_core.model.nearest import suggestion
 from tavern_core.model.node import JSON_TYPES, NodeSpec, PassThrough, Slot
 from tavern_core.model.pydantic_errors import explain
 from tavern_core.model.workflow import EXEC_KEY, NodeExec, Workflow, WorkflowNode
@@ -115,9 +116,7 @@ class NodeReader:
                 continue  # the schema of the configuration says so
             near = self._report.near(given, known) if isinstance(given, str) else ()
             text = f"configuration of {placed.node.id!r} ({spec.type}): {key} names {given!r:.80}, which does not exist"
-            hint = did_you_mean_one_of(near) or (
-                f"one of {', '.join(map(repr, list(known)[:10]))}" if known else "leave it out"
-            )
+            hint = suggestion(near) or (f"one of {', '.join(map(repr, list(known)[:10]))}" if known else "leave it out")
             self._say("BAD_CONFIG", text, placed.node, hint=hint, near=near)
 
     def _slots(self, placed: Placed, spec: NodeSpec, inner: Workflow | None) -> None:
@@ -280,5 +279,5 @@ def slot_from_json(key: str, data: Mapping[str, Any]) -> Slot:
 
 def _list_of(near: tuple[str, ...], known: Mapping[str, Slot]) -> str:
     if near:
-        return did_you_mean_one_of(near)
+        return suggestion(near)
     return f"it has {', '.join(map(repr, list(known)[:10]))}" if known else "it has none"

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.graph.problems import FlowProblem, did_you_mean_one_of
-from tavern_core.model.nearest import nearest
+from tavern_core.graph.problems import FlowProblem
+from tavern_core.model.nearest import nearest, suggestion
 from tavern_core.model.safe_printing import printed
 
 PATCH_CODES: Final[Mapping[str, str]] = {
@@ -100,7 +100,7 @@ def unknown(code: str, what: str, name: str, known: Iterable[str], **place: Any)
     names = list(known)[: 20 * _SHOWN]
     near = tuple(nearest(name, names))
     allowed = tuple(names[:_SHOWN])
-    fix = did_you_mean_one_of(near)
+    fix = suggestion(near)
     if not near and names:
         fix = f"there are: {', '.join(map(repr, names[:10]))}" + (" …" if len(names) > 10 else "")
     return PatchProblem(code, f"{what} {printed(name):.220}", allowed=allowed, nearest=near, hint=fix, **place)

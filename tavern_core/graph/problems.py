@@ -138,8 +138,3 @@ class Report:
     def problems(self) -> tuple[FlowProblem, ...]:
         """All of them, in the order of discovery."""
         return tuple(self._order)
-
-
-def did_you_mean_one_of(near: tuple[str, ...]) -> str:
-    """``did you mean 'a' or 'b'?``; empty if nothing is close."""
-    return f"did you mean {' or '.join(map(repr, near))}?" if near else ""

@@ -9,8 +9,9 @@ from typing import Final
 
 from tavern_core.graph.node_reading import Placed, bypass_of
 from tavern_core.graph.plan import GROUP_OUTPUT, Binding, Source, Step
-from tavern_core.graph.problems import MOST_ALLOWED, FlowProblem, Report, did_you_mean_one_of
+from tavern_core.graph.problems import MOST_ALLOWED, FlowProblem, Report
 from tavern_core.graph.slot_compatibility import chosen, mismatch, value_mismatch
+from tavern_core.model.nearest import suggestion
 from tavern_core.model.node import ABSENT, NodeSpec, Slot
 from tavern_core.model.workflow import Workflow, WorkflowEdge
 
@@ -113,7 +114,7 @@ class Wiring:
         if node in self._all:
             return True
         near = self._report.near(node, self._all)
-        hint = did_you_mean_one_of(near) or "remove the edge"
+        hint = suggestion(near) or "remove the edge"
         text = f"edge {edge.id!r} {verb} at {node!r}, which does not exist"
         allowed = tuple(islice(self._all, MOST_ALLOWED))
         self._report.add(FlowProblem("DANGLING_EDGE", text, node, "", edge.id, hint, near, allowed=allowed))
@@ -137,7 +138,7 @@ class Wiring:
         if placed.is_open and not (is_output and slots):
             return Slot(handle)
         near = self._report.near(handle, slots)
-        hint = did_you_mean_one_of(near) or _known(slots)
+        hint = suggestion(near) or _known(slots)
         text = f"{node!r} ({placed.node.type}) has no {side} {handle!r}"
         allowed = tuple(islice(slots, MOST_ALLOWED))
         self._report.add(FlowProblem("UNKNOWN_HANDLE", text, node, handle, edge.id, hint, near, allowed=allowed))

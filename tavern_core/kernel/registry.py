@@ -16,7 +16,7 @@ from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.signal import Signal
 from tavern_core.model.naming_rules import spellings, split_id
-from tavern_core.model.nearest import did_you_mean, fold, nearest
+from tavern_core.model.nearest import did_you_mean, fold, nearest, suggestion
 from tavern_core.model.tool import ToolSpec
 
 
@@ -152,11 +152,7 @@ class Registry:
                 f"{written!r} may mean {' or '.join(candidates)}", hint="write the full id", nearest=list(candidates)
             )
         close = self.suggest(written)
-        hint = (
-            f"did you mean {' or '.join(repr(c) for c in close)}?"
-            if close
-            else "`tavern tools list` shows what there is"
-        )
+        hint = suggestion(close) or "`tavern tools list` shows what there is"
         raise ToolNotFound(f"there is no tool {written[:200]!r}", hint=hint, nearest=close)
 
     def suggest(self, written: str) -> list[str]:

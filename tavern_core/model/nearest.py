@@ -106,10 +106,15 @@ class _Wanted:
 _DID_YOU_MEAN: Final[Row] = ("did you mean {names}?", "是不是 {names}？")
 
 
+def suggestion(near: Iterable[str], row: Row = _DID_YOU_MEAN) -> str:
+    """A sentence for an error message, in the words of `row`: ``did you mean 'a' or 'b'?``; empty for no names."""
+    names = joined(EITHER, map(repr, near))
+    return say(row, names=names) if names else ""
+
+
 def did_you_mean(name: str, known: Iterable[str], count: int = 3) -> str:
-    """A sentence for an error message: ``did you mean 'a' or 'b'?``; empty if nothing is close."""
-    found = nearest(name, known, count) if isinstance(name, str) else []  # it may come from anywhere
-    return say(_DID_YOU_MEAN, names=joined(EITHER, map(repr, found))) if found else ""
+    """The `suggestion` of the known names that are closest to `name`; empty if nothing is close."""
+    return suggestion(nearest(name, known, count)) if isinstance(name, str) else ""  # it may come from anywhere
 
 
 _FEW = 10

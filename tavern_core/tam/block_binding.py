@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from tavern_core.model.message_translation import say
+from tavern_core.model.nearest import suggestion
 from tavern_core.model.text_call import TamCall
 from tavern_core.schema.json_reader import NotJson, read_json
 from tavern_core.schema.problem import split_pointer
@@ -20,7 +21,7 @@ from tavern_core.tam.field_key_interpretation import command_number
 from tavern_core.tam.field_step_assignment import FieldPlacing, Step, shortened_list
 from tavern_core.tam.foreign_literals import ANY_KIND, repair
 from tavern_core.tam.parameter_key_matching import Meaning
-from tavern_core.tam.wording import WORDS, did_you_mean
+from tavern_core.tam.wording import WORDS
 
 _MOST_PLACES: Final = 1_000_000
 """Steps times shared fields of one block: a shared key goes to every step, so the product bounds time and memory."""
@@ -120,7 +121,7 @@ class BlockBinding(FieldPlacing):
             )
             return
         near = self._tools.nearest(name)
-        hint = did_you_mean(near) if near else say(WORDS["use_list"])
+        hint = suggestion(near, WORDS["did_you_mean"]) or say(WORDS["use_list"])
         self._report("unknown_tool", say(WORDS["no_tool"], name=shown(name)), hint, at=given, step=number)
 
     def _check_tails(self) -> None:

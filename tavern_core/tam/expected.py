@@ -6,7 +6,7 @@ import json
 from typing import Any, Final
 
 from tavern_core.model.message_translation import EITHER, joined, say
-from tavern_core.model.nearest import nearest
+from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.safe_printing import shortened
 from tavern_core.schema.alternatives_expansion import literals_of, types_of
 from tavern_core.schema.text_coercion import TextReader, Unread
@@ -50,7 +50,9 @@ def why_unread(reader: TextReader, text: str, unread: Unread) -> str:
     got: Any = text
     if unread.error:
         why = repair(trimmed, reader.kinds) or (
-            unread.error if reader.kinds - {"null"} else _nearest_value(reader, trimmed)
+            unread.error
+            if reader.kinds - {"null"}
+            else did_you_mean(trimmed, [value for value in reader.literals if isinstance(value, str)], 1)
         )
     elif isinstance(unread.value, str):
         why = say(WORDS["not_quoted"])
@@ -58,9 +60,3 @@ def why_unread(reader: TextReader, text: str, unread: Unread) -> str:
         why, got = "", unread.value
     wrong = say(WORDS["expected"], expected=expected(reader), got=shown(got))
     return say(WORDS["because"], what=wrong, why=why) if why else wrong
-
-
-def _nearest_value(reader: TextReader, trimmed: str) -> str:
-    """The nearest of the values that are listed; empty when none is close."""
-    near = nearest(trimmed, [value for value in reader.literals if isinstance(value, str)], 1)
-    return say(WORDS["meant"], name=repr(near[0])) if near else ""

@@ -9,7 +9,7 @@ from typing import Final
 from tavern_core.errors import Severity
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model.message_translation import joined, say
-from tavern_core.model.nearest import nearest
+from tavern_core.model.nearest import nearest, suggestion
 from tavern_core.model.text_call import OnError, TextProblem
 from tavern_core.tam.callable_tool_lookup import Catalogue
 from tavern_core.tam.document import Block, Field
@@ -17,7 +17,7 @@ from tavern_core.tam.expected import shown
 from tavern_core.tam.field_key_interpretation import SHARED, Modifier, Place, Tool, place_in_chain, read_modifier
 from tavern_core.tam.parameter_key_matching import Meaning, Parameters
 from tavern_core.tam.problems import problem_of
-from tavern_core.tam.wording import WORDS, did_you_mean
+from tavern_core.tam.wording import WORDS
 
 MOST_RETRIES: Final = 100
 MOST_ERRORS: Final = 20
@@ -164,7 +164,9 @@ class FieldPlacing:
         self._suggested.update(near)
         tools = joined(WORDS["both"], dict.fromkeys(repr(step.tool.id) for step in steps[:5]))
         described = steps[0].tool.parameters.described()
-        hint = say(WORDS["hint_and"], hint=did_you_mean(near), rest=described) if near else described
+        hint = (
+            say(WORDS["hint_and"], hint=suggestion(near, WORDS["did_you_mean"]), rest=described) if near else described
+        )
         self._report(
             "invalid_arguments",
             say(WORDS["no_parameter"], tools=tools, key=given.key),

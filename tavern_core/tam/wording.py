@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
-from tavern_core.model.message_translation import EITHER, Row, joined, say
+from tavern_core.model.message_translation import Row
 
 WORDS: Final[Mapping[str, Row]] = {
     # repairs that belong to a code
@@ -216,7 +216,6 @@ WORDS: Final[Mapping[str, Row]] = {
     "write_null": ("write null", "写 null"),
     "leave_out": ("leave the parameter out where there is nothing to say", "没有内容时不写此参数"),
     "write_json": ("write {json}", "写 {json}"),
-    "meant": ("did you mean {name}?", "是不是 {name}？"),
     "write_number": ("write {number}", "写 {number}"),
     "json_word": ("JSON has {word}, not {written}", "JSON 中写 {word}，不写 {written}"),
     "json_quotes": ("JSON has double quotes, not single ones", "JSON 用双引号，不用单引号"),
@@ -231,8 +230,3 @@ WORDS: Final[Mapping[str, Row]] = {
     "many_calls": ("{count:,} calls", "{count:,} 个调用"),
 }
 """Every message of TAM. A test writes each in both languages."""
-
-
-def did_you_mean(near: Iterable[str]) -> str:
-    """The question whether one of these names was meant."""
-    return say(WORDS["did_you_mean"], names=joined(EITHER, map(repr, near)))

@@ -29,7 +29,7 @@ from tavern_core.model.capability import is_capability, known_capability
 from tavern_core.model.knowledge import KB
 from tavern_core.model.message_translation import Language
 from tavern_core.model.naming_rules import RESERVED_NAMESPACES, UNLISTED_TOOLS, split_id
-from tavern_core.model.nearest import did_you_mean, nearest
+from tavern_core.model.nearest import did_you_mean, nearest, suggestion
 from tavern_core.model.pydantic_errors import explain
 from tavern_core.model.safe_printing import printed
 from tavern_core.model.tool import ToolSpec
@@ -132,11 +132,7 @@ def misspelt(data: Mapping[str, Any], locate: Callable[[str], Location], whole: 
         if key in _FIELDS or key in _OTHER_SPELLINGS or key.startswith("$"):
             continue
         close = [name for name in nearest(key, _FIELDS, 1) if name not in data]
-        hint = (
-            f"did you mean {close[0]!r}?"
-            if close
-            else "remove it, or move it into `config`, which holds values of your own"
-        )
+        hint = suggestion(close) or "remove it, or move it into `config`, which holds values of your own"
         yield Finding(CODE, f"the key {key!r:.100} is not read", hint, locate(key), "warning")
     if INVENTORY not in data:
         message = f"the profile has no {INVENTORY}: its agent may use no tool"

@@ -30,7 +30,7 @@ from tavern_core.kernel.registry import Entry
 from tavern_core.model.call import CallContext
 from tavern_core.model.message_translation import Language
 from tavern_core.model.naming_rules import spellings, split_id
-from tavern_core.model.nearest import nearest
+from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.safe_printing import with_type
 from tavern_core.model.tool import ToolSpec
 from tavern_core.model.untrusted_content_rules import effect_of, reads_addresses
@@ -347,10 +347,9 @@ class Compiler:
         executor = self._contributions.get("executors", spec.executor)
         if executor is None:
             kinds = self._contributions.all("executors")
-            near = nearest(spec.kind, kinds)
             raise UpstreamError(
                 f"{spec.id} is of kind {spec.kind!r}, for which there is no executor",
-                hint=f"did you mean {near[0]!r}?" if near else f"kinds: {', '.join(sorted(kinds))}",
+                hint=did_you_mean(spec.kind, kinds, 1) or f"kinds: {', '.join(sorted(kinds))}",
             )
         owner = self._contributions.owner("executors", spec.executor) or ""
         home = partial(self._homes.of, record, executor=owner)

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from tavern_core.errors import Finding, Location, SettingsInvalid
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.settings.setting_value_validation import all_refused, key_problem, setting_problems
-from tavern_core.model.nearest import did_you_mean
+from tavern_core.model.nearest import did_you_mean, suggestion
 
 if TYPE_CHECKING:
     from tavern_core.model.settings import SettingItem
@@ -100,9 +100,7 @@ class SettingTable:
             return _finding(key, reason, fix)
         close = did_you_mean(key, self._rows)
         if not close and not key.startswith(PREFIX):
-            close = did_you_mean(key, (r.option for r in self._rows.values())) and next(
-                f"did you mean {r.key!r}?" for r in self._rows.values() if did_you_mean(key, [r.option])
-            )
+            close = next((suggestion([r.key]) for r in self._rows.values() if did_you_mean(key, [r.option])), "")
         return _finding(key, "there is no such setting", close or "`tavern config show` lists all settings")
 
     def of(self, plugin: str, tool: str = "") -> list[Declared]:
