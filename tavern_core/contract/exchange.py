@@ -8,21 +8,18 @@ What an adapter needs to know of a failure is whether the upstream may have begu
 
 from __future__ import annotations
 
-import json
 import re
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC
 from typing import Any, Final
 from urllib.parse import quote
 
-from pydantic_core import from_json
-
 from tavern_core.contract.trace_context import trace_headers
 from tavern_core.errors import CallError, CallTimeout, Outcome, OutputTooLarge, ToolFailed, UpstreamError
 from tavern_core.frozen_dataclass import dataclass
+from tavern_core.schema.json_reader import read_json
 
 MOST_JSON: Final = 4_000_000
 """Bytes of JSON in one answer: reading more at once would hold up the event loop."""
@@ -68,20 +65,6 @@ def retry_after_ms(headers: Mapping[str, str]) -> int | None:
 def header_of_key(key: str) -> str:
     """An idempotency key as the value of a header: as it is, or percent-encoded if it could not be sent so."""
     return key if key.isascii() and key.isprintable() and key == key.strip() else quote(key)
-
-
-def refuse_equal_keys(text: str) -> None:
-    """Raise ValueError where an object of a JSON text has a key twice: parsers pass over it, and one of the values would be lost."""
-    _UNIQUE.decode(text)
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> None:
-    if len(pairs) > 1 and len({key for key, _ in pairs}) < len(pairs):
-        names = Counter(key for key, _ in pairs)
-        raise ValueError(f"an object has the key {next(key for key in names if names[key] > 1)[:100]!r} twice")
-
-
-_UNIQUE: Final = json.JSONDecoder(object_pairs_hook=_unique)
 
 
 def object_at(value: Any, *keys: str) -> Mapping[str, Any]:
@@ -135,12 +118,10 @@ class Answer:
             text = f"{who} answered more than {MOST_JSON:,} bytes of JSON"
             raise OutputTooLarge(text, hint="ask for less", outcome=outcome, limit=MOST_JSON)
         try:
-            found = from_json(self.body, allow_inf_nan=False)
-            refuse_equal_keys(self.body.decode())
-            return found
+            return read_json(self.body.decode(), allow_halves=False)
         except ValueError as error:
             raise UpstreamError(
-                f"{who} answered {self.status} with something that is not JSON: {error}",
+                f"{who} answered {self.status} with something that is not JSON: {str(error).removeprefix('not valid JSON: ')}",
                 hint="check its address, and that no proxy answers instead",
                 outcome=outcome,
                 start=self.body[:200].decode("utf-8", "replace"),

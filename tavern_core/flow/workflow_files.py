@@ -32,7 +32,7 @@ from tavern_core.kernel.manifest.workflow_file_codec import (
     write_workflow,
 )
 from tavern_core.model.nearest import did_you_mean
-from tavern_core.schema.bounded_json_copying import is_text
+from tavern_core.model.safe_printing import is_text
 
 if TYPE_CHECKING:
     from tavern_core.model.workflow import Workflow

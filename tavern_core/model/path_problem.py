@@ -11,6 +11,10 @@ from tavern_core.errors import Finding, Location, Problem, Severity
 from tavern_core.frozen_dataclass import dataclass
 
 Path = tuple[str | int, ...]
+Mark = tuple[int, int]
+"""Line and column, from 1."""
+SMALLER: Final = "make it smaller: large data belong in files of their own"
+FLATTER: Final = "write it flatter"
 _QUOTED: Final = re.compile(r'in quotes: (?:[\w.]+: )?"([^"]*)"$')
 _PLAIN: Final = re.compile(r"[^\s,\]}#]+")
 

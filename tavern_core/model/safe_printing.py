@@ -26,6 +26,20 @@ def seen(text: T, *, lines: bool = False) -> T:
     return shown if lines else " ".join(shown.split())  # type: ignore[return-value]
 
 
+def is_text(value: str) -> bool:
+    """False for a text with half of a surrogate pair: JSON can spell it, but no UTF-8 holds it."""
+    try:
+        str.encode(value)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def as_text(value: str) -> str:
+    """`value` with halves of surrogate pairs written as their escapes."""
+    return value if value.isascii() else value.encode("utf-8", "backslashreplace").decode()
+
+
 def shortened(text: str, most: int) -> str:
     """`text` of at most `most` characters; an ellipsis ends one that was cut."""
     return text if len(text) <= most else f"{text[: most - 1]}…"

@@ -24,6 +24,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
 from tavern_core.model import depths
+from tavern_core.model.safe_printing import is_text
 from tavern_core.schema.problem import SchemaProblem, json_type, pointer, printable
 
 MAX_NODES = 500_000
@@ -356,14 +357,6 @@ def _copy(value: Any) -> Any:
 
 def _items(value: Any) -> Iterator[Any]:
     return list.__iter__(value)
-
-
-def is_text(value: str) -> bool:
-    try:
-        str.encode(value, "utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _where(path: _Path) -> str:

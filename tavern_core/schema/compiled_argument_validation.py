@@ -20,7 +20,8 @@ from typing import Any, Final, TypeAlias
 
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model import depths
-from tavern_core.schema.bounded_json_copying import SMALL, is_text, quick_copy
+from tavern_core.model.safe_printing import is_text
+from tavern_core.schema.bounded_json_copying import SMALL, quick_copy
 from tavern_core.schema.fast_schema_subset import Anything, Items, Members, NoShape, Rule, Scalar, Shape, Shaping, Table
 
 Intake: TypeAlias = "Callable[[Any], dict[str, Any] | None]"

@@ -1,18 +1,37 @@
-"""Strict JSON: exactly RFC 8259, with limits on depth and on the length of numbers."""
+"""Strict JSON: exactly RFC 8259, within limits. The one reader of JSON that others wrote.
+
+    read_json      the value, or the first thing that is wrong: for a value in a call
+    read_located   the value, and all that is wrong, each with its place: for files, bodies and outputs
+    Scan           where every value of a text stands
+
+A text without flaws costs one pass of the standard library's parser. Only a text with flaws, or whose places are asked for, is scanned
+again. What the host wrote itself (records, journals, messages of its own processes) is read with `json.loads` or pydantic's parser;
+so is what is only searched for a few known fields.
+"""
 
 from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Final, NoReturn
 
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model import depths
 from tavern_core.model.message_translation import Row, say
+from tavern_core.model.path_problem import FLATTER, SMALLER, Mark, Path
+from tavern_core.model.safe_printing import is_text
 
-_LONGEST_NUMBER: Final = 1000
+LONGEST_INTEGER: Final = 4_300
+"""Digits of an integer: the most that Python reads and writes."""
+MOST_FLAWS: Final = 50
+_ESCAPED_HALF: Final = re.compile(r"\\u[dD][89a-fA-F]")
 _NO_BRACKETS: Final = re.compile(r'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)|[^]["{}]++', re.DOTALL)
 """A string, or text without brackets between two strings."""
+_TOKEN: Final = re.compile(r'[ \t\r\n,:]+|("(?:[^"\\]|\\.)*(?:"|\\?\Z))|([\[\]{}])|([^\s,:\[\]{}"]+)', re.DOTALL)
+"""Something at nearly every character, the string that never ends included: what is broken costs no second look."""
 
 
 WORDS: Final[Mapping[str, Row]] = {
@@ -21,72 +40,289 @@ WORDS: Final[Mapping[str, Row]] = {
     "number_too_large": ("the number is too large", "数太大"),
     "twice_in_object": ("{name!r} appears twice in one object", "{name!r} 在一个对象中出现了两次"),
     "nested_deeper": ("nested deeper than {most} levels", "嵌套超过 {most} 层"),
+    "half": ("a text in it is half of a surrogate pair", "其中有半个代理对的文本"),
     "no_json": ("not valid JSON: {why} at character {at}", "不是有效的 JSON：第 {at} 个字符处（{why!r}）"),
 }
 
 
 class NotJson(ValueError):
-    """The text is not strict JSON."""
+    """The text is not strict JSON.
+
+    Args:
+        kind: a key of WORDS.
+        facts: what its words name.
+    """
+
+    def __init__(self, kind: str, **facts: Any) -> None:
+        super().__init__(say(WORDS[kind], **facts))
+        self.kind = kind
+        self.facts = facts
 
 
-def _refuse_constant(name: str) -> NoReturn:
-    raise NotJson(say(WORDS["not_allowed"], name=name))
+@dataclass(frozen=True, slots=True)
+class Flaw:
+    """One thing in a text that strict JSON does not have."""
+
+    message: str
+    hint: str
+    mark: Mark | None = None
+    """None: there is no better place than the text."""
+    path: Path = ()
 
 
-def _read_int(text: str) -> int:
-    if len(text) > _LONGEST_NUMBER:
-        raise NotJson(say(WORDS["number_too_long"], digits=len(text)))
-    return int(text)
+def refuse_constant(name: str) -> NoReturn:
+    """For `parse_constant` of a decoder."""
+    raise NotJson("not_allowed", name=name)
+
+
+def equal_key(pairs: list[tuple[str, Any]]) -> str:
+    """The first key that `pairs` of an object hold twice, where there is one."""
+    names = Counter(name for name, _ in pairs)
+    return next(name for name, count in names.items() if count > 1)
 
 
 def _read_float(text: str) -> float:
     value = float(text)
     if value in (float("inf"), float("-inf")):
-        raise NotJson(say(WORDS["number_too_large"]))
+        raise NotJson("number_too_large")
     return value
 
 
 def _read_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1) if len(names) < 1000 else "a name"
-        raise NotJson(say(WORDS["twice_in_object"], name=twice))
+        raise NotJson("twice_in_object", name=equal_key(pairs))
     return value
 
 
-_DECODER = json.JSONDecoder(
-    object_pairs_hook=_read_object, parse_int=_read_int, parse_float=_read_float, parse_constant=_refuse_constant
+_LAST_OF_EQUAL_KEYS: Final = json.JSONDecoder(parse_float=_read_float, parse_constant=refuse_constant)
+_STRICT: Final = json.JSONDecoder(
+    object_pairs_hook=_read_object, parse_float=_read_float, parse_constant=refuse_constant
+)
+_LENIENT: Final = json.JSONDecoder(
+    parse_int=lambda digits: int(digits) if len(digits) <= LONGEST_INTEGER else 0, parse_constant=lambda name: None
 )
 
 
-def read_json(text: str) -> Any:
-    """Strict JSON: no NaN, no Infinity, no duplicate names, numbers a double can hold, at most 100 levels deep.
+def read_json(
+    text: str, deepest: int = depths.WRAPPED, *, allow_halves: bool = True, allow_equal_keys: bool = False
+) -> Any:
+    """Strict JSON: no NaN, no Infinity, numbers that Python can hold, not nested too deep.
+
+    Args:
+        text: the text, without a byte order mark.
+        deepest: levels of nesting.
+        allow_halves: of surrogate pairs. A caller that checks the value names the place of one in it.
+        allow_equal_keys: of one object; the last of them counts.
 
     Raises:
         NotJson: with the reason.
     """
-    if text.count("[") + text.count("{") > depths.WRAPPED and _depth(text) > depths.WRAPPED:
-        raise NotJson(say(WORDS["nested_deeper"], most=depths.WRAPPED))
+    if text.count("[") + text.count("{") > deepest and _is_deeper(text, deepest):
+        raise NotJson("nested_deeper", most=deepest)
     try:
-        return _DECODER.decode(text)
+        value = (_LAST_OF_EQUAL_KEYS if allow_equal_keys else _STRICT).decode(text)
     except NotJson:
         raise
     except json.JSONDecodeError as error:
-        raise NotJson(say(WORDS["no_json"], why=error.msg, at=error.pos + 1)) from None
-    except (ValueError, RecursionError) as error:
-        raise NotJson(f"not valid JSON: {error}") from None
+        raise NotJson("no_json", why=error.msg, at=error.pos + 1, line=error.lineno, column=error.colno) from None
+    except RecursionError:  # of a stack that was nearly full
+        raise NotJson("nested_deeper", most=deepest) from None
+    except ValueError:
+        long = re.search(rf"\d{{{LONGEST_INTEGER + 1},}}", text)
+        raise NotJson("number_too_long", digits=len(long[0] if long else text)) from None
+    if not allow_halves and not _is_whole(text, value):
+        raise NotJson("half")
+    return value
 
 
-def _depth(text: str) -> int:
-    """How deep the brackets outside strings are nested; stops counting at the limit."""
-    depth = deepest = 0
-    for sign in _NO_BRACKETS.sub("", text):
-        if sign in "[{":
-            depth += 1
-            deepest = max(deepest, depth)
-            if deepest > depths.WRAPPED:
-                return deepest
+def _is_whole(text: str, value: Any) -> bool:
+    """Whether `value`, which was read from `text`, holds no half of a surrogate pair."""
+    if _ESCAPED_HALF.search(text) is None:
+        return text.isascii() or is_text(text)
+    try:
+        return is_text(json.dumps(value, ensure_ascii=False))
+    except RecursionError:
+        return False
+
+
+def read_located(
+    text: str, most_values: int, *, deepest: int = depths.VALUE, digits: int = LONGEST_INTEGER
+) -> tuple[Any, list[Flaw]]:
+    """The value of a text, and all that is wrong with it, half surrogates too.
+
+    Args:
+        most_values: values in it.
+        deepest: levels of nesting.
+        digits: of an integer.
+
+    Returns:
+        With flaws, the value is what can be read of it: of equal keys the last one; None where the text is broken.
+    """
+    is_small = text.count(",") + text.count("[") + text.count("{") < most_values
+    if is_small and (digits == LONGEST_INTEGER or re.search(rf"[-\d]\d{{{digits}}}", text) is None):
+        with suppress(NotJson):
+            return read_json(text, deepest, allow_halves=False), []
+    try:
+        value = _LENIENT.decode(text)
+    except json.JSONDecodeError as error:
+        said = error.msg.removesuffix(" at").removesuffix(" starting")
+        message = f"not JSON: {said[:1].lower()}{said[1:]}"
+        return None, [Flaw(message, _hint(error), (error.lineno, error.colno))]
+    except RecursionError:
+        return None, [Flaw(f"nested deeper than {deepest} levels", FLATTER)]
+    return value, Scan(text, most_values, deepest, digits).flaws
+
+
+def json_or_text(word: str) -> Any:
+    """The value of a text that is strict JSON; any other text itself."""
+    try:
+        return read_json(word)
+    except NotJson:
+        return word
+
+
+def _is_deeper(text: str, most: int) -> bool:
+    """Whether the brackets outside strings are nested deeper."""
+    signs = _NO_BRACKETS.sub("", text).replace("{", "[").replace("}", "]")
+    left = signs
+    for _ in range(most):  # without the innermost pairs, level by level
+        left = left.replace("[]", "")
+        if not left:
+            return False
+    depth = 0
+    for sign in signs:  # deeper, or not balanced
+        depth += 1 if sign == "[" else -1
+        if depth > most:
+            return True
+    return False
+
+
+class Scan:
+    """One walk through the characters of a text: where its values stand and what is wrong with them; of a broken text as far as it goes."""
+
+    def __init__(self, text: str, most_values: int, deepest: int = depths.VALUE, digits: int = LONGEST_INTEGER) -> None:
+        self.marks: dict[Path, tuple[Mark, Mark]] = {}
+        """Path → where its key and its value begin."""
+        self.flaws: list[Flaw] = []
+        self._most, self._deepest, self._digits = most_values, deepest, digits
+        self._values = 0
+        self._stack: list[
+            tuple[Path, dict[str, Mark] | None]
+        ] = []  # per open container: its path, an object's keys so far
+        self._index: list[int] = []
+        self._key: tuple[str, Mark] | None = None
+        line, start, seen = 1, 0, 0  # places are counted on from the last token: linear in the text
+        for token in _TOKEN.finditer(text):
+            if token.lastindex is None:
+                continue
+            at = token.start()
+            if (breaks := text.count("\n", seen, at)) > 0:
+                line, start = line + breaks, text.rfind("\n", seen, at) + 1
+            seen = at
+            if self._is_over(token, (line, at - start + 1)):
+                break
+        del self.flaws[MOST_FLAWS:]
+
+    def _is_over(self, token: re.Match[str], mark: Mark) -> bool:
+        """Take one token; True if the walk ends here."""
+        string, bracket, word = token.groups()
+        if bracket in ("]", "}"):
+            if self._stack:
+                self._stack.pop()
+                self._index.pop()
+            return False
+        keys = self._stack[-1][1] if self._stack else None
+        if string is not None and keys is not None and self._key is None:
+            self._take_key(unquoted(string), keys, mark)
+            return False
+        path: Path = ()
+        if self._stack:
+            path = (*self._stack[-1][0], self._index[-1] if self._key is None else self._key[0])
+            self._index[-1] += 1
+        self.marks[path] = (mark if self._key is None else self._key[1], mark)
+        self._key = None
+        self._values += 1
+        if self._values > self._most:
+            self.flaws = [Flaw(f"more than {self._most:,} values", SMALLER)]
+            return True
+        if bracket is None:
+            self._take_scalar(string, word or "", path, mark)
+        elif len(self._stack) >= self._deepest:
+            self.flaws.append(Flaw(f"nested deeper than {self._deepest} levels", FLATTER, mark, path))
+            return True
         else:
-            depth -= 1
-    return deepest
+            self._stack.append((path, {} if bracket == "{" else None))
+            self._index.append(0)
+        return False
+
+    def _take_key(self, name: str, keys: dict[str, Mark], mark: Mark) -> None:
+        here = self._stack[-1][0]
+        if (first := keys.get(name)) is not None:
+            message = f"the key {name!r:.80} is here twice, first at line {first[0]}, column {first[1]}"
+            self.flaws.append(Flaw(message, "keep one of them", mark, (*here, name)))
+        elif not is_text(name):
+            where = self.marks[here][1]
+            message = "a key holds half of a surrogate pair"
+            self.flaws.append(Flaw(message, "write the character itself", where, here))
+        keys.setdefault(name, mark)
+        self._key = (name, mark)
+
+    def _take_scalar(self, string: str | None, word: str, path: Path, mark: Mark) -> None:
+        found: tuple[str, str] | None = None
+        if string is not None:
+            if not is_text(string) or (_ESCAPED_HALF.search(string) and not is_text(unquoted(string))):
+                found = "the text holds half of a surrogate pair", "write the character itself"
+        elif word in ("NaN", "Infinity", "-Infinity"):
+            found = f"{word} is not JSON", "write a finite number or null"
+        elif word.lstrip("-").isdigit():
+            if len(word) > self._digits:
+                found = f"a number of {len(word):,} digits", "put it in quotes"
+        elif word[:1] in "-0123456789" and _is_infinite(word):
+            found = "the number is too large", "put it in quotes, or write a smaller one"
+        if found is not None:
+            self.flaws.append(Flaw(*found, mark, path))
+
+
+def _is_infinite(word: str) -> bool:
+    try:
+        return abs(float(word)) == float("inf")
+    except ValueError:
+        return False
+
+
+def unquoted(string: str) -> str:
+    """The text of a JSON string; of a broken one the text between its quotes."""
+    try:
+        return str(json.loads(string, strict=False))
+    except ValueError:
+        return string[1:-1]
+
+
+def _hint(error: json.JSONDecodeError) -> str:
+    rest = error.doc[error.pos : error.pos + 2]
+    if error.msg.startswith("Expecting property name") and rest[:1] == "}":
+        return "delete the comma before }"
+    if error.msg.startswith("Expecting value") and rest[:1] == "]" and error.doc[: error.pos].rstrip().endswith(","):
+        return "delete the comma before ]"
+    if rest[:1] == "'":
+        return "JSON strings are in double quotes"
+    if error.doc.startswith(("True", "False", "None"), error.pos):
+        return "write true, false or null"
+    if rest[:1] in ("“", "”", "‘", "’", "，", "：", "「"):
+        return "full-width or curly punctuation: use the ASCII character"
+    if not rest:
+        return "the file ends too early"
+    if rest == "//" or rest == "/*" or rest[:1] == "#":
+        return "JSON has no comments"
+    if error.msg == "Extra data":
+        return "keep one JSON value in the file"
+    if error.msg.startswith("Expecting ',' delimiter"):
+        return "a comma or a closing bracket is missing before this place"
+    if error.msg.startswith("Unterminated string"):
+        return 'close the string with "'
+    if error.msg.startswith("Invalid control character"):
+        return "write line breaks in strings as \\n and tabs as \\t"
+    if error.msg.startswith("Invalid \\\\"):
+        return "write a backslash as \\\\"
+    return "compare this place with the lines around it; every value is text in double quotes, a number, true, false, null, [...] or {...}"

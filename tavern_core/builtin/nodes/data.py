@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import math
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Final
@@ -13,12 +12,21 @@ from tavern_core.contract.hookspecs import hookimpl
 from tavern_core.contract.nodes import Out, Port, node
 from tavern_core.errors import ToolFailed
 from tavern_core.model import depths
+from tavern_core.schema.json_reader import NotJson, read_json
 from tavern_core.schema.problem import split_pointer
 
 _WIDEST_INDENT: Final = 16
-_LONGEST_NUMBER: Final = 4_300
-"""Digits of an integer: the most that Python reads and writes."""
-_ESCAPED_SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")
+_SAID: Final[Mapping[str, str]] = {
+    "no_json": "{why}: line {line} column {column}",
+    "not_allowed": "{name} is not JSON",
+    "nested_deeper": "it is nested too deeply",
+    "number_too_long": "a number of {digits} digits is too large to be held",
+}
+_HINTS: Final[Mapping[str, str]] = {
+    "no_json": "every value is text in double quotes, a number, true, false, null, [...] or {...}",
+    "nested_deeper": "flatten it",
+    "half": "write both halves, or the character itself",
+}
 _INDEX: Final = re.compile(r"-?[0-9]{1,18}")
 
 
@@ -37,23 +45,11 @@ def value(value: Any = None) -> Out(value=Any):  # type: ignore[valid-type]
 def parse(text: str) -> Out(value=Any):  # type: ignore[valid-type]
     """Reads JSON text. 解析 JSON 文本。"""
     try:
-        found = json.loads(
-            text.removeprefix("\ufeff"), parse_constant=_no_constant, parse_float=_finite, parse_int=_whole
-        )
-        if _ESCAPED_SURROGATE.search(text):
-            json.dumps(found, ensure_ascii=False).encode()
-        return {"value": found}
-    except RecursionError:
-        raise ToolFailed("not JSON: it is nested too deeply", hint="flatten it") from None
-    except UnicodeEncodeError:
-        raise ToolFailed(
-            "not JSON: a text in it is one half of a surrogate pair", hint="write both halves, or the character itself"
-        ) from None
-    except ValueError as error:
-        raise ToolFailed(
-            f"not JSON: {error}",
-            hint="every value is text in double quotes, a number, true, false, null, [...] or {...}",
-        ) from None
+        # Other programs wrote it: of equal keys the last one counts, as nearly everywhere.
+        return {"value": read_json(text.removeprefix("\ufeff"), allow_halves=False, allow_equal_keys=True)}
+    except NotJson as error:
+        said = _SAID[error.kind].format(**error.facts) if error.kind in _SAID else str(error)
+        raise ToolFailed(f"not JSON: {said}", hint=_HINTS.get(error.kind, _HINTS["no_json"])) from None
 
 
 @node("core:JsonWrite", display_name="写 JSON", category="data", fast=True, cache=True)
@@ -146,20 +142,3 @@ def _index(part: str, length: int) -> int | None:
         at = int(part)
         return at if -length <= at < length else None
     return None
-
-
-def _whole(written: str) -> int:
-    if len(written) > _LONGEST_NUMBER:
-        raise ValueError(f"the number {written[:40]}… is too large to be held")
-    return int(written)
-
-
-def _finite(written: str) -> float:
-    number = float(written)
-    if not math.isfinite(number):
-        raise ValueError(f"the number {written[:40]} is too large to be held")
-    return number
-
-
-def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not JSON")

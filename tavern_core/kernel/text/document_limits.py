@@ -7,5 +7,3 @@ from typing import Final
 LARGEST_FILE: Final = 1_000_000  # bytes
 MOST_NODES: Final = 50_000
 MOST_FINDINGS: Final = 50
-SMALLER: Final = "make it smaller: large data belong in files of their own"
-FLATTER: Final = "write it flatter"

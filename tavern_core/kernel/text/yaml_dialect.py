@@ -11,9 +11,6 @@ from typing import Any, Final
 
 import yaml
 
-Mark = tuple[int, int]
-"""Line and column, from 1."""
-
 # libyaml's own parser where it was compiled in, else PyYAML's; both give the same events.
 EventParser: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 # With the line ends of Unicode: libyaml folds them into spaces, and no editor counts them as lines.

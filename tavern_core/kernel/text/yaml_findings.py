@@ -25,18 +25,17 @@ from yaml.events import (
 )
 
 from tavern_core.errors import Finding, Location
-from tavern_core.kernel.text.document_limits import FLATTER, MOST_FINDINGS, MOST_NODES, SMALLER
+from tavern_core.kernel.text.document_limits import MOST_FINDINGS, MOST_NODES
 from tavern_core.kernel.text.yaml_dialect import (
     CONTROL,
     NUMBER_STARTS,
     WORDS,
     EventParser,
-    Mark,
     NotSimple,
     number,
 )
 from tavern_core.model import depths
-from tavern_core.model.path_problem import Path
+from tavern_core.model.path_problem import FLATTER, SMALLER, Mark, Path
 
 
 @dataclass

@@ -20,11 +20,11 @@ from typing import Any
 import yaml
 
 from tavern_core.errors import Finding, Location
-from tavern_core.kernel.text.document_limits import LARGEST_FILE, SMALLER
+from tavern_core.kernel.text.document_limits import LARGEST_FILE
 from tavern_core.kernel.text.yaml_data import read_data
-from tavern_core.kernel.text.yaml_dialect import FORBIDDEN, Mark, NotSimple
+from tavern_core.kernel.text.yaml_dialect import FORBIDDEN, NotSimple
 from tavern_core.kernel.text.yaml_findings import LocatedReading
-from tavern_core.model.path_problem import Path
+from tavern_core.model.path_problem import SMALLER, Mark, Path
 
 
 @dataclass(frozen=True)

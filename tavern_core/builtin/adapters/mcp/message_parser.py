@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections import Counter
 from json import scanner
 from typing import Any, Final
 
@@ -22,10 +21,9 @@ from mcp_types import (
     JSONRPCResponse,
 )
 from pydantic import ValidationError
-from pydantic_core import from_json
 
-from tavern_core.contract.exchange import refuse_equal_keys
 from tavern_core.errors import OutputTooLarge
+from tavern_core.schema.json_reader import equal_key, refuse_constant
 
 FEW_VALUES: Final = 20_000
 """Values that are parsed at once: some 30 ms at worst."""
@@ -85,35 +83,22 @@ def refuse_no_json(value: object) -> None:
 
 
 def _quickly(data: bytes) -> Any:
-    text = data.decode()
-    try:
-        value = from_json(data, allow_inf_nan=False)
-        refuse_equal_keys(text)
-    except ValueError:  # also what is deeper than 200 levels: one deep schema must not cost a list
-        value = _MARKING.decode(text)
-    return value
+    return _MARKING.decode(data.decode())
 
 
 def _slowly(data: bytes) -> Any:
     """Parse in steps between which other threads have their turn."""
-    decoder = json.JSONDecoder(object_pairs_hook=_marked, parse_constant=_refuse)
+    decoder = json.JSONDecoder(object_pairs_hook=_marked, parse_constant=refuse_constant)
     decoder.scan_once = scanner.py_make_scanner(decoder)  # type: ignore[attr-defined]  # the one in C is the default
     return decoder.decode(data.decode("utf-8"))
 
 
 def _marked(pairs: list[tuple[str, Any]]) -> Any:
     found = dict(pairs)
-    if len(found) == len(pairs):
-        return found
-    names = Counter(key for key, _ in pairs)
-    return ObjectWithOneKeyTwice(next(key for key, count in names.items() if count > 1))
+    return found if len(found) == len(pairs) else ObjectWithOneKeyTwice(equal_key(pairs))
 
 
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is not allowed")
-
-
-_MARKING: Final = json.JSONDecoder(object_pairs_hook=_marked, parse_constant=_refuse)
+_MARKING: Final = json.JSONDecoder(object_pairs_hook=_marked, parse_constant=refuse_constant)
 
 
 def answered_by(data: bytes, value: Any = None) -> int | None:

@@ -12,16 +12,23 @@ Everything else that is not an answer (a crash, a signal, no output, broken JSON
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final
 
 from tavern_core.errors import Outcome, ToolFailed
-from tavern_core.schema.bounded_json_copying import measure
+from tavern_core.model import depths
+from tavern_core.schema.json_reader import NotJson, Scan, read_json
 
 _EXCERPT: Final = 300
+_SEARCHED: Final = 200_000
 _OUTCOMES: Final = ("none", "done", "unknown")
 _ERROR_KEYS: Final = frozenset({"ok", "error", "status", "isError"})
+_SAID: Final[Mapping[str, str]] = {
+    "no_json": "{why}",
+    "not_allowed": "{name} is not JSON; print null instead",
+    "number_too_long": "it holds an integer of more digits than can be read (4,300)",
+    "number_too_large": "Infinity is not a JSON number; print null instead",
+}
 
 
 class Unreadable(ValueError):
@@ -42,18 +49,18 @@ def parse(output: bytes) -> Any:
     if not text.strip():
         raise Unreadable("it printed nothing")
     try:
-        value = json.loads(text, parse_constant=_constant, object_pairs_hook=_object)
-    except json.JSONDecodeError as error:
-        raise Unreadable(f"line {error.lineno}, column {error.colno}: {error.msg}") from None
-    except RecursionError:
-        raise Unreadable("it is nested too deeply") from None
-    except Unreadable:
-        raise
-    except ValueError:
-        raise Unreadable("it holds an integer of more digits than can be read (4,300)") from None
-    if (problem := measure(value)) is not None:  # too deep, a number too large, a lone surrogate
-        raise Unreadable(str(problem))
-    return value
+        return read_json(text, depths.VALUE, allow_halves=False)
+    except NotJson as error:
+        said = _SAID[error.kind].format(**error.facts) if error.kind in _SAID else str(error)
+        raise Unreadable(_place(error, text) + said) from None
+
+
+def _place(error: NotJson, text: str) -> str:
+    if (line := error.facts.get("line")) is not None:
+        return f"line {line}, column {error.facts['column']}: "
+    begun = text[:_SEARCHED]  # the search for the place is slow
+    mark = next((flaw.mark for flaw in Scan(begun, len(begun)).flaws), None)
+    return "line {}, column {}: ".format(*mark) if mark else ""
 
 
 def error_in(value: Any, outcome: Outcome) -> ToolFailed | None:
@@ -112,18 +119,6 @@ def _text_of(value: Mapping[str, Any]) -> str:
     blocks = value.get("content")
     texts = [b.get("text") for b in blocks if isinstance(b, dict)] if isinstance(blocks, list) else []
     return "\n".join(text for text in texts if isinstance(text, str))
-
-
-def _constant(name: str) -> Any:
-    raise Unreadable(f"{name} is not JSON; print null instead")
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        twice = next(key for key, times in Counter(key for key, _ in pairs).items() if times > 1)
-        raise Unreadable(f"the key {twice[:80]!r} appears twice in one object")
-    return found
 
 
 def excerpt(text: str) -> str:
