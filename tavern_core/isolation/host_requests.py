@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Coroutine, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, Final
@@ -23,18 +23,23 @@ from tavern_core.isolation.codec import CALLS, crossing
 from tavern_core.isolation.error_codec import pack_error
 from tavern_core.isolation.lent_upstreams import LentUpstreams
 from tavern_core.isolation.node_codec import NOTHING, VALUES
-from tavern_core.isolation.transport import judged
+from tavern_core.isolation.transport import BrokenChannel, judged
 from tavern_core.isolation.worker_client import WorkerClient
+from tavern_core.isolation.worker_connections import Undelivered
 from tavern_core.isolation.worker_output import Printed
+from tavern_core.isolation.worker_process import WorkerLimits
 from tavern_core.kernel.calls.running_call import Frame, current
 from tavern_core.kernel.execution.portal import Portal
+from tavern_core.kernel.execution.sync_async_drivers import TimeLimit
 from tavern_core.kernel.execution.threads import ThreadPool
 from tavern_core.kernel.views.service_view import IS_ASYNC
 from tavern_core.model.call import CallContext
 from tavern_core.model.question import Question
 
+THREADS: Final = 32
+"""Requests of one plugin that are answered at the same time, with separate threads per plugin."""
 MOST_OPEN: Final = 64
-"""Requests of one worker that are answered at the same time."""
+"""Requests of one worker that are under way at the same time."""
 MOST_WATCHES: Final = 1_000
 MOST_ASKED: Final = 1_000
 """Questions to people, and operations of adapters, of one worker that wait."""
@@ -44,35 +49,25 @@ class Answering:
     """Answers requests of the workers of one plugin.
 
     Args:
-        threads: where questions are answered; ended by `close`.
+        ctx: the plugin's context, which limits what it may ask for.
         portal: where async services run.
         printed: where what it logs goes.
-        artifact_bytes: most bytes of one artifact.
-        changed: notifies a worker of a changed setting: ``changed(worker_client, watch, value)``.
     """
 
-    def __init__(
-        self,
-        plugin: str,
-        threads: ThreadPool,
-        portal: Portal,
-        printed: Printed,
-        artifact_bytes: int,
-        changed: Callable[[WorkerClient, int, Any], None],
-    ) -> None:
-        self.ctx: PluginContext | None = None
-        """The plugin's context; set once a hook has got it."""
+    def __init__(self, ctx: PluginContext, limits: WorkerLimits, portal: Portal, printed: Printed) -> None:
         self.nodes: dict[int, tuple[Any, asyncio.AbstractEventLoop]] = {}
         """Token → context and event loop of a running node."""
         self.lent = LentUpstreams()
-        self._threads = threads
+        """What its adapters use of the host."""
+        self._ctx = ctx
+        self._hook_s = limits.hook_s
+        self._threads = ThreadPool(THREADS, f"tavern-questions-{ctx.id}")
         self._portal = portal
         self._printed = printed
-        self._changed = changed
-        self._stranger: Frame = (0, None, CallContext(principal=f"plugin:{plugin}"), "", None)
+        self._stranger: Frame = (0, None, CallContext(principal=f"plugin:{ctx.id}"), "", None)
         self._open: dict[WorkerClient, int] = {}
         self._asked: dict[WorkerClient, int] = {}
-        self._uploads = Uploads(artifact_bytes)
+        self._uploads = Uploads(limits.artifact_bytes)
 
     def hear(self, worker: WorkerClient, message: dict[str, Any]) -> None:
         """One message of a worker; called in the watching thread."""
@@ -223,8 +218,7 @@ class Answering:
                 return part_of(worker, message)
             case "keep":
                 return self._uploads.keep(worker, message)
-        if self.ctx is None or (facilities := self.ctx._facilities) is None:
-            raise ToolFailed("this plugin has no context yet", hint="use the `ctx` argument of a hook")
+        facilities = self._ctx._open()
         match message["ask"]:
             case "get_config":
                 return _to_plugin(facilities.get_config(str(message["option"])))
@@ -254,11 +248,21 @@ class Answering:
         return _to_plugin(answer)
 
     def _watch(self, worker: WorkerClient, option: str, watch: int) -> None:
-        assert self.ctx is not None
         if worker.watches >= MOST_WATCHES:
             raise ToolFailed(f"more than {MOST_WATCHES} settings are watched", hint="watch a setting once")
         worker.watches += 1
-        self.ctx.on_config_change(option, lambda value: self._changed(worker, watch, value))
+        self._ctx.on_config_change(option, lambda value: self._send_setting(worker, watch, value))
+
+    def _send_setting(self, worker: WorkerClient, watch: int, value: Any) -> None:
+        """Have the plugin's callback called for a changed setting."""
+        if worker.is_over:
+            return
+        try:
+            worker.ask("setting_changed", {"watch": watch, "value": value}, deadline=worker.deadline(self._hook_s))
+        except TimeLimit:
+            raise TimeoutError(f"it took longer than {self._hook_s:g} s (limits.hookTimeoutMs)") from None
+        except (Undelivered, BrokenChannel):
+            return
 
 
 async def _asked(control: Control, questions: Mapping[str, Question], task: asyncio.Task[Any] | None) -> dict[str, Any]:

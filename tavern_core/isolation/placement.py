@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from dataclasses import field
 from typing import TYPE_CHECKING, Any, Final
 
+from tavern_core.contract.context import PluginContext
 from tavern_core.errors import ActivationFailed
-from tavern_core.frozen_dataclass import dataclass
 from tavern_core.isolation.backoff import Backoff
 from tavern_core.kernel.execution.portal import Portal
 from tavern_core.kernel.foundation import Foundation
@@ -40,23 +39,28 @@ def keep_in_process(plugin: str) -> None:
     _traced.add(plugin)
 
 
-@dataclass(slots=True)
 class Isolation:
     """The isolated plugins of one host."""
 
-    base: Foundation
-    records: Records
-    reach: EffectiveScopes
-    sandboxes: Sandboxes
-    contributions: Contributions
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-    _shared: tuple[Watch, Portal] | None = None
-    _supervisors: dict[str, Supervisor] = field(default_factory=dict)
-    _is_released: bool = False
-    _backoff: Backoff = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._backoff = Backoff(self.base.home / "isolation.json")
+    def __init__(
+        self,
+        base: Foundation,
+        records: Records,
+        reach: EffectiveScopes,
+        sandboxes: Sandboxes,
+        contributions: Contributions,
+    ) -> None:
+        self._base = base
+        self._records = records
+        self._reach = reach
+        self.sandboxes = sandboxes
+        self._contributions = contributions
+        self._backoff = Backoff(base.home / "isolation.json")
+        self._lock = threading.Lock()
+        self._shared: tuple[Watch, Portal] | None = None
+        """What all workers share, from the first one on."""
+        self._supervisors: dict[str, Supervisor] = {}
+        self._is_released = False
 
     def reason(self, candidate: Candidate) -> str:
         """Why a plugin runs in its own process: it must, or was granted for that; empty for one that runs in the host."""
@@ -64,7 +68,7 @@ class Isolation:
             return ""
         if candidate.apart:
             return candidate.apart
-        record = self.records.get(candidate.name)
+        record = self._records.get(candidate.name)
         return "" if record is None else record.standing.kept_apart
 
     def pause_notice(self, plugin: str) -> str:
@@ -91,22 +95,29 @@ class Isolation:
             portal.close()
             worker_server.leave()
 
-    def load(self, candidate: Candidate) -> Any:
+    def load(self, candidate: Candidate, ctx: PluginContext) -> Any:
         """Start the plugin's worker; returns its proxy.
+
+        Args:
+            ctx: the plugin's context, which limits the requests of its code.
 
         Raises:
             PluginError: it cannot be started or imported, or is paused, or the host was closed.
         """
+        from tavern_core.isolation.host_requests import Answering
         from tavern_core.isolation.proxy_plugin import plugin_proxy
-        from tavern_core.isolation.supervisor import Supervisor, WorkerLimits
+        from tavern_core.isolation.supervisor import Supervisor
         from tavern_core.isolation.transport import longest
         from tavern_core.isolation.worker_launch import WorkerLaunch
         from tavern_core.isolation.worker_output import Printed
+        from tavern_core.isolation.worker_process import Terms, WorkerLimits
 
-        name, config = candidate.name, self.base.config
+        name, config = candidate.name, self._base.config
         watch, portal = self._ready(name)
-        logger = MaskingFilter.put_on(logging.getLogger(f"tavern.plugin.{name}"), self.base.known_secrets)
-        launch = WorkerLaunch(candidate, self.base, self.records, self.reach, self.sandboxes, self.contributions)
+        logger = MaskingFilter.put_on(logging.getLogger(f"tavern.plugin.{name}"), self._base.known_secrets)
+        launch = WorkerLaunch(
+            candidate, ctx, self._base, self._records, self._reach, self.sandboxes, self._contributions
+        )
         limits = WorkerLimits(
             answer_bytes=longest(config.limits.output_bytes),
             artifact_bytes=config.artifacts.max_bytes,
@@ -115,9 +126,8 @@ class Isolation:
             hook_s=config.limits.hook_timeout_ms / 1000,
         )
         printed = Printed(logger, config.limits.stderr_bytes)
-        supervisor = Supervisor(
-            name, launch, limits, watch=watch, portal=portal, printed=printed, backoff=self._backoff
-        )
+        answering = Answering(ctx, limits, portal, printed)
+        supervisor = Supervisor(launch, Terms(name, limits, watch, printed), answering, self._backoff)
         with self._lock:  # before it begins, so that `release` ends it whatever it is doing
             self._refuse_released(name)
             self._supervisors[name] = supervisor

@@ -13,7 +13,6 @@ from collections.abc import Callable, Coroutine, Mapping
 from types import CodeType, FunctionType
 from typing import Any, Final
 
-from tavern_core.contract.context import PluginContext
 from tavern_core.contract.hookspecs import HOOKS, hookimpl
 from tavern_core.contract.protocols import Command, Contribution, Prompt, Resource, Service
 from tavern_core.contract.read_only_decorators import MUTATES
@@ -46,10 +45,6 @@ class IsolatedPlugin(RemotePlugin):
     def handler(self, target: str) -> RemoteTool:
         """The tool that ``module:name`` of the plugin's package names."""
         return RemoteTool(self._supervisor, "", target)
-
-    def meet(self, ctx: PluginContext) -> None:
-        """Set the plugin's context, which limits the requests of its code."""
-        self._supervisor.meet(ctx)
 
     def nodes(self, entry: str) -> list[NodeSpec]:
         """The nodes below `nodes.entry`, found and imported in the worker."""
@@ -129,7 +124,6 @@ def _hook_call(supervisor: Supervisor, number: int, name: str, kind: Kind) -> Ca
     honest = {"honest": True} if name == "tavern_start" else {}
 
     def ask(values: dict[str, Any]) -> Any:
-        _meet(supervisor, values)
         given = {key: HOOK_VALUES.encode(value) for key, value in values.items() if key != "ctx"}
         request = {"impl": number, "given": given, **honest}
 
@@ -145,7 +139,6 @@ def _hook_call(supervisor: Supervisor, number: int, name: str, kind: Kind) -> Ca
 
 def _offer(supervisor: Supervisor, number: int, name: str) -> Callable[[dict[str, Any]], Any]:
     def ask(values: dict[str, Any]) -> Any:
-        _meet(supervisor, values)
         request = {"impl": number}
 
         def answer(report: Any) -> Any:
@@ -162,11 +155,6 @@ def _when(supervisor: Supervisor, number: int) -> Callable[[ToolSpec], bool]:
         return supervisor.ask("wants", {"impl": number, "tool": pack_tool(tool)}, seconds=supervisor.hook_s) is True
 
     return when
-
-
-def _meet(supervisor: Supervisor, values: Mapping[str, Any]) -> None:
-    if isinstance(ctx := values.get("ctx"), PluginContext):
-        supervisor.meet(ctx)
 
 
 def _asked(

@@ -18,22 +18,15 @@ from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future, wait
 from typing import Any, Final
 
-from tavern_core.contract.context import PluginContext
 from tavern_core.errors import ActivationFailed, PluginError, UpstreamError
-from tavern_core.frozen_dataclass import dataclass
 from tavern_core.isolation.backoff import Backoff
 from tavern_core.isolation.host_requests import Answering
-from tavern_core.isolation.transport import BrokenChannel, judged
-from tavern_core.isolation.worker.facilities import facts_of_context
+from tavern_core.isolation.transport import judged
 from tavern_core.isolation.worker_client import WorkerClient
 from tavern_core.isolation.worker_connections import Kind, Undelivered
-from tavern_core.isolation.worker_epoll_thread import Watch
 from tavern_core.isolation.worker_launch import WorkerLaunch
-from tavern_core.isolation.worker_output import Printed
-from tavern_core.isolation.worker_process import DEATH_S, STOPPED, BoxMissing, Terms
-from tavern_core.kernel.execution.portal import Portal
+from tavern_core.isolation.worker_process import DEATH_S, STOPPED, BoxMissing, Terms, spawn
 from tavern_core.kernel.execution.sync_async_drivers import NeverBegan, TimeLimit, settled
-from tavern_core.kernel.execution.threads import ThreadPool
 
 MOST_IN_A_ROW: Final = 5
 """Deaths without an answer in between, after which a plugin is paused."""
@@ -42,50 +35,23 @@ WAIT_S: Final = (0.0, 0.0, 0.05, 0.1, 0.2, 0.4)
 ATTEMPTS: Final = 3
 
 
-THREADS: Final = 32
-"""Requests of one plugin that are answered at the same time, with separate threads per plugin."""
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerLimits:
-    """The limits of a worker."""
-
-    answer_bytes: int
-    artifact_bytes: int
-    calls: int
-    """Connections of one kind."""
-    start_s: float
-    """For importing the plugin."""
-    hook_s: float
-    """For a callback of the plugin."""
-
-
 class Supervisor:
-    """The workers of one plugin."""
+    """The workers of one plugin, and their `WorkerListener`.
 
-    def __init__(
-        self,
-        plugin: str,
-        launch: WorkerLaunch,
-        limits: WorkerLimits,
-        *,
-        watch: Watch,
-        portal: Portal,
-        printed: Printed,
-        backoff: Backoff,
-    ) -> None:
-        self.plugin = plugin
-        self.hook_s = limits.hook_s
+    Args:
+        answering: answers what they ask.
+    """
+
+    def __init__(self, launch: WorkerLaunch, terms: Terms, answering: Answering, backoff: Backoff) -> None:
+        self.plugin = terms.plugin
+        self.hook_s = terms.limits.hook_s
+        self.lent = answering.lent
+        self.nodes = answering.nodes
         self._launch = launch
-        self._start_s = limits.start_s
+        self._terms = terms
+        self._start_s = terms.limits.start_s
+        self._answering = answering
         self._backoff = backoff
-        threads = ThreadPool(THREADS, f"tavern-questions-{plugin}")
-        self._answering = Answering(plugin, threads, portal, printed, limits.artifact_bytes, self._setting_changed)
-        self._terms = Terms(plugin, watch, printed, limits.answer_bytes, limits.calls, self._answering.hear, self._died)
-        self.lent = self._answering.lent
-        """What its adapters use of the host."""
-        self.nodes = self._answering.nodes
-        """Token → context and event loop of a running node."""
         self._starting = threading.RLock()
         self._asking = threading.Lock()
         self._reviving: Future[WorkerClient] | None = None
@@ -119,17 +85,13 @@ class Supervisor:
     def close(self) -> None:
         """End the worker; no code of the plugin runs from now on. Returns when its process has ended."""
         self._closed = True
-        if (worker := self._beginning) is not None and worker.pid:  # its import may take any time
+        if (worker := self._beginning) is not None:  # its import may take any time
             worker.kill(STOPPED)
         with self._starting:
             worker, self._now = self._now, None
         if worker is not None:
             worker.end(STOPPED)
         self._answering.close()
-
-    def meet(self, ctx: PluginContext) -> None:
-        """Set the plugin's context, which limits the requests of its code."""
-        self._answering.ctx = ctx
 
     def remember(self, request: dict[str, Any]) -> None:
         """Record a request that a new worker must repeat."""
@@ -142,15 +104,15 @@ class Supervisor:
 
     def _begun(self) -> tuple[WorkerClient, Mapping[str, Any]]:
         """A worker that has imported the plugin."""
-        worker = self._beginning = WorkerClient(self._terms)
+        self._refuse_closed()
+        request = self._launch.request()
+        worker = self._beginning = WorkerClient(self._terms, self, spawn(request))
         try:
-            self._refuse_closed()
-            worker.begin(self._launch.request(), self._launch.modules, self._start_s)
+            layers = worker.confined(request["policy"], self._start_s)
             self._refuse_closed()  # meanwhile
-            deadline = (
-                time.perf_counter() + self._start_s
-            )  # not before, because the fork server itself may just have started
-            self._launch.confined(worker.layers)
+            # Not before, because the fork server itself may just have started.
+            deadline = time.perf_counter() + self._start_s
+            self._launch.confined(layers)
             report = judged(worker.ask("start", {"setup": self._launch.setup()}, deadline=deadline))
         except BoxMissing as error:
             worker.end("it did not start")
@@ -234,8 +196,7 @@ class Supervisor:
         worker, _ = self._begun()
         deadline = time.perf_counter() + self._start_s
         try:
-            for asked in self._history:
-                request = {**asked, **self._context(worker)} if asked["do"] in ("offer", "hook") else asked
+            for request in self._history:
                 worker.ask(request["do"], {k: v for k, v in request.items() if k != "do"}, deadline=deadline)
         except (TimeLimit, UpstreamError, Undelivered) as error:
             worker.end("it could not be restarted")
@@ -245,8 +206,12 @@ class Supervisor:
             raise error if isinstance(error, PluginError) else PluginError(f"it failed with {error!r}") from error
         return worker
 
-    def _died(self, worker: WorkerClient) -> None:
-        """In the watching thread: a worker has died."""
+    def on_message(self, worker: WorkerClient, message: dict[str, Any]) -> None:
+        """See `WorkerListener`."""
+        self._answering.hear(worker, message)
+
+    def on_death(self, worker: WorkerClient) -> None:
+        """See `WorkerListener`."""
         self._answering.forget(worker)
         if worker is self._now and not self._closed and not worker.was_stopped:
             self._count(f"its worker {worker.how_it_died()}")
@@ -270,15 +235,11 @@ class Supervisor:
         Args:
             seconds: None: until the deadline of the running call, if it has one.
         """
-        return self.with_worker(
-            lambda worker: worker.ask(do, {**given, **self._context(worker, given)}, kind, worker.deadline(seconds))
-        )
+        return self.with_worker(lambda worker: worker.ask(do, given, kind, worker.deadline(seconds)))
 
     async def ask_later(self, do: str, given: Mapping[str, Any], kind: Kind, what: str) -> Any:
         """`ask` under an event loop, whose caller limits the time."""
-        return await self.with_worker_later(
-            lambda worker: worker.ask_later(do, {**given, **self._context(worker, given)}, kind, what)
-        )
+        return await self.with_worker_later(lambda worker: worker.ask_later(do, given, kind, what))
 
     def with_worker(self, ask: Callable[[WorkerClient], Any]) -> Any:
         """Call a living worker; one that died before it got the request is replaced."""
@@ -336,21 +297,3 @@ class Supervisor:
             return []
         keys, worker.dropped[:] = worker.dropped[:], []
         return keys
-
-    def _context(self, worker: WorkerClient, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """The plugin's context for the worker, if it was not sent yet."""
-        ctx = self._answering.ctx
-        if ctx is None or worker.knows_context is ctx or (given is not None and "impl" not in given):
-            return {}
-        worker.knows_context = ctx
-        return {"ctx": facts_of_context(ctx)}
-
-    def _setting_changed(self, worker: WorkerClient, watch: int, value: Any) -> None:
-        if worker is self._now and not worker.is_over:
-            deadline = time.perf_counter() + self.hook_s
-            try:
-                worker.ask("setting_changed", {"watch": watch, "value": value}, deadline=deadline)
-            except TimeLimit:
-                raise TimeoutError(f"it took longer than {self.hook_s:g} s (limits.hookTimeoutMs)") from None
-            except (Undelivered, BrokenChannel):
-                return

@@ -26,7 +26,7 @@ from tavern_core.isolation.transport import (
     encode,
 )
 from tavern_core.isolation.worker_connections import Connections, Kind, Undelivered
-from tavern_core.isolation.worker_process import CALL_ENDLESS, Terms
+from tavern_core.isolation.worker_process import CALL_ENDLESS, Spawned, Terms, WorkerListener
 from tavern_core.kernel.calls.running_call import Frame, current
 from tavern_core.kernel.execution.sync_async_drivers import TimeLimit
 
@@ -57,12 +57,10 @@ class Later:
 class WorkerClient(Connections):
     """A worker process with calls."""
 
-    def __init__(self, terms: Terms) -> None:
-        super().__init__(terms)
+    def __init__(self, terms: Terms, listener: WorkerListener, spawned: Spawned) -> None:
+        super().__init__(terms, listener, spawned)
         self.dropped: list[str] = []
         """Keys of unused factory tools."""
-        self.knows_context: Any = None
-        """The context of the plugin that it got."""
         self.watches = 0
         """Settings that it watches."""
         self.frames: dict[int, Frame | None] = {}

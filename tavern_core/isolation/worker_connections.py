@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 
 from tavern_core.errors import UpstreamError
 from tavern_core.isolation.transport import Channel
-from tavern_core.isolation.worker_process import Terms, WorkerProcess
+from tavern_core.isolation.worker_process import Spawned, Terms, WorkerListener, WorkerProcess
 from tavern_core.kernel.execution.portal import COPIED_HINT
 from tavern_core.kernel.execution.sync_async_drivers import NeverBegan, TimeLimit
 
@@ -29,18 +29,13 @@ class Undelivered(Exception):
 class Connections(WorkerProcess):
     """A process with connections, which are passed to it on demand."""
 
-    def __init__(self, terms: Terms) -> None:
-        super().__init__(terms)
-        self._limit = terms.limit
-        self._most = terms.connections
-        self._idle: dict[Kind, list[Channel]] = {"sync": [], "loop": []}
-        self._open: dict[Kind, int] = {"sync": 0, "loop": 0}
+    def __init__(self, terms: Terms, listener: WorkerListener, spawned: Spawned) -> None:
+        super().__init__(terms, listener, spawned)
+        self._most = terms.limits.calls
+        self._idle: dict[Kind, list[Channel]] = {"sync": [Channel(spawned.connection, self._limit)], "loop": []}
+        self._open: dict[Kind, int] = {"sync": 1, "loop": 0}
         self._free = threading.Condition(self._lock)
         self._busy: set[Channel] = set()
-
-    def first_lane(self, sock: socket.socket) -> None:
-        self._idle["sync"].append(Channel(sock, self._limit))
-        self._open["sync"] = 1
 
     def hang_up(self) -> None:
         with self._lock:

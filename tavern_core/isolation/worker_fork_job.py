@@ -98,7 +98,7 @@ def _become_worker(
         os.environ.update(asked["environment"])
         from tavern_core.isolation.worker.main import run
 
-        run(socket.socket(fileno=side), [("sync", socket.socket(fileno=connection))])
+        run(socket.socket(fileno=side), socket.socket(fileno=connection), asked["longest"])
     except BaseException as error:  # noqa: BLE001 - no error may return into the server's code
         os.write(2, f"the worker could not start: {error!r}\n".encode("utf-8", "backslashreplace")[:4000])
     finally:

@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from tavern_core.box.policy import LAYERS, PROCESSES
+from tavern_core.contract.context import PluginContext
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.isolation.plugin_sandboxes import Sandboxes
+from tavern_core.isolation.transport import longest
+from tavern_core.isolation.worker.facilities import facts_of_context
 from tavern_core.isolation.worker_fork_server import environment
 from tavern_core.isolation.worker_sandbox_policy import worker_policy
 from tavern_core.isolation.worker_setup_message import Setup
@@ -28,16 +31,12 @@ class WorkerLaunch:
     """Used each time a worker of the plugin starts."""
 
     candidate: Candidate
+    ctx: PluginContext
     base: Foundation
     records: Records
     reach: EffectiveScopes
     sandboxes: Sandboxes
     contributions: Contributions
-
-    @property
-    def modules(self) -> tuple[str, ...]:
-        """Modules that the fork server imports in advance."""
-        return (self._executor()[0],)
 
     def _executor(self) -> tuple[str, str]:
         cls = type(self.contributions.get("executors", "python"))
@@ -56,11 +55,12 @@ class WorkerLaunch:
             aliases=dict(candidate.facts.aliases),
             manifest=json_or(candidate.manifest().model_dump(mode="json", by_alias=True, exclude_defaults=True), {}),
             limits=self.base.config.limits.model_dump(mode="json", by_alias=True),
+            context=facts_of_context(self.ctx),
         )
         return setup.to_json()
 
     def request(self) -> Mapping[str, Any]:
-        """The request to the fork server: path, environment, policy, with the current grants."""
+        """The request to the fork server: what it imports in advance, path, environment, policy, with the current grants."""
         record, data_dir = self.records[self.candidate.name], self._data_dir()
         data_dir.mkdir(parents=True, exist_ok=True)
         path = module_path()
@@ -74,6 +74,8 @@ class WorkerLaunch:
             if name.startswith(ENV_PREFIX) and record.may(name)
         ]
         return {
+            "modules": (self._executor()[0],),
+            "longest": longest(self.base.config.limits.output_bytes),
             "path": path,
             "environment": {**environment(granted), **own},
             "folder": str(data_dir),

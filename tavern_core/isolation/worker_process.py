@@ -10,11 +10,11 @@ import struct
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
 
 from tavern_core.box.fork_server import EXIT
-from tavern_core.box.fork_server_client import ending
+from tavern_core.box.fork_server_client import Forked, ending
 from tavern_core.box.policy import BoxPolicy
 from tavern_core.box.write_broker import Writes
 from tavern_core.errors import Outcome, UpstreamError
@@ -33,6 +33,8 @@ DEATH_S: Final = 1.0
 """How long to wait for the exit report of a worker, in seconds."""
 END_S: Final = 5.0
 """How long to wait for the death of a killed worker, in seconds."""
+_SEND_TIMEOUT: Final = struct.pack("ll", 5, 0)
+"""How long a message may wait for a worker that does not read, as a timeval."""
 CALL_ENDLESS: Final = "a call in it did not end in time"
 STOPPED: Final = "the plugin was stopped"
 ON_PURPOSE: Final = (CALL_ENDLESS, STOPPED, "the fork server died")
@@ -52,49 +54,93 @@ class WorkerLost(UpstreamError):
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerLimits:
+    """The limits of a worker."""
+
+    answer_bytes: int
+    """Maximum bytes of one message of the worker."""
+    artifact_bytes: int
+    calls: int
+    """Maximum connections of each kind."""
+    start_s: float
+    """For importing the plugin."""
+    hook_s: float
+    """For a callback of the plugin."""
+
+
+@dataclass(frozen=True, slots=True)
 class Terms:
-    """The shared settings of all workers of a plugin."""
+    """What all workers of a plugin have in common."""
 
     plugin: str
     """For messages."""
+    limits: WorkerLimits
     watch: Watch
     """Watches its unsolicited messages."""
     printed: Printed
     """The target of its output."""
-    limit: int
-    """Maximum bytes of one message of the worker."""
-    connections: int
-    """Maximum connections of each kind."""
-    on_message: Callable[[Any, dict[str, Any]], None]
-    """Called with the worker and its request or message."""
-    on_death: Callable[[Any], None]
-    """Called once with the worker, in the watching thread."""
+
+
+class WorkerListener(Protocol):
+    """Hears of its workers what they say unasked, in the watching thread."""
+
+    def on_message(self, worker: Any, message: dict[str, Any]) -> None:
+        """A request or message of a worker."""
+
+    def on_death(self, worker: Any) -> None:
+        """A worker has died; once for each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spawned:
+    """A forked process, and the host's ends of its channels."""
+
+    process: Forked
+    output: int
+    side: socket.socket
+    connection: socket.socket
+    """The first one; a sync one."""
+
+
+def spawn(request: Mapping[str, Any]) -> Spawned:
+    """Fork the process of a worker. Raises PluginError: it could not be forked (PLUGIN_FAILED)."""
+    own_side, side = socket.socketpair()
+    own_output, output = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    os.set_blocking(output, True)
+    own, connection = socket.socketpair()
+    try:
+        forked = worker_server.spawn(request, [output, side.fileno(), connection.fileno()])
+    except BaseException:
+        own.close()
+        own_side.close()
+        os.close(own_output)
+        raise
+    finally:
+        side.close()
+        connection.close()
+        os.close(output)
+    return Spawned(forked, own_output, own_side, own)
 
 
 class WorkerProcess(ABC):
     """One process."""
 
-    def __init__(self, terms: Terms) -> None:
+    def __init__(self, terms: Terms, listener: WorkerListener, spawned: Spawned) -> None:
         self.plugin = terms.plugin
-        self.layers: tuple[str, ...] = ()
-        """The applied layers of the box."""
         self.killed_because = ""
-        self.pid = 0
-        """0 until it is forked."""
         self.dead = threading.Event()
         self.status: int | None = None
-        self._terms = terms
+        self._limit = terms.limits.answer_bytes
+        self._listener = listener
+        self._handle, self._status = spawned.process.handle, spawned.process.status
+        self._output, self._side = spawned.output, spawned.side
         self._host = os.getpid()
         self._watch = terms.watch
         self._printed = terms.printed
         self._lock = threading.Lock()
         self._writing = threading.Lock()
-        self._said = Stream(terms.limit)
+        self._said = Stream(self._limit)
         self._patience: threading.Timer | None = None
-
-    @abstractmethod
-    def first_lane(self, sock: socket.socket) -> None:
-        """The connection that it was forked with; a sync one."""
 
     @abstractmethod
     def hang_up(self) -> None:
@@ -102,38 +148,16 @@ class WorkerProcess(ABC):
 
     # Start and end --------------------------------------------------------------------------------------------------------
 
-    def _spawn(self, request: Mapping[str, Any]) -> None:
-        """Fork the process, with its output, its side channel and its first connection."""
-        self._side, side = socket.socketpair()
-        self._output, output = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        os.set_blocking(output, True)
-        own, connection = socket.socketpair()
-        try:
-            spawned = worker_server.spawn(request, [output, side.fileno(), connection.fileno()])
-        except BaseException:
-            own.close()
-            self._side.close()
-            os.close(self._output)
-            raise
-        finally:
-            side.close()
-            connection.close()
-            os.close(output)
-        self.pid, self._handle, self._status = spawned.pid, spawned.handle, spawned.status
-        self.first_lane(own)
-
-    def begin(self, request: Mapping[str, Any], modules: tuple[str, ...], seconds: float) -> None:
-        """Fork the process and wait until it is confined.
+    def confined(self, policy: str, seconds: float) -> tuple[str, ...]:
+        """Wait until it is confined; the applied layers of its box.
 
         Raises:
-            PluginError: it could not be forked (PLUGIN_FAILED).
             BoxMissing: a layer of the box is missing.
             UpstreamError: it died before that (UPSTREAM_ERROR).
         """
-        self._spawn({**request, "modules": modules})
         self._watch.add(self._output, self._prints)
         try:
-            self._await_box(time.perf_counter() + seconds, str(request["policy"]))
+            layers = self._await_box(time.perf_counter() + seconds, policy)
         except Gone:
             self._watch.add(self._status.fileno(), self._ended)
             text = f"the worker of {self.plugin} {self.fate()} before it began"
@@ -142,15 +166,15 @@ class WorkerProcess(ABC):
             self.kill("it did not start")
             self._watch.add(self._status.fileno(), self._ended)
             raise
-        self._watch.add(
-            self._status.fileno(), self._ended
-        )  # not before, because its last message is on the side channel
-        self._side.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(5))
+        # Not before, because its last message is on the side channel.
+        self._watch.add(self._status.fileno(), self._ended)
+        self._side.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _SEND_TIMEOUT)
         self._watch.add(self._side.fileno(), self._speaks)
+        return layers
 
-    def _await_box(self, deadline: float, policy: str) -> None:
+    def _await_box(self, deadline: float, policy: str) -> tuple[str, ...]:
         """The first byte on the side channel says whether it is confined. Raises Gone if it died without a message."""
-        said, stream = b"", Stream(self._terms.limit)
+        said, stream = b"", Stream(self._limit)
         while True:
             self._side.settimeout(max(deadline - time.perf_counter(), 1e-3))
             try:
@@ -173,7 +197,7 @@ class WorkerProcess(ABC):
         self._side.settimeout(None)
         if said != CONFINED:
             raise BoxMissing(str(messages[0].get("layer")), str(messages[0].get("reason")))
-        self.layers = tuple(str(layer) for layer in messages[0].get("layers") or ())
+        return tuple(str(layer) for layer in messages[0].get("layers") or ())
 
     def kill(self, why: str) -> None:
         """End the process now; calls that run in it fail. Not from a forked copy of the host, because it belongs to the parent."""
@@ -188,7 +212,7 @@ class WorkerProcess(ABC):
 
     def end(self, why: str) -> None:
         """`kill`, and wait until it is dead and all of its descriptors are closed."""
-        if self.pid and os.getpid() == self._host:
+        if os.getpid() == self._host:
             self.kill(why)
             self.dead.wait(END_S)
 
@@ -223,7 +247,7 @@ class WorkerProcess(ABC):
         else:  # the fork server died, and its workers with it
             self.kill("the fork server died")
         self._prints()
-        self._terms.on_death(self)  # first, so that code that sees its death also sees the consequences
+        self._listener.on_death(self)  # first, so that code that sees its death also sees the consequences
         if self._patience is not None:
             self._patience.cancel()
         with self._lock:
@@ -270,7 +294,7 @@ class WorkerProcess(ABC):
             self._patience.start()
             return
         for message in messages:
-            self._terms.on_message(self, message)
+            self._listener.on_message(self, message)
 
     def send(self, message: dict[str, Any], fd: int | None = None) -> None:
         """Send a message on the side channel, from a thread that may block. A worker that does not read is killed."""
@@ -331,7 +355,3 @@ class WorkerProcess(ABC):
         if self.status is not None and not self.killed_because:
             error.details["exitCode" if self.status >= 0 else "signal"] = abs(self.status)
         return error
-
-
-def _timeval(seconds: int) -> bytes:
-    return struct.pack("ll", seconds, 0)

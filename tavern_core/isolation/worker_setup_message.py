@@ -26,6 +26,8 @@ class Setup:
     manifest: Mapping[str, Any]
     limits: Mapping[str, Any]
     """`LimitsConfig` as JSON."""
+    context: Mapping[str, Any]
+    """The facts of its `PluginContext`."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -20,6 +20,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from tavern_core.contract.context import PluginContext
 from tavern_core.errors import ActivationFailed, Finding, TavernError
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.files.file_lock import locked
@@ -74,12 +75,12 @@ class ImportWatch:
 
             prober.collect_later(asyncio.get_running_loop())
 
-    def load(self, candidate: Candidate) -> Any:
+    def load(self, candidate: Candidate, ctx: PluginContext) -> Any:
         """Import a plugin's code. Errors of the code pass through."""
         if candidate.isolated():
-            return candidate.load()
+            return candidate.load(ctx)
         with self._marked(candidate.name):
-            return candidate.load()
+            return candidate.load(ctx)
 
     def refusal(self, candidate: Candidate) -> Finding | None:
         """Why its import will be refused, according to an earlier probe; runs nothing."""

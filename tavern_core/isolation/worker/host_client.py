@@ -19,12 +19,15 @@ running: Final[ContextVar[int]] = ContextVar("tavern_worker_call", default=0)
 
 
 class HostClient:
-    """The worker's end of the side channel."""
+    """The worker's end of the side channel.
 
-    def __init__(self, side: socket.socket) -> None:
+    Args:
+        longest: maximum bytes of one request; the host refuses longer ones.
+    """
+
+    def __init__(self, side: socket.socket, longest: int) -> None:
         self._side = side
-        self.longest = 1 << 20
-        """Maximum bytes of one request; the host refuses longer ones."""
+        self.longest = longest
         self._writing = threading.Lock()
         self._numbers = itertools.count(1)
         self._waiting: dict[int, Future[Any]] = {}

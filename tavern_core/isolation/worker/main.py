@@ -16,7 +16,7 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from tavern_core.errors import OutputTooLarge, UpstreamError
@@ -25,9 +25,11 @@ from tavern_core.isolation.stream_window import Outbox, bounded_frame
 from tavern_core.isolation.transport import MOST_AT_ONCE, BrokenChannel, Channel, Stream, encode
 from tavern_core.isolation.worker.facilities import LinesToHost
 from tavern_core.isolation.worker.host_client import HostClient, running
+from tavern_core.isolation.worker.loop_thread import LoopThread
 from tavern_core.isolation.worker.plugin_request_handlers import WorkerPlugin
 from tavern_core.isolation.worker.running_call import WorkerCalls
 from tavern_core.isolation.worker.streams import StreamingCall
+from tavern_core.isolation.worker_setup_message import Setup
 
 MOST_FDS: Final = 16
 LONGEST_FRAME: Final = 1 << 30
@@ -37,15 +39,15 @@ Step = tuple[Callable[[], Any], Callable[[Any], Any]]
 """The function that starts the work, and the one that packs its answer."""
 
 
-def run(side: socket.socket, connections: list[tuple[str, socket.socket]]) -> None:
+def run(side: socket.socket, connection: socket.socket, longest: int) -> None:
     """Serve until the host closes the connection; does not return.
 
     Args:
-        connections: (kind, socket) of the first ones.
+        connection: the first one; a sync one.
+        longest: maximum bytes of one message to the host.
     """
-    worker = Worker(side)
-    for kind, sock in connections:
-        worker.add_lane(kind, sock)
+    worker = Worker(side, longest)
+    worker.add_lane("sync", connection)
     try:
         worker.listen()
     finally:
@@ -67,15 +69,14 @@ class _Connection:
 class Worker:
     """Serves one plugin."""
 
-    def __init__(self, side: socket.socket) -> None:
+    def __init__(self, side: socket.socket, longest: int) -> None:
         self._side = side
-        self._host_client = HostClient(side)
+        self._host_client = HostClient(side, longest)
         self._calls = WorkerCalls(self._host_client)
-        self._plugin = WorkerPlugin(self._host_client, self._calls, self._wait)
+        self._loop = LoopThread()
+        self._plugin: WorkerPlugin | None = None
+        """None until its first request has imported it."""
         self._tasks: dict[int, asyncio.Task[Any]] = {}
-        self._loop = asyncio.new_event_loop()
-        self._loop_thread = threading.Thread(target=self._run_loop, name="tavern-loop", daemon=True)
-        self._loop_running = threading.Lock()
         root = logging.getLogger()
         root.addHandler(LinesToHost(self._host_client))
         root.setLevel(logging.INFO)
@@ -96,7 +97,7 @@ class Worker:
                     self.add_lane(kind, socket.socket(fileno=fds.pop(0)))
                 elif (number := message.get("cancel")) is not None:
                     self._calls.cancelled(number)
-                    self._loop.call_soon_threadsafe(self._cancel, number)
+                    self._loop.loop.call_soon_threadsafe(self._cancel, number)
                 else:
                     self._host_client.answered(message)
 
@@ -106,10 +107,8 @@ class Worker:
         if kind == "sync":
             threading.Thread(target=self._serve, args=(channel,), name="tavern-connection", daemon=True).start()
         else:
-            self._start_loop()
-            self._loop.call_soon_threadsafe(
-                self._loop.add_reader, channel.fd, self._readable, _Connection(channel, self._loop)
-            )
+            loop = self._loop.started()
+            loop.call_soon_threadsafe(loop.add_reader, channel.fd, self._readable, _Connection(channel, loop))
 
     # Sync connections-----------------------------------------------------------------------------------------------------
 
@@ -131,7 +130,7 @@ class Worker:
             begin, finish = self._step(message)
             answer = begin()
             if inspect.isawaitable(answer):
-                answer = self._wait(answer)
+                answer = self._loop.wait(answer)
             return bounded_frame({"id": number, "ok": finish(answer)}, self._host_client.longest)
         except BaseException as error:  # noqa: BLE001 - any error of the plugin, including sys.exit()
             return self._failed(number, message, error)
@@ -139,11 +138,12 @@ class Worker:
             self._calls.over(number)
 
     def _failed(self, number: int, message: dict[str, Any], error: BaseException) -> bytes:
-        if message.get("honest"):
-            error = self._plugin.honest(error)
+        plugin = self._plugin
+        if plugin is not None and message.get("honest"):
+            error = plugin.honest(error)
         elif isinstance(error, StopIteration) or (message["do"] == "hook" and not isinstance(error, Exception)):
             # As in the host, where such an error must not leave its hook.
-            what = self._plugin.name_of(message["impl"]) if message["do"] == "hook" else "the tool"
+            what = plugin.name_of(message["impl"]) if plugin is not None and message["do"] == "hook" else "the tool"
             error = RuntimeError(f"{what} raised {type(error).__name__}")
         try:
             packed = pack_error(error)
@@ -163,7 +163,7 @@ class Worker:
         try:
             messages = connection.incoming.feed(connection.channel.received())
         except BrokenChannel:
-            self._loop.remove_reader(connection.channel.fd)
+            self._loop.loop.remove_reader(connection.channel.fd)
             connection.out.close()
             connection.channel.close()
             return
@@ -175,7 +175,7 @@ class Worker:
                     if "streams" in message
                     else None
                 )
-                task = self._loop.create_task(self._answer_later(connection, message))
+                task = self._loop.loop.create_task(self._answer_later(connection, message))
                 self._tasks[message["id"]] = task
             elif connection.talk is not None and connection.talk.number == message["id"]:
                 connection.talk.hear(message)
@@ -205,29 +205,18 @@ class Worker:
         if (task := self._tasks.get(number)) is not None:
             task.cancel()
 
-    def _wait(self, awaitable: Any) -> Any:
-        """Run an awaitable on the worker's event loop, for a thread that waits for it."""
-        self._start_loop()
-        return asyncio.run_coroutine_threadsafe(_awaited(awaitable), self._loop).result()
-
-    def _start_loop(self) -> None:
-        with self._loop_running:
-            if not self._loop_thread.is_alive():
-                self._loop_thread.start()
-
-    def _run_loop(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
-
     # Requests -----------------------------------------------------------------------------------------------------------
 
     def _step(self, message: dict[str, Any], talk: StreamingCall | None = None) -> Step:
+        if message["do"] == "start":
+            return lambda: self._start(message["setup"]), _same
         inside, given = self._plugin, message
+        assert inside is not None  # the host asks nothing before
         match message["do"]:
             case "call":
                 return lambda: inside.tools.call(given), lambda answer: inside.tools.result(given["key"], answer)
             case "hook":
-                return lambda: inside.hook(given["impl"], given["given"], given.get("ctx")), inside.answer
+                return lambda: inside.hook(given["impl"], given["given"]), inside.answer
             case "wants":
                 return lambda: inside.wants(given["impl"], given["tool"]), _same
             case "make":
@@ -243,7 +232,7 @@ class Worker:
                 asked = given["key"], given["tool"], given.get("handler"), bool(given.get("preview"))
                 return lambda: inside.tools.bind(*asked), _same
             case "offer":
-                return lambda: inside.offer(given["impl"], given.get("ctx")), _same
+                return lambda: inside.offer(given["impl"]), _same
             case "handler":
                 return lambda: inside.tools.handler(given["target"], given["tool"]), _same
             case "service_life":
@@ -258,13 +247,12 @@ class Worker:
                 return lambda: inside.nodes.asked(given), inside.nodes.said
             case "nodes_below":
                 return lambda: inside.nodes_below(given["entry"]), _same
-            case "start":
-                return lambda: inside.start(given["setup"]), _same
         raise ValueError(f"no request {message['do']!r}")
 
-
-async def _awaited(awaitable: Any) -> Any:
-    return await awaitable
+    def _start(self, setup: Mapping[str, Any]) -> dict[str, Any]:
+        """Import the plugin; returns what it implements."""
+        self._plugin = WorkerPlugin(Setup.from_json(setup), self._host_client, self._calls, self._loop)
+        return self._plugin.report()
 
 
 def _same(answer: Any) -> Any:

@@ -26,9 +26,9 @@ from tavern_core.contract.tools import ToolFactory
 from tavern_core.errors import ActivationFailed, ToolFailed
 from tavern_core.isolation.codec import CannotCross, unpack_tool
 from tavern_core.isolation.node_codec import HOOK_VALUES
-from tavern_core.isolation.transport import longest
 from tavern_core.isolation.worker.facilities import WorkerFacilities, as_in_a_view, context_of, method_facts
 from tavern_core.isolation.worker.host_client import HostClient
+from tavern_core.isolation.worker.loop_thread import LoopThread
 from tavern_core.isolation.worker.nodes import WorkerNodes
 from tavern_core.isolation.worker.running_call import WorkerCalls
 from tavern_core.isolation.worker.tools import WorkerTools
@@ -48,35 +48,39 @@ DESCRIBED: Final = frozenset(
 )
 """Sections whose contents can be reported to the host, besides tools, settings and nodes."""
 MOST_OFFERED: Final = 20_000
-Wait = Callable[[Any], Any]
-"""Waits for an awaitable that sync code of the plugin returned."""
 
 
 class WorkerPlugin:
-    """One plugin in its worker."""
+    """One plugin in its worker; imported when it is built.
 
-    def __init__(self, host_client: HostClient, calls: WorkerCalls, wait: Wait) -> None:
+    Args:
+        loop: where awaitables that sync code of the plugin returned are awaited.
+
+    Raises:
+        PluginError: any error; names the place in the plugin's code.
+    """
+
+    def __init__(self, setup: Setup, host_client: HostClient, calls: WorkerCalls, loop: LoopThread) -> None:
+        self._setup = setup
         self._host_client = host_client
         self._calls = calls
-        self._wait = wait
+        self._loop = loop
         self._services: dict[str, Service] = {}
         self._commands: dict[str, Command] = {}
+        self._facilities = WorkerFacilities(host_client, Path(setup.data_dir))
+        self._folder = Path(setup.folder) if setup.folder else None
+        self._ctx = context_of(setup.context, self._facilities, self._folder)
+        self.nodes = WorkerNodes(NodeOwner(setup.plugin, setup.version), host_client, self._facilities.service)
+        self._thing = self._honestly(lambda: imported(setup))
+        self._limits = LimitsConfig.model_validate(setup.limits)
+        record = SimpleNamespace(name=setup.plugin, thing=self._thing)
+        self.tools = WorkerTools(setup, self._folder, self._limits, record, calls)
+        self._implementations = read_implementations(self._thing, setup.plugin)
 
     # Import and inspection ---------------------------------------------------------------------------------------------
 
-    def start(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Import the plugin; returns its hooks. Raises PluginError: any error; names the place in the plugin's code."""
-        self._setup = setup = Setup.from_json(given)
-        self._facilities = WorkerFacilities(self._host_client, Path(setup.data_dir))
-        self._folder = Path(setup.folder) if setup.folder else None
-        self._ctx: Any = None
-        self.nodes = WorkerNodes(NodeOwner(setup.plugin, setup.version), self._host_client, self._facilities.service)
-        self._thing = self._honestly(lambda: imported(setup))
-        self._limits = LimitsConfig.model_validate(setup.limits)
-        self._host_client.longest = longest(self._limits.output_bytes)
-        record = SimpleNamespace(name=setup.plugin, thing=self._thing)
-        self.tools = WorkerTools(setup, self._folder, self._limits, record, self._calls)
-        self._implementations = read_implementations(self._thing, setup.plugin)
+    def report(self) -> dict[str, Any]:
+        """Its hooks, and functions that look like hooks and are not marked."""
         return {
             "hooks": [_description(impl) for impl in self._implementations],
             "unmarked": unmarked_lookalikes(self._thing),
@@ -96,10 +100,10 @@ class WorkerPlugin:
 
     # Hooks --------------------------------------------------------------------------------------------------------------
 
-    def hook(self, number: int, given: Mapping[str, Any], ctx: Mapping[str, Any] | None) -> Any:
+    def hook(self, number: int, given: Mapping[str, Any]) -> Any:
         """Start one hook implementation; its answer, or an awaitable of it."""
         impl = self._implementations[number]
-        return impl.function(*self._arguments(impl, given, ctx))
+        return impl.function(*self._arguments(impl, given))
 
     def answer(self, answer: Any) -> Any:
         """The answer of a hook for the host; for other values, their description, which the host refuses."""
@@ -117,15 +121,13 @@ class WorkerPlugin:
         when = self._implementations[number].when
         return when is None or bool(when(unpack_tool(tool)))
 
-    def _arguments(self, impl: Implementation, given: Mapping[str, Any], ctx: Mapping[str, Any] | None) -> list[Any]:
-        if ctx is not None:
-            self._ctx = context_of(ctx, self._facilities, self._folder)
+    def _arguments(self, impl: Implementation, given: Mapping[str, Any]) -> list[Any]:
         values = {name: HOOK_VALUES.decode(value, {"trusted": True}) for name, value in given.items()}
         return [self._ctx if name == "ctx" else values[name] for name in impl.arguments]
 
     # Contributions ------------------------------------------------------------------------------------------------------
 
-    def offer(self, number: int, ctx: Mapping[str, Any] | None) -> Any:
+    def offer(self, number: int) -> Any:
         """Call a contribute hook; returns its contributions, if they can be transferred.
 
         Raises:
@@ -134,9 +136,9 @@ class WorkerPlugin:
         impl = self._implementations[number]
 
         def ask() -> Any:
-            answer = impl.function(*self._arguments(impl, {}, ctx))
+            answer = impl.function(*self._arguments(impl, {}))
             if inspect.isawaitable(answer):
-                answer = self._wait(answer)
+                answer = self._loop.wait(answer)
             if isinstance(answer, Iterable) and not isinstance(answer, str | bytes | Mapping) and not _is_one(answer):
                 answer = list(islice(answer, MOST_OFFERED + 1))
                 if len(answer) > MOST_OFFERED:

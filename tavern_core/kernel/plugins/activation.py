@@ -1,6 +1,6 @@
 """Activating one plugin: a transaction. Everything it offers is collected and checked, then registered at once.
 
-import → context → hookimpls → ask what it offers → check → register → start services → tavern_start
+context → import → hookimpls → ask what it offers → check → register → start services → tavern_start
    |         |          |              |               |         |            |               |
    +---------+----------+--------------+--- error -----+---------+------------+---------------+--> nothing is left of it
 """
@@ -67,10 +67,8 @@ async def activate(record: Record, tables: Tables, imports: ImportGuard) -> None
     began, before = time.perf_counter(), cancellations()
     record.claimed = True
     try:
-        await _load(record, tables, imports)
-        record.ctx = _context(record, tables)
-        if isinstance(record.thing, RemotePlugin):
-            record.thing.meet(record.ctx)
+        record.ctx = ctx = _context(record, tables)
+        await _load(record, ctx, tables, imports)
         record.implementations = tuple(permitted(record, tables.diagnostics))
         _declare_settings(record, tables)
         offered, described = await _ask(record, tables)
@@ -103,7 +101,7 @@ async def _aside(
     return await tables.mode.blocking(function, *args, seconds=seconds, owner=owner)  # type: ignore[no-any-return]
 
 
-async def _load(record: Record, tables: Tables, imports: ImportGuard) -> None:
+async def _load(record: Record, ctx: PluginContext, tables: Tables, imports: ImportGuard) -> None:
     """Import the code; in a thread, because it may take seconds."""
     candidate, began, inline = record.candidate, time.perf_counter(), record.candidate.is_given
     seconds = tables.base.config.limits.import_timeout_ms / 1000
@@ -117,9 +115,9 @@ async def _load(record: Record, tables: Tables, imports: ImportGuard) -> None:
     if candidate.has_code:
         try:
             if inline:
-                record.thing = candidate.load()
+                record.thing = candidate.load(ctx)
             else:
-                record.thing = await _aside(record, tables, imports.load, candidate, seconds=seconds)
+                record.thing = await _aside(record, tables, imports.load, candidate, ctx, seconds=seconds)
         except TimeLimit:
             text = f"{candidate.name} could not be activated: its import has not ended after {seconds:g} s"
             hint = (

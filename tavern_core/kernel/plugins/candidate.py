@@ -17,6 +17,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from tavern_core.contract.context import PluginContext
 from tavern_core.contract.hookspecs import hookimpl
 from tavern_core.contract.permissions import canonical_hook
 from tavern_core.contract.plugin import Plugin
@@ -51,7 +52,7 @@ class Tiers(Protocol):
         """Why it runs in its own process; empty for one that runs in the host."""
         ...
 
-    def load(self, candidate: Candidate) -> Any:
+    def load(self, candidate: Candidate, ctx: PluginContext) -> Any:
         """Start its process; returns its proxy. Raises PluginError."""
         ...
 
@@ -122,9 +123,13 @@ class Candidate:
     tool_hashes: Callable[[], Mapping[str, str]] = dict
     """Of an upstream: tool → hash of its definition, as it was last listed."""
 
-    def load(self) -> Any:
-        """Its code as `load_here` gives it, or the proxy of the process that it runs in. May raise anything."""
-        return self.tiers.load(self) if self.tiers is not None and self.isolated() else self.load_here()
+    def load(self, ctx: PluginContext) -> Any:
+        """Its code as `load_here` gives it, or the proxy of the process that it runs in. May raise anything.
+
+        Args:
+            ctx: what limits the requests of code in a process of its own.
+        """
+        return self.tiers.load(self, ctx) if self.tiers is not None and self.isolated() else self.load_here()
 
     def unload(self) -> None:
         """Let the next `load` read the code again; a process of its own reads it each time it starts."""

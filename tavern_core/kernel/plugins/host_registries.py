@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from tavern_core.contract.context import PluginContext
 from tavern_core.contract.protocols import Calls, FlowEngine, RunJobs
 from tavern_core.errors import Finding
 from tavern_core.frozen_dataclass import dataclass
@@ -36,7 +37,7 @@ class ImportGuard(Protocol):
         """
         ...
 
-    def load(self, candidate: Candidate) -> Any:
+    def load(self, candidate: Candidate, ctx: PluginContext) -> Any:
         """Import the code of a plugin that was found; its errors pass through."""
         ...
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
-from tavern_core.contract.context import PluginContext
 from tavern_core.model.tool import ToolSpec
 
 if TYPE_CHECKING:
@@ -18,10 +17,6 @@ class RemotePlugin(ABC):
     @abstractmethod
     def handler(self, target: str, /) -> Any:
         """The proxy of the ``module:name`` of a tool file: a `contract.targets.BindsItself` that `DescribesItself`."""
-
-    @abstractmethod
-    def meet(self, ctx: PluginContext, /) -> None:
-        """The plugin's context is there."""
 
     @abstractmethod
     def nodes(self, entry: str, /) -> list[NodeSpec]:
