@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final
 
+from mcp.client.session import ClientRequestContext
+from mcp_types import INVALID_REQUEST, ElicitRequestParams, ElicitResult, ErrorData
+
 from tavern_core.contract.adapters import UpstreamCall
-from tavern_core.errors import SchemaInvalid, UpstreamError
+from tavern_core.errors import CallError, SchemaInvalid, UpstreamError
+from tavern_core.model.call import owner_of
 from tavern_core.schema.defaults import compile_defaults
 from tavern_core.schema.prepare import checkable
 from tavern_core.schema.schema_lint_rules import house_flaws
@@ -20,6 +25,49 @@ _OPENED: Final[Mapping[str, Any]] = {
     "properties": {"opened": {"type": "boolean", "description": "Whether you opened the address and did what it says"}},
     "required": ["opened"],
 }
+
+
+class RunningCalls:
+    """The calls of one connection. A server of the old era asks during a call and does not say during which: with several callers no one can be asked."""
+
+    def __init__(self) -> None:
+        self._running: list[_Running] = []
+
+    @contextmanager
+    def running(self, call: UpstreamCall) -> Iterator[_Running]:
+        """The server may ask its person meanwhile."""
+        running = _Running(call)
+        self._running.append(running)
+        try:
+            yield running
+        finally:
+            self._running.remove(running)
+
+    async def elicit(self, context: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult | ErrorData:
+        """Answer a question."""
+        running = list(self._running)
+        if not running or len({owner_of(one.call.call.context) for one in running}) != 1:
+            return ErrorData(code=INVALID_REQUEST, message="it is not known whom this question is for")
+        asked = running[-1]
+        try:
+            answer = await elicited(params.model_dump(by_alias=True, mode="json", exclude_none=True), asked.call)
+        except CallError as error:
+            asked.refused = error
+            return ElicitResult(action="cancel")
+        return ElicitResult.model_validate(answer)
+
+
+class _Running:
+    """One call, and why its person could not be asked."""
+
+    def __init__(self, call: UpstreamCall) -> None:
+        self.call = call
+        self.refused: CallError | None = None
+
+    def check(self) -> None:
+        """Raises CallError: the person could not be asked."""
+        if self.refused is not None:
+            raise self.refused
 
 
 async def answers_to(requests: object, call: UpstreamCall, roots: tuple[str, ...]) -> dict[str, Any]:

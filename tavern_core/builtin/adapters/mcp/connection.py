@@ -1,14 +1,13 @@
 """One connection to an MCP server, and what a host asks of it.
 
 connected(upstream) → McpConnection
-    a task of its own enters the transport and the session, and leaves them again: what breaks in it breaks nothing else
-    calls come from other tasks of the loop, and wait for the answer to their own request
+    SessionTask: a task of its own enters the transport and the session, and leaves them again: what breaks in it breaks nothing else
+    McpConnection: calls come from other tasks of the loop, and wait for the answer to their own request
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
@@ -30,12 +29,8 @@ from mcp.shared.message import SessionMessage
 from mcp_types import (
     CLIENT_CAPABILITIES_META_KEY,
     CLIENT_INFO_META_KEY,
-    INVALID_REQUEST,
     PROTOCOL_VERSION_META_KEY,
     UNSUPPORTED_PROTOCOL_VERSION,
-    ElicitRequestParams,
-    ElicitResult,
-    ErrorData,
     Implementation,
     ListRootsResult,
     Root,
@@ -45,11 +40,12 @@ from mcp_types import (
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
-from tavern_core.builtin.adapters.mcp.asking import MOST_ROUNDS, answers_to, elicited
+from tavern_core.builtin.adapters.mcp.asking import MOST_ROUNDS, RunningCalls, answers_to
 from tavern_core.builtin.adapters.mcp.content import result_of
 from tavern_core.builtin.adapters.mcp.failures import failure_of, text_of
 from tavern_core.builtin.adapters.mcp.listing import read_tools
-from tavern_core.builtin.adapters.mcp.requests import Progress, Requests
+from tavern_core.builtin.adapters.mcp.pending import PendingRequests, Progress
+from tavern_core.builtin.adapters.mcp.requests import OthersMessages, Requests
 from tavern_core.builtin.adapters.mcp.resources_and_prompts import Documents
 from tavern_core.builtin.adapters.mcp.stdio import stdio_streams
 from tavern_core.builtin.adapters.mcp.tasks import EXTENSION, result_of_task
@@ -58,7 +54,6 @@ from tavern_core.contract.adapters import Listing, Upstream, UpstreamCall, Upstr
 from tavern_core.contract.exchange import header_of_key
 from tavern_core.contract.trace_context import trace_headers
 from tavern_core.errors import CallError, ConnectionLost, TavernError, UpstreamError
-from tavern_core.model.call import owner_of
 from tavern_core.model.result import ToolResult
 
 logging.getLogger("mcp.client").addHandler(logging.NullHandler())  # what goes wrong is an error of the upstream
@@ -84,45 +79,36 @@ async def connected(upstream: Upstream, show: Show | None = None) -> McpConnecti
     Args:
         show: where a person can log in.
     """
-    connection = McpConnection(upstream, show)
-    await connection.open()
-    return connection
+    return await SessionTask(upstream, show).opened()
 
 
-class McpConnection(Documents):
-    """`contract.adapters.Connection` and `contract.adapters.Documents`."""
+class SessionTask:
+    """The task that a session belongs to: it enters transport and session, and leaves them again."""
 
-    def __init__(self, upstream: Upstream, show: Show | None = None) -> None:
+    def __init__(self, upstream: Upstream, show: Show | None) -> None:
         self._upstream = upstream
         self._show = show
         self._most = int(upstream.settings.get("maxMessageBytes", 16_000_000))
         self._roots = tuple(upstream.settings.get("roots", ()))
-        self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._pending = PendingRequests(upstream.name)
+        self._calls = RunningCalls()
+        self._info = Implementation(name="tavern_core", version=version("tavern-core"))
+        self._ready: asyncio.Future[McpConnection] = asyncio.get_running_loop().create_future()
         self._closing = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
-        self._lost: CallError | None = None
-        self._calls = itertools.count()
-        self._running: dict[int, UpstreamCall] = {}
-        self._failed: dict[int, CallError] = {}
-        """Request → why it has no answer, as the transport knows."""
-        self._refused: dict[int, CallError] = {}
-        """Call → why its person could not be asked."""
-        self._headers: dict[str, Mapping[tuple[str, ...], str]] = {}
-        self._meta: dict[str, Any] = {}
+        self._task = asyncio.create_task(self._serve(), name=f"mcp {upstream.name}")
 
-    async def open(self) -> None:
-        """Connect; what was begun is taken back when that fails."""
-        self._task = asyncio.create_task(self._serve(), name=f"mcp {self._upstream.name}")
+    async def opened(self) -> McpConnection:
+        """The connection; what was begun is taken back when there will be none."""
         try:
             seconds = self._upstream.settings.get("connectTimeoutMs", 60_000) / 1000
             seconds += 0 if self._show is None else PERSON_S
             async with asyncio.timeout(seconds):
-                await asyncio.shield(self._ready)
+                return await asyncio.shield(self._ready)
         except TimeoutError:
             await self.close()
             raise UpstreamError(
                 f"{self._upstream.name} does not answer within {seconds:g} s", retryable=True
-            ) from self._lost
+            ) from self._pending.lost
         except BaseException:
             await self.close()
             raise
@@ -130,7 +116,7 @@ class McpConnection(Documents):
     async def close(self) -> None:
         """See `Connection.close`."""
         self._closing.set()
-        if (task := self._task) is None or task.done():
+        if (task := self._task).done():
             return
         if self._ready.done():
             await asyncio.wait([task], timeout=CLOSE_S)
@@ -143,12 +129,15 @@ class McpConnection(Documents):
         try:
             async with AsyncExitStack() as opened:
                 reading, writing, posts = await opened.enter_async_context(await self._transport())
-                self._requests = Requests(reading, writing, self._why_lost, self._failed)
-                self._session = await opened.enter_async_context(self._new_session(writing))
-                await self._negotiate()
-                self._requests.posts = posts if self._is_modern else None
-                async with watch_list(self._session, self._upstream.changed):
-                    self._ready.set_result(None)
+                session = await opened.enter_async_context(
+                    self._new_session(OthersMessages(reading, self._pending), writing)
+                )
+                await self._negotiate(session)
+                is_modern = session.protocol_version in MODERN_PROTOCOL_VERSIONS
+                requests = Requests(writing, posts if is_modern else None, self._pending)
+                connection = McpConnection(self._upstream, self, session, requests, self._calls, self._meta(session))
+                async with watch_list(session, self._upstream.changed):
+                    self._ready.set_result(connection)
                     await self._closing.wait()
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - an ExceptionGroup of whatever a transport met
             self._end(self._reason(error))
@@ -156,12 +145,11 @@ class McpConnection(Documents):
             self._end(ConnectionLost(f"the connection to {self._upstream.name} was closed", outcome="unknown"))
 
     def _end(self, error: CallError) -> None:
-        """Remember why it ended; the first reason counts."""
-        self._lost = self._lost or error
+        """Remember why it ended."""
+        lost = self._pending.lost = self._pending.lost or error
         if not self._ready.done():
-            error = self._lost
-            error.outcome = "none"
-            self._ready.set_exception(error)
+            lost.outcome = "none"
+            self._ready.set_exception(lost)
             self._ready.exception()  # marks it as retrieved: the caller may have stopped waiting
 
     def _reason(self, error: BaseException) -> CallError:
@@ -178,57 +166,89 @@ class McpConnection(Documents):
 
     async def _transport(self) -> AbstractAsyncContextManager[Any]:
         if self._upstream.command:
-            return stdio_streams(await self._upstream.start(), self._most, self._note_loss, self._note_failure)
+            return stdio_streams(await self._upstream.start(), self._most, self._pending)
         from tavern_core.builtin.adapters.mcp.http import http_streams
 
-        return http_streams(self._upstream, self._most, self._note_failure, self._show)
+        return http_streams(self._upstream, self._most, self._pending, self._show)
 
-    def _note_loss(self, error: CallError) -> None:
-        if not isinstance(error, ConnectionLost):  # whatever it was, it has ended the connection
-            error = ConnectionLost(error.message, hint=error.hint, outcome="unknown", retryable=True)
-        self._lost = self._lost or error
-
-    def _note_failure(self, number: int, error: CallError) -> None:
-        """Why one request has no answer, where the transport knows more than it can say."""
-        if not self._ready.done() or self._requests.is_awaited(number):
-            self._failed[number] = error
-
-    def _new_session(self, writing: WriteStream[SessionMessage]) -> ClientSession:
-        self._info = Implementation(name="tavern_core", version=version("tavern-core"))
+    def _new_session(self, reading: OthersMessages, writing: WriteStream[SessionMessage]) -> ClientSession:
         return ClientSession(
-            self._requests,
+            reading,
             writing,
-            elicitation_callback=self._elicit,
+            elicitation_callback=self._calls.elicit,
             list_roots_callback=self._list_roots if self._roots else None,
             message_handler=self._on_message,
             client_info=self._info,
             extensions={EXTENSION: {}},
         )
 
-    async def _negotiate(self) -> None:
+    async def _list_roots(self, context: ClientRequestContext) -> ListRootsResult:
+        return ListRootsResult(roots=[Root.model_validate({"uri": root}) for root in self._roots])
+
+    async def _on_message(self, message: IncomingMessage) -> None:
+        if isinstance(message, ServerNotification) and isinstance(message, ToolListChangedNotification):
+            self._upstream.changed()
+
+    async def _negotiate(self, session: ClientSession) -> None:
         """The new era where the server knows it, else the old one."""
+        pending = self._pending
         try:
-            await self._session.discover()
+            await session.discover()
         except (MCPError, ValidationError, RuntimeError) as error:
-            if self._lost is not None:
-                raise self._lost from error
+            if pending.lost is not None:
+                raise pending.lost from error
             try:
-                await self._session.initialize()
+                await session.initialize()
             except MCPError as refused:
                 # A server that began slowly may have taken the new era for settled meanwhile.
                 if refused.code != UNSUPPORTED_PROTOCOL_VERSION:
-                    raise (self._lost or next(reversed(self._failed.values()), refused)) from error
-                await self._session.discover()
+                    raise (pending.lost or pending.last_failure() or refused) from error
+                await session.discover()
             except (ValidationError, RuntimeError) as wrong:  # no answer to that request, or an unknown version
                 raise UpstreamError(f"{self._upstream.name} answers with what is not MCP: {_flaw(wrong)}") from None
-        self._failed.clear()
-        self._is_modern = self._session.protocol_version in MODERN_PROTOCOL_VERSIONS
-        if self._is_modern:
-            self._meta = {
-                PROTOCOL_VERSION_META_KEY: self._session.protocol_version,
-                CLIENT_INFO_META_KEY: self._info.model_dump(by_alias=True, mode="json", exclude_none=True),
-                CLIENT_CAPABILITIES_META_KEY: {**_CAPABILITIES, **({"roots": {}} if self._roots else {})},
-            }
+        pending.negotiated()
+
+    def _meta(self, session: ClientSession) -> dict[str, Any]:
+        """What each request of the new era says of the client."""
+        if session.protocol_version not in MODERN_PROTOCOL_VERSIONS:
+            return {}
+        return {
+            PROTOCOL_VERSION_META_KEY: session.protocol_version,
+            CLIENT_INFO_META_KEY: self._info.model_dump(by_alias=True, mode="json", exclude_none=True),
+            CLIENT_CAPABILITIES_META_KEY: {**_CAPABILITIES, **({"roots": {}} if self._roots else {})},
+        }
+
+
+class McpConnection(Documents):
+    """`contract.adapters.Connection` and `contract.adapters.Documents`.
+
+    Args:
+        task: to which the session belongs.
+        meta: what each request says of the client; in the new era only.
+    """
+
+    def __init__(
+        self,
+        upstream: Upstream,
+        task: SessionTask,
+        session: ClientSession,
+        requests: Requests,
+        calls: RunningCalls,
+        meta: Mapping[str, Any],
+    ) -> None:
+        self.close = task.close
+        self._upstream = upstream
+        self._session = session
+        self._requests = requests
+        self._calls = calls
+        self._meta = meta
+        self._roots = tuple(upstream.settings.get("roots", ()))
+        self._headers: dict[str, Mapping[tuple[str, ...], str]] = {}
+        """Tool → which arguments the server wants as headers, too."""
+
+    @property
+    def _is_modern(self) -> bool:
+        return bool(self._meta)
 
     async def request(
         self,
@@ -249,14 +269,10 @@ class McpConnection(Documents):
         Raises:
             CallError: as `failure_of` says.
         """
-
-        def failed(number: int, error: MCPError) -> CallError:
-            return self._failed.get(number) or failure_of(error, tool or method, tool)
-
         if meta := {**self._meta, **trace_headers()}:
             params = {**params, "_meta": meta}
         sent = {} if self._upstream.command else self._http_headers(method, name, headers or {})
-        return await self._requests.ask(method, params, sent, failed, progress)
+        return await self._requests.ask(method, params, sent, tool, progress)
 
     def _http_headers(self, method: str, name: str, headers: Mapping[str, str]) -> dict[str, str]:
         sent = {**headers, MCP_PROTOCOL_VERSION_HEADER: self._session.protocol_version or ""}
@@ -266,20 +282,11 @@ class McpConnection(Documents):
                 sent[MCP_NAME_HEADER] = encode_header_value(name)
         return sent
 
-    def _why_lost(self) -> CallError:
-        """A fresh error for each who waits."""
-        known = self._lost or ConnectionLost(f"the connection to {self._upstream.name} was closed", retryable=True)
-        return type(known)(known.message, hint=known.hint, outcome="unknown", retryable=known.retryable)
-
     async def list_tools(self, etag: str = "") -> Listing | None:
         """See `Connection.list_tools`."""
-
-        async def page(params: Mapping[str, Any]) -> dict[str, Any]:
-            return await self.request("tools/list", dict(params))
-
         try:
             async with asyncio.timeout(LIST_S):
-                found = await read_tools(page)
+                found = await read_tools(self)
         except TimeoutError:
             raise UpstreamError(f"the list of tools is not complete after {LIST_S:g} s", retryable=True) from None
         self._headers = {}
@@ -294,27 +301,15 @@ class McpConnection(Documents):
 
     async def invoke(self, tool: UpstreamTool, arguments: Mapping[str, Any], call: UpstreamCall) -> Any:
         """See `Connection.invoke`."""
-        number = next(self._calls)
-        self._running[number] = call
-        try:
+        with self._calls.running(call) as person:
             result = await self._call(tool, arguments, call)
-            if (refused := self._refused.get(number)) is not None:
-                raise refused
+            person.check()
             return await self._answer(result, tool, call)
-        finally:
-            del self._running[number]
-            self._refused.pop(number, None)
 
     async def _answer(self, result: dict[str, Any], tool: UpstreamTool, call: UpstreamCall) -> ToolResult:
         kind = result.get("resultType", "complete")
         if kind == "task" or (kind == "complete" and "task" in result and "content" not in result):
-            result = await result_of_task(
-                result,
-                tool.name,
-                call,
-                lambda method, params: self.request(method, params, params["taskId"]),
-                lambda requests: answers_to(requests, call, self._roots),
-            )
+            result = await result_of_task(result, tool.name, call, self, self._roots)
         elif kind != "complete":
             raise UpstreamError(
                 f"{tool.name}: the server answers with {kind!r:.60}, which is unknown", outcome="unknown"
@@ -367,26 +362,6 @@ class McpConnection(Documents):
         except UpstreamError as error:
             if "rpcCode" not in error.details:  # a server that refuses the request is there; not every one knows `ping`
                 raise
-
-    async def _elicit(self, context: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult | ErrorData:
-        """A question during a call of the old era. It does not say which call: with several callers no one can be asked."""
-        calls = list(self._running.items())
-        if not calls or len({owner_of(call.call.context) for _, call in calls}) != 1:
-            return ErrorData(code=INVALID_REQUEST, message="it is not known whom this question is for")
-        number, call = calls[-1]
-        try:
-            answer = await elicited(params.model_dump(by_alias=True, mode="json", exclude_none=True), call)
-        except CallError as error:
-            self._refused[number] = error
-            return ElicitResult(action="cancel")
-        return ElicitResult.model_validate(answer)
-
-    async def _list_roots(self, context: ClientRequestContext) -> ListRootsResult:
-        return ListRootsResult(roots=[Root.model_validate({"uri": root}) for root in self._roots])
-
-    async def _on_message(self, message: IncomingMessage) -> None:
-        if isinstance(message, ServerNotification) and isinstance(message, ToolListChangedNotification):
-            self._upstream.changed()
 
 
 def _flaw(error: ValidationError | RuntimeError) -> str:

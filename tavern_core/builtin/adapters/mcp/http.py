@@ -28,14 +28,13 @@ from tavern_core.builtin.adapters.mcp.message_parser import (
     read_json,
     values_in,
 )
+from tavern_core.builtin.adapters.mcp.pending import PendingRequests
 from tavern_core.builtin.adapters.mcp.posts import Posts
 from tavern_core.contract.adapters import Upstream
 from tavern_core.contract.exchange import retry_after_ms
 from tavern_core.errors import CallError, ConnectionLost, OutputTooLarge, PolicyDenied, TavernError, UpstreamError
 
 CONNECT_S: Final = 30.0
-Note = Callable[[int, CallError], None]
-"""Number of a request, why it has no answer."""
 _SESSION: Final = "mcp-session-id"
 _NUMBER: Final = "tavern_number"
 """Key of the JSON-RPC id among a request's extensions."""
@@ -47,7 +46,9 @@ _POSTED: Final = {"accept": "application/json, text/event-stream", "content-type
 
 
 @asynccontextmanager
-async def http_streams(upstream: Upstream, most: int, note: Note, show: Show | None = None) -> AsyncIterator[Any]:
+async def http_streams(
+    upstream: Upstream, most: int, pending: PendingRequests, show: Show | None = None
+) -> AsyncIterator[Any]:
     """(what to read, what to write to, what makes requests in the new era).
 
     Args:
@@ -62,10 +63,10 @@ async def http_streams(upstream: Upstream, most: int, note: Note, show: Show | N
         sender = httpx2.AsyncClient(transport=origins, timeout=CONNECT_S, trust_env=False)
         await opened.enter_async_context(sender)  # before the login, which may refresh tokens at its end
         auth = await opened.enter_async_context(login(upstream, show, origins.handle_async_request))
-        client: Any = Contained(inner if auth is None else sender, upstream, note, auth, most)
+        client: Any = Contained(inner if auth is None else sender, upstream, pending, auth, most)
         streams = streamable_http_client(upstream.url, http_client=client, max_sse_event_size=most)
         reading, writing = await opened.enter_async_context(streams)
-        yield reading, writing, Posts(client, upstream.url, most)
+        yield reading, writing, Posts(client, upstream.url, most, pending)
 
 
 class Contained:
@@ -78,7 +79,12 @@ class Contained:
     """
 
     def __init__(
-        self, sender: httpx2.AsyncClient, upstream: Upstream, note: Note, auth: httpx2.Auth | None, most: int
+        self,
+        sender: httpx2.AsyncClient,
+        upstream: Upstream,
+        pending: PendingRequests,
+        auth: httpx2.Auth | None,
+        most: int,
     ) -> None:
         self._sender = sender
         own = {name.lower(): value for name, value in upstream.headers.items()}
@@ -87,7 +93,7 @@ class Contained:
         self._posted = {**sender.headers, **self._headers, **_POSTED}
         """Headers of each request of `post`."""
         self.name = upstream.name
-        self._note = note
+        self._pending = pending
         self._auth = auth
         self.most = most
         self.max_redirects = sender.max_redirects
@@ -144,7 +150,7 @@ class Contained:
     def note(self, number: Any, error: CallError) -> None:
         """Keep why a request has no answer, for the call that waits for it; those of the library have no call."""
         if number is not None:
-            self._note(number, error)
+            self._pending.note_failure(number, error)
 
     def _failed(self, request: httpx2.Request, number: Any, error: CallError) -> httpx2.Response:
         if number is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
 
 from mcp.shared.inbound import X_MCP_HEADER_KEY, find_invalid_x_mcp_header
@@ -11,6 +11,7 @@ from pydantic_core import to_json
 
 from tavern_core.builtin.adapters.mcp.failures import text_of
 from tavern_core.builtin.adapters.mcp.message_parser import refuse_no_json
+from tavern_core.builtin.adapters.mcp.requests import Requester
 from tavern_core.contract.adapters import Listing, UpstreamTool
 from tavern_core.contract.exchange import object_at
 from tavern_core.errors import UpstreamError, sayable
@@ -28,11 +29,8 @@ _LONGEST_DESCRIPTION: Final = 20_000
 _LONGEST_CURSOR: Final = 10_000
 _TURN: Final = 20
 
-Ask = Callable[[Mapping[str, Any]], Awaitable[dict[str, Any]]]
-"""Ask for one page: parameters → result."""
 
-
-async def pages(ask: Ask, key: str) -> AsyncIterator[tuple[dict[str, Any], list[Any]]]:
+async def pages(server: Requester, method: str, key: str) -> AsyncIterator[tuple[dict[str, Any], list[Any]]]:
     """Each page of a list: (the result, its items). Ends where a server has no end.
 
     Raises:
@@ -41,7 +39,7 @@ async def pages(ask: Ask, key: str) -> AsyncIterator[tuple[dict[str, Any], list[
     params: dict[str, Any] = {}
     seen: set[str] = set()
     for _ in range(MOST_PAGES):
-        result = await ask(params)
+        result = await server.request(method, params)
         items = result.get(key)
         if not isinstance(items, list):
             raise UpstreamError(f"the server's list of {key} is not a list")
@@ -53,10 +51,10 @@ async def pages(ask: Ask, key: str) -> AsyncIterator[tuple[dict[str, Any], list[
         params = {"cursor": cursor}
 
 
-async def read_tools(ask: Ask) -> Listing:
+async def read_tools(server: Requester) -> Listing:
     """List the tools; what cannot be used is left out, with the reason."""
     reader = _Reader()
-    async for page, items in pages(ask, "tools"):
+    async for page, items in pages(server, "tools/list", "tools"):
         reader.hold(page.get("ttlMs"))
         for number, item in enumerate(items):
             if number % _TURN == 0:

@@ -11,6 +11,7 @@ import json
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
+from functools import partial
 from typing import Any, Final, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
@@ -89,27 +90,27 @@ async def login(upstream: Upstream, show: Show | None, send: Send) -> AsyncItera
                 callback.expect(address)
                 show(address)
 
-            yield _provider(OAuthClientProvider, upstream, callback.address, redirect, callback.result)
+            yield _provider(OAuthClientProvider, upstream, callback.address, redirect, callback.result, is_fresh=True)
     elif upstream.load(KEPT) is not None:
 
         async def no_one(*_: object) -> Any:
             raise LoginNeeded("the tokens that are kept hold no longer")
 
-        provider = _provider(_Alone, upstream, "http://127.0.0.1/callback", no_one, no_one)
-        provider.send, provider.refreshing = send, set()
+        address = "http://127.0.0.1/callback"
+        provider = _provider(partial(_Alone, send), upstream, address, no_one, no_one, is_fresh=False)
         try:
             yield provider
         finally:
-            provider.is_closing = True
-            if provider.refreshing:
-                await asyncio.wait(provider.refreshing, timeout=_LAST_S)
+            await provider.close()
     else:
         yield None
 
 
-def _provider(kind: type[P], upstream: Upstream, address: str, redirect: Any, callback: Any) -> P:
+def _provider(
+    make: Callable[..., P], upstream: Upstream, address: str, redirect: Any, callback: Any, *, is_fresh: bool
+) -> P:
     settings = upstream.settings
-    storage = _Kept(upstream, address, is_fresh=kind is not _Alone)
+    storage = _Kept(upstream, address, is_fresh)
     scope = settings.get("scope") or storage.further_scope()
     wanted = (_Scoped if scope else OAuthClientMetadata)(
         redirect_uris=[AnyUrl(address)],
@@ -118,10 +119,10 @@ def _provider(kind: type[P], upstream: Upstream, address: str, redirect: Any, ca
         scope=scope,
         token_endpoint_auth_method=None if settings.get("clientSecret") else "none",
     )
-    provider = kind(
+    provider = make(
         upstream.url, wanted, storage, redirect, callback, client_metadata_url=settings.get("clientMetadataUrl")
     )
-    storage.restore(provider)
+    storage.restore(provider)  # afterwards, because the library builds its context itself, and wants its storage before
     return provider
 
 
@@ -137,12 +138,22 @@ class _Alone(OAuthClientProvider):
     """Adds the tokens that are kept, and refreshes them; there is no person.
 
     The library refreshes tokens only when their time is over, and lets no other request go while one waits for its answer.
+
+    Args:
+        send: for requests that refresh tokens.
     """
 
-    send: Send
-    refreshing: set[asyncio.Task[Any]]
-    is_closing = False
-    """Tokens that are being refreshed are still kept; no others are asked for."""
+    def __init__(self, send: Send, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._send = send
+        self._refreshing: set[asyncio.Task[Any]] = set()
+        self._is_closing = False
+
+    async def close(self) -> None:
+        """Tokens that are being refreshed are still kept; no others are asked for."""
+        self._is_closing = True
+        if self._refreshing:
+            await asyncio.wait(self._refreshing, timeout=_LAST_S)
 
     async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
         kept: _Kept = self.context.storage  # type: ignore[assignment]
@@ -155,7 +166,7 @@ class _Alone(OAuthClientProvider):
                 sent = kept.tokens
             else:  # once the refresh token is used, the new ones are kept, even if this request is given up
                 task = asyncio.ensure_future(self._refresh(kept, request))
-                self.refreshing.add(task)
+                self._refreshing.add(task)
                 task.add_done_callback(self._refreshed)
                 sent = await asyncio.shield(task)
             response = yield request
@@ -174,7 +185,7 @@ class _Alone(OAuthClientProvider):
     async def _refresh(self, kept: _Kept, request: httpx2.Request) -> Any:
         """Begin with new tokens, and return them. One process at a time gets them, and the others take those: a refresh token often works only once."""
         async with kept.lock():
-            if self.is_closing:
+            if self._is_closing:
                 raise _not_now(kept.name, "the connection is being closed")
             kept.renew()
             try:
@@ -185,7 +196,7 @@ class _Alone(OAuthClientProvider):
             return kept.tokens
 
     def _refreshed(self, task: asyncio.Task[Any]) -> None:
-        self.refreshing.discard(task)
+        self._refreshing.discard(task)
         if not task.cancelled():
             task.exception()  # marks it as retrieved: the request may have been given up
 
@@ -196,7 +207,7 @@ class _Alone(OAuthClientProvider):
         try:
             sent = await anext(flow)
             while sent is not request:
-                response = await self.send(sent)
+                response = await self._send(sent)
                 await response.aread()
                 if response.status_code == 429 or response.status_code >= 500:  # the library would forget the tokens
                     raise _not_now(kept.name, f"HTTP {response.status_code}")

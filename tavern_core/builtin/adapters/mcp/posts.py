@@ -6,7 +6,7 @@ three times, which costs more than all that the host adds to a call. The old era
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import httpx2
@@ -22,9 +22,7 @@ from pydantic import ValidationError
 
 from tavern_core.builtin.adapters.mcp.failures import BrokeOff
 from tavern_core.builtin.adapters.mcp.message_parser import NotAMessage, read_json
-
-Notify = Callable[[Mapping[str, Any]], object]
-"""Gets the notifications that come before an answer."""
+from tavern_core.builtin.adapters.mcp.pending import PendingRequests
 
 
 class Client(Protocol):
@@ -41,16 +39,16 @@ class Posts:
     Args:
         client: `http.Contained`.
         most: bytes of one event.
+        pending: takes the notifications that come before an answer.
     """
 
-    def __init__(self, client: Client, url: str, most: int) -> None:
+    def __init__(self, client: Client, url: str, most: int, pending: PendingRequests) -> None:
         self._client = client
         self._url = httpx2.URL(url)
         self._most = most
+        self._pending = pending
 
-    async def ask(
-        self, message: Mapping[str, Any], headers: Mapping[str, str], notify: Notify
-    ) -> dict[str, Any] | None:
+    async def ask(self, message: Mapping[str, Any], headers: Mapping[str, str]) -> dict[str, Any] | None:
         """The result of one request; cancelled, it closes the connection, and so the server ends the request.
 
         Returns:
@@ -69,7 +67,7 @@ class Posts:
             if _is(response, "application/json"):
                 return _result_of(await read_json(await _content(response)), message["id"])
             if _is(response, "text/event-stream"):
-                return await self._streamed(response, message["id"], notify)
+                return await self._streamed(response, message["id"])
             kind = response.headers.get("content-type", "")[:100]
             raise MCPError(INVALID_REQUEST, f"Unexpected content type: {kind}")
         except NotAMessage as error:
@@ -77,7 +75,7 @@ class Posts:
         finally:
             await response.aclose()
 
-    async def _streamed(self, response: httpx2.Response, number: object, notify: Notify) -> dict[str, Any]:
+    async def _streamed(self, response: httpx2.Response, number: object) -> dict[str, Any]:
         try:
             async for event in httpx2.EventSource(response, max_event_size=self._most):
                 if event.event != "message" or not event.data:
@@ -87,7 +85,7 @@ class Posts:
                     raise NotAMessage("a message is an object")
                 if "result" in message or "error" in message:
                     return _result_of(message, number)
-                notify(message)
+                self._pending.take_note(message)
         except httpx2.SSEError as error:
             raise BrokeOff(f"the stream failed: {error}") from None
         raise BrokeOff("the stream ended without a response")

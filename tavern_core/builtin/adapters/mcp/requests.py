@@ -7,16 +7,15 @@ cost the list), and each request costs a third. Everything else that is read goe
 from __future__ import annotations
 
 import asyncio
-import itertools
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import anyio
 from mcp.shared.exceptions import MCPError
 from mcp.shared.message import ClientMessageMetadata, SessionMessage
 from mcp_types import JSONRPCError, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 
-from tavern_core.builtin.adapters.mcp.stdio import Incoming, Outgoing, Readable
+from tavern_core.builtin.adapters.mcp.pending import PendingRequests, Progress
+from tavern_core.builtin.adapters.mcp.stdio import Outgoing, Readable
 from tavern_core.errors import CallError
 
 if TYPE_CHECKING:
@@ -24,101 +23,119 @@ if TYPE_CHECKING:
 
     from tavern_core.builtin.adapters.mcp.posts import Posts
 
-_FIRST_ID: Final = 1_000_000
-"""The library counts its own from 1."""
 _CANCEL_S: Final = 5.0
 
-Progress = Callable[[float, float | None, str], None]
-"""``progress(done, total, message)``."""
-_Answer = asyncio.Future[dict[str, Any] | MCPError | CallError]
-"""Errors are results: one that comes while the request is still being written is not retrieved by anyone."""
+
+class Requester(Protocol):
+    """Asks a server something and returns the result as it came; raises a CallError."""
+
+    async def request(self, method: str, params: dict[str, Any], name: str = "") -> dict[str, Any]: ...
 
 
-class Requests(Readable):
-    """The stream that the library reads; `ask` makes requests.
+class OthersMessages(Readable):
+    """The stream that the library reads: what answers none of our own requests."""
+
+    def __init__(self, reading: ReadStream[SessionMessage | Exception], pending: PendingRequests) -> None:
+        self._reading = reading
+        self._pending = pending
+
+    async def __anext__(self) -> SessionMessage | Exception:
+        """The next message that is not ours."""
+        try:
+            while True:
+                item = await self._reading.__anext__()
+                if isinstance(item, Exception) or not self._take(item.message):
+                    return item
+        except BaseException:
+            self._pending.finish()
+            raise
+
+    def _take(self, message: object) -> bool:
+        """Whether a message is for one of our own requests."""
+        pending = self._pending
+        if isinstance(message, JSONRPCResponse):
+            return pending.take_result(message.id, message.result) or pending.is_own(message.id)
+        if isinstance(message, JSONRPCError):
+            return pending.take_result(message.id, MCPError.from_error_data(message.error)) or pending.is_own(
+                message.id
+            )
+        return isinstance(message, JSONRPCNotification) and pending.take_note(
+            {"method": message.method, "params": message.params}
+        )
+
+    async def aclose(self) -> None:
+        """Close what is read."""
+        self._pending.finish()
+        await self._reading.aclose()
+
+
+class Requests:
+    """Makes requests.
 
     Args:
-        reason: makes the error of the requests that wait when the stream ends.
-        failures: number of a request → why it has no answer; kept no longer than the request.
+        posts: makes them over HTTP in the new era; None: they go through the streams.
     """
 
-    def __init__(
-        self,
-        reading: ReadStream[SessionMessage | Exception],
-        writing: WriteStream[SessionMessage],
-        reason: Callable[[], CallError],
-        failures: dict[int, CallError],
-    ) -> None:
-        self._reading = reading
+    def __init__(self, writing: WriteStream[SessionMessage], posts: Posts | None, pending: PendingRequests) -> None:
         self._writing = writing
-        self._reason = reason
-        self._failures = failures
-        self._ids = itertools.count(_FIRST_ID)
-        self._waiting: dict[object, tuple[_Answer, Progress | None]] = {}
-        self._is_over = False
-        self.posts: Posts | None = None
-        """Makes requests over HTTP in the new era; None: they go through the streams."""
-        if isinstance(reading, Incoming):
-            reading.take = self._take_result
-            reading.is_awaited = self.is_awaited
+        self._posts = posts
+        self._pending = pending
 
     async def ask(
         self,
         method: str,
         params: dict[str, Any],
         headers: dict[str, str],
-        failed: Callable[[int, MCPError], CallError],
+        tool: str = "",
         progress: Progress | None = None,
     ) -> dict[str, Any]:
         """Make a request and wait for its result; when cancelled, notify the server.
 
         Args:
-            failed: makes the error of the call of a JSON-RPC error, with the number of the request.
+            tool: that is called.
 
         Raises:
-            CallError: what `failed` says, or why there will be no answer.
+            CallError: as `failure_of` says, or why there will be no answer.
         """
-        if self._is_over:
-            lost = self._reason()
-            lost.outcome = "none"  # nothing was sent
-            raise lost
-        number = next(self._ids)
-        future: _Answer = asyncio.get_running_loop().create_future()
-        self._waiting[number] = future, progress
+        pending = self._pending
+        if pending.is_over:
+            raise self._not_sent()
+        number, future = pending.begin(progress)
         if progress is not None:
             params = {**params, "_meta": {**params.get("_meta", {}), "progressToken": number}}
         message = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
-        posts = self.posts
+        posts = self._posts
         try:
             if posts is not None:
-                if (result := await posts.ask(message, headers, self._take_note)) is not None:
+                if (result := await posts.ask(message, headers)) is not None:
                     return result
                 posts = None
-            if isinstance(self._writing, Outgoing):  # without the models of the library, which take a tenth of a call
-                await self._writing.write(message)
-            else:
-                request = JSONRPCRequest.model_construct(jsonrpc="2.0", id=number, method=method, params=params)
-                await self._writing.send(SessionMessage(request, ClientMessageMetadata(headers=headers)))
+            await self._write(message, headers)
             if isinstance(answer := await future, Exception):
                 raise answer
             return answer
         except MCPError as error:
-            raise failed(number, error) from None
-        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-            lost = self._reason()
-            lost.outcome = "none"  # the server cannot have read all of it
-            raise lost from None
+            raise pending.failure(number, error, tool or method, tool) from None
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError):  # the server cannot have read all of it
+            raise self._not_sent() from None
         except asyncio.CancelledError:
             if posts is None:
                 await self._cancel(number)
             raise
         finally:
-            del self._waiting[number]
-            self._failures.pop(number, None)
+            pending.end(number)
 
-    def is_awaited(self, number: object) -> bool:
-        """Whether one of our own requests with this number waits for its answer."""
-        return isinstance(number, int) and number in self._waiting
+    async def _write(self, message: dict[str, Any], headers: dict[str, str]) -> None:
+        if isinstance(self._writing, Outgoing):  # without the models of the library, which take a tenth of a call
+            await self._writing.write(message)
+            return
+        request = JSONRPCRequest.model_construct(**message)
+        await self._writing.send(SessionMessage(request, ClientMessageMetadata(headers=headers)))
+
+    def _not_sent(self) -> CallError:
+        lost = self._pending.why_lost()
+        lost.outcome = "none"
+        return lost
 
     async def _cancel(self, number: int) -> None:
         """Notify the server that no one waits any more; a stuck transport does not hold the caller for ever."""
@@ -129,68 +146,3 @@ class Requests(Readable):
                 await self._writing.send(SessionMessage(note))
             except (anyio.BrokenResourceError, anyio.ClosedResourceError):
                 return
-
-    def end(self) -> None:
-        """There will be no more answers."""
-        self._is_over = True
-        for future, _ in self._waiting.values():
-            if not future.done():
-                future.set_result(self._reason())
-
-    async def __anext__(self) -> SessionMessage | Exception:
-        """The next message that is not ours."""
-        try:
-            while True:
-                item = await self._reading.__anext__()
-                if isinstance(item, Exception) or not self._take(item.message):
-                    return item
-        except BaseException:
-            self.end()
-            raise
-
-    def _take_result(self, number: object, result: dict[str, Any]) -> bool:
-        """Whether a result is for one of our own requests."""
-        waiting = self._waiting.get(number) if isinstance(number, int) else None
-        if waiting is None:
-            return False
-        if not waiting[0].done():
-            waiting[0].set_result(result)
-        return True
-
-    def _take(self, message: object) -> bool:
-        """Whether a message is for one of our own requests."""
-        if isinstance(message, JSONRPCResponse | JSONRPCError):
-            if (waiting := self._waiting.get(message.id)) is None:
-                return isinstance(message.id, int) and message.id >= _FIRST_ID  # no one waits any more
-            if not waiting[0].done():
-                if isinstance(message, JSONRPCResponse):
-                    waiting[0].set_result(message.result)
-                else:
-                    waiting[0].set_result(MCPError.from_error_data(message.error))
-            return True
-        return isinstance(message, JSONRPCNotification) and self._take_note(
-            {"method": message.method, "params": message.params}
-        )
-
-    def _take_note(self, message: Mapping[str, Any]) -> bool:
-        """Whether a notification is for one of our own requests."""
-        if message.get("method") != "notifications/progress":
-            return False
-        params = message.get("params")
-        token = params.get("progressToken") if isinstance(params, dict) else None
-        waiting = self._waiting.get(token) if isinstance(token, int) else None
-        if waiting is not None and waiting[1] is not None and isinstance(params, dict):
-            _report(params, waiting[1])
-        return True
-
-    async def aclose(self) -> None:
-        """Close what is read."""
-        self.end()
-        await self._reading.aclose()
-
-
-def _report(params: Mapping[str, Any], progress: Progress) -> None:
-    done, total, message = params.get("progress"), params.get("total"), params.get("message")
-    if isinstance(done, int | float) and not isinstance(done, bool):
-        known = total if isinstance(total, int | float) and not isinstance(total, bool) else None
-        progress(done, known, message if isinstance(message, str) else "")

@@ -4,50 +4,44 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from pydantic_core import to_json
 
 from tavern_core.builtin.adapters.mcp.listing import MOST_BYTES, MOST_ITEMS, pages
 from tavern_core.builtin.adapters.mcp.message_parser import refuse_no_json
+from tavern_core.builtin.adapters.mcp.requests import Requester
 from tavern_core.errors import OutputTooLarge, UpstreamError
-
-
-class _Asks(Protocol):
-    async def request(self, method: str, params: dict[str, Any], name: str = "") -> dict[str, Any]: ...
 
 
 class Documents:
     """`contract.adapters.Documents`; a server that has none of a kind has an empty list."""
 
-    async def list_resources(self: _Asks) -> Sequence[Mapping[str, Any]]:
+    async def list_resources(self: Requester) -> Sequence[Mapping[str, Any]]:
         """Resources, then templates (with `uriTemplate`)."""
         found = await _listed(self, "resources/list", "resources", "uri")
         return [*found, *await _listed(self, "resources/templates/list", "resourceTemplates", "uriTemplate")]
 
-    async def read_resource(self: _Asks, uri: str) -> Mapping[str, Any]:
+    async def read_resource(self: Requester, uri: str) -> Mapping[str, Any]:
         """``{"contents": [{"uri", "mimeType", "text" | "blob"}]}``, as the server gives it."""
         return _complete(await self.request("resources/read", {"uri": uri}, uri), "contents")
 
-    async def list_prompts(self: _Asks) -> Sequence[Mapping[str, Any]]:
+    async def list_prompts(self: Requester) -> Sequence[Mapping[str, Any]]:
         """Prompts with their arguments."""
         return await _listed(self, "prompts/list", "prompts", "name")
 
-    async def get_prompt(self: _Asks, name: str, arguments: Mapping[str, str]) -> Mapping[str, Any]:
+    async def get_prompt(self: Requester, name: str, arguments: Mapping[str, str]) -> Mapping[str, Any]:
         """``{"description", "messages": […]}``, as the server gives it."""
         return _complete(
             await self.request("prompts/get", {"name": name, "arguments": dict(arguments)}, name), "messages"
         )
 
 
-async def _listed(connection: _Asks, method: str, key: str, named: str) -> list[Mapping[str, Any]]:
-    async def page(params: Mapping[str, Any]) -> dict[str, Any]:
-        return await connection.request(method, dict(params))
-
+async def _listed(server: Requester, method: str, key: str, named: str) -> list[Mapping[str, Any]]:
     found: list[Mapping[str, Any]] = []
     size = 0
     try:
-        async for _, items in pages(page, key):
+        async for _, items in pages(server, method, key):
             for item in items:
                 if isinstance(item, dict) and isinstance(item.get(named), str):
                     try:

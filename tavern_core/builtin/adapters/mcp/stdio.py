@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Final, Self
@@ -16,6 +16,7 @@ from mcp_types import PARSE_ERROR, ErrorData, JSONRPCError, JSONRPCResponse
 from pydantic_core import to_json
 
 from tavern_core.builtin.adapters.mcp.message_parser import NotAMessage, answered_by, message_of, read_json
+from tavern_core.builtin.adapters.mcp.pending import PendingRequests
 from tavern_core.contract.adapters import Process
 from tavern_core.errors import CallError, ConnectionLost, OutputTooLarge, UpstreamError
 
@@ -23,8 +24,6 @@ MOST_GARBAGE: Final = 1_000
 """Lines that are not messages: some servers print what they do. A program that writes more of them is not a server."""
 MOST_UNASKED: Final = 500
 """Messages in a second that no one asked for; and ten times as many without an answer in between."""
-Lost = Callable[[CallError], None]
-Note = Callable[[int, CallError], None]
 GRACE_S: Final = 2.0
 """How long a server may take to end once its input has; one that broke the protocol has no time."""
 _TURN: Final = 64
@@ -68,19 +67,13 @@ class Incoming(Readable):
     """What a program says, as messages; ends when it ends.
 
     Args:
-        lost: is given the reason of the end.
-        note: is given the number of a request whose answer cannot be read, and why.
+        pending: takes the results of requests that the library does not know of.
     """
 
-    def __init__(self, process: Process, most: int, lost: Lost, note: Note) -> None:
+    def __init__(self, process: Process, most: int, pending: PendingRequests) -> None:
         self._lines = process.lines(most)
-        self._lost = lost
-        self._note = note
+        self._pending = pending
         self.is_lost = False
-        self.take: Callable[[object, dict[str, Any]], bool] = lambda number, result: False
-        """Takes results of requests that the library does not know of."""
-        self.is_awaited: Callable[[object], bool] = lambda number: False
-        """Whether there is such a request."""
         self._garbage = 0
         self._count = 0
         self._unasked = 0
@@ -98,7 +91,7 @@ class Incoming(Readable):
                     return SessionMessage(message)
         except CallError as error:
             self.is_lost = True
-            self._lost(error)
+            self._pending.note_loss(error)
             raise StopAsyncIteration from None
 
     async def _message(self, line: bytes) -> Any:
@@ -106,7 +99,7 @@ class Incoming(Readable):
         try:
             value = await read_json(line)
             result = value.get("result") if type(value) is dict else None
-            if type(result) is dict and self.take(value.get("id"), result):
+            if type(result) is dict and self._pending.take_result(value.get("id"), result):
                 self._in_a_row = 0
                 return None
             message = message_of(value)
@@ -123,14 +116,14 @@ class Incoming(Readable):
 
     def _answered(self, number: object) -> None:
         """An answer has come; one that no one waits for, such as a late one, is as little wanted as what was not asked for."""
-        self._in_a_row = 0 if self.is_awaited(number) else self._in_a_row + 1
+        self._in_a_row = 0 if self._pending.is_awaited(number) else self._in_a_row + 1
         self._check_bounds()
 
     def _garbled(self, number: int | None, why: CallError) -> JSONRPCError | None:
         """What stands for a line that cannot be read: an error for the request that it answers, if it answers one."""
         if number is not None:
             self._answered(number)
-            self._note(number, why)
+            self._pending.note_failure(number, why)
             error = ErrorData(code=PARSE_ERROR, message=why.message)
             return JSONRPCError.model_construct(jsonrpc="2.0", id=number, error=error)
         self._garbage += 1
@@ -159,9 +152,9 @@ class Incoming(Readable):
 class Outgoing(Stream):
     """Writes messages to a program."""
 
-    def __init__(self, process: Process, lost: Lost) -> None:
+    def __init__(self, process: Process, pending: PendingRequests) -> None:
         self._process = process
-        self._lost = lost
+        self._pending = pending
 
     async def send(self, item: SessionMessage, /) -> None:
         """Write one; raises BrokenResourceError where the program has ended."""
@@ -172,18 +165,18 @@ class Outgoing(Stream):
         try:
             await self._process.write(to_json(message) + b"\n")
         except CallError as error:
-            self._lost(error)
+            self._pending.note_loss(error)
             raise anyio.BrokenResourceError from error
 
 
 @asynccontextmanager
 async def stdio_streams(
-    process: Process, most: int, lost: Lost, note: Note
+    process: Process, most: int, pending: PendingRequests
 ) -> AsyncIterator[tuple[Incoming, Outgoing, None]]:
     """(what to read, what to write to, None); closes the program."""
-    incoming = Incoming(process, most, lost, note)
+    incoming = Incoming(process, most, pending)
     try:
-        yield incoming, Outgoing(process, lost), None
+        yield incoming, Outgoing(process, pending), None
     finally:
         with anyio.CancelScope(shield=True):
             await process.close(0.0 if incoming.is_lost else GRACE_S)

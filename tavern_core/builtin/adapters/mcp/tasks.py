@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from mcp.shared.exceptions import MCPError
 from mcp_types import INTERNAL_ERROR
 
-from tavern_core.builtin.adapters.mcp.asking import MOST_ROUNDS
+from tavern_core.builtin.adapters.mcp.asking import MOST_ROUNDS, answers_to
 from tavern_core.builtin.adapters.mcp.failures import failure_of, text_of
+from tavern_core.builtin.adapters.mcp.requests import Requester
 from tavern_core.contract.adapters import UpstreamCall
 from tavern_core.errors import CallCancelled, CallError, UpstreamError
 
@@ -26,16 +27,14 @@ _USUAL_S: Final = 1.0
 _CANCEL_S: Final = 5.0
 _LONGEST_ID: Final = 1_000
 
-Ask = Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]]
-"""Method, parameters → result."""
-Answer = Callable[[object], Awaitable[dict[str, Any]]]
-"""``inputRequests`` → ``inputResponses``."""
-
 
 async def result_of_task(
-    begun: Mapping[str, Any], tool: str, call: UpstreamCall, ask: Ask, answer: Answer
+    begun: Mapping[str, Any], tool: str, call: UpstreamCall, server: Requester, roots: tuple[str, ...]
 ) -> dict[str, Any]:
     """Wait for a task and return the result of the call. Cancelled, it cancels the task.
+
+    Args:
+        roots: folders that the server may know of.
 
     Raises:
         UpstreamError: the task failed, or is none (UPSTREAM_ERROR).
@@ -47,26 +46,30 @@ async def result_of_task(
     if not isinstance(number, str) or not 0 < len(number) <= _LONGEST_ID or not number.isprintable():
         raise UpstreamError(f"{tool}: the server began a task without an id that can be used", outcome="unknown")
     rounds = 0
+
+    async def ask(method: str, **params: Any) -> dict[str, Any]:
+        return await server.request(method, {"taskId": number, **params}, number)
+
     try:
         while (status := state.get("status")) in ("working", "input_required", "submitted"):
             if status == "input_required" and is_old:  # the server asks only a client that waits for the result
-                return await ask("tasks/result", {"taskId": number})
+                return await ask("tasks/result")
             if status == "input_required" and (requests := state.get("inputRequests")):
                 rounds += 1
                 if rounds > MOST_ROUNDS:
                     raise UpstreamError(f"{tool}: the server asks again and again", outcome="unknown")
-                await ask("tasks/update", {"taskId": number, "inputResponses": await answer(requests)})
+                await ask("tasks/update", inputResponses=await answers_to(requests, call, roots))
             else:
                 await asyncio.sleep(_interval(state))
-            state = await ask("tasks/get", {"taskId": number})
+            state = await ask("tasks/get")
             if said := text_of(state.get("statusMessage")):
                 call.context.progress(0, None, said)
     except (asyncio.CancelledError, CallError):
         with contextlib.suppress(CallError, TimeoutError):
-            await asyncio.wait_for(ask("tasks/cancel", {"taskId": number}), _CANCEL_S)
+            await asyncio.wait_for(ask("tasks/cancel"), _CANCEL_S)
         raise
     if status == "completed":
-        return await ask("tasks/result", {"taskId": number}) if is_old else _inlined(state, tool)
+        return await ask("tasks/result") if is_old else _inlined(state, tool)
     raise _end_of(state, tool)
 
 

@@ -1,0 +1,128 @@
+"""The requests of one connection that wait for their answers, and why some of them will get none.
+
+It is there before the streams are: these hand results over to it, and note what they learn about requests and about the connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from mcp.shared.exceptions import MCPError
+
+from tavern_core.builtin.adapters.mcp.failures import failure_of
+from tavern_core.errors import CallError, ConnectionLost
+
+_FIRST_ID: Final = 1_000_000
+"""The library counts its own from 1."""
+
+Progress = Callable[[float, float | None, str], None]
+"""``progress(done, total, message)``."""
+Answer = asyncio.Future[dict[str, Any] | MCPError | CallError]
+"""Errors are results: one that comes while the request is still being written is not retrieved by anyone."""
+
+
+class PendingRequests:
+    """Our own requests; the library keeps those that it makes on the same streams.
+
+    Args:
+        name: of the upstream.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._ids = itertools.count(_FIRST_ID)
+        self._waiting: dict[object, tuple[Answer, Progress | None]] = {}
+        self._failures: dict[int, CallError] = {}
+        """Request → why it has no answer, as the transport knows; kept no longer than the request."""
+        self._is_negotiated = False
+        self.is_over = False
+        """There will be no more answers."""
+        self.lost: CallError | None = None
+        """Why the connection has ended; the first reason counts."""
+
+    def begin(self, progress: Progress | None) -> tuple[int, Answer]:
+        """Number a request that is about to be made."""
+        number = next(self._ids)
+        answer: Answer = asyncio.get_running_loop().create_future()
+        self._waiting[number] = answer, progress
+        return number, answer
+
+    def end(self, number: int) -> None:
+        """A request has its answer, or its caller has given up."""
+        del self._waiting[number]
+        self._failures.pop(number, None)
+
+    def is_awaited(self, number: object) -> bool:
+        """Whether one of our own requests with this number waits for its answer."""
+        return isinstance(number, int) and number in self._waiting
+
+    @staticmethod
+    def is_own(number: object) -> bool:
+        """Whether this is the number of one of our own requests, also of one for which no one waits any more."""
+        return isinstance(number, int) and number >= _FIRST_ID
+
+    def take_result(self, number: object, result: dict[str, Any] | MCPError) -> bool:
+        """Take the answer to a request; False: none of ours waits for it."""
+        waiting = self._waiting.get(number) if isinstance(number, int) else None
+        if waiting is None:
+            return False
+        if not waiting[0].done():
+            waiting[0].set_result(result)
+        return True
+
+    def take_note(self, message: Mapping[str, Any]) -> bool:
+        """Take a notification; False: it is about none of our requests."""
+        if message.get("method") != "notifications/progress":
+            return False
+        params = message.get("params")
+        token = params.get("progressToken") if isinstance(params, dict) else None
+        waiting = self._waiting.get(token) if isinstance(token, int) else None
+        if waiting is not None and waiting[1] is not None and isinstance(params, dict):
+            _report(params, waiting[1])
+        return True
+
+    def note_failure(self, number: int, error: CallError) -> None:
+        """Note why one request has no answer, where the transport knows more than it can say."""
+        if not self._is_negotiated or self.is_awaited(number):
+            self._failures[number] = error
+
+    def note_loss(self, error: CallError) -> None:
+        """Note what has ended the connection."""
+        if not isinstance(error, ConnectionLost):
+            error = ConnectionLost(error.message, hint=error.hint, outcome="unknown", retryable=True)
+        self.lost = self.lost or error
+
+    def negotiated(self) -> None:
+        """The version is agreed on: from now on, only failures of our own requests are noted."""
+        self._failures.clear()
+        self._is_negotiated = True
+
+    def last_failure(self) -> CallError | None:
+        """The last one that was noted."""
+        return next(reversed(self._failures.values()), None)
+
+    def failure(self, number: int, error: MCPError, what: str, tool: str) -> CallError:
+        """The error of a request for a JSON-RPC error; see `failure_of`."""
+        return self._failures.get(number) or failure_of(error, what, tool)
+
+    def finish(self) -> None:
+        """There will be no more answers."""
+        self.is_over = True
+        for answer, _ in self._waiting.values():
+            if not answer.done():
+                answer.set_result(self.why_lost())
+
+    def why_lost(self) -> CallError:
+        """A fresh error for each request that waits."""
+        known = self.lost or ConnectionLost(f"the connection to {self._name} was closed", retryable=True)
+        return type(known)(known.message, hint=known.hint, outcome="unknown", retryable=known.retryable)
+
+
+def _report(params: Mapping[str, Any], progress: Progress) -> None:
+    done, total, message = params.get("progress"), params.get("total"), params.get("message")
+    if isinstance(done, int | float) and not isinstance(done, bool):
+        known = total if isinstance(total, int | float) and not isinstance(total, bool) else None
+        progress(done, known, message if isinstance(message, str) else "")
