@@ -12,7 +12,7 @@ import os
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, Protocol
 
 from tavern_core.box.fork_server import receive
 from tavern_core.box.policy import BoxPolicy
@@ -117,36 +117,37 @@ async def collect(child: Child, output_bytes: int, stderr_half: int, serve: Serv
     """
     listener = _Listener(child, Head(output_bytes), HeadAndTail(stderr_half), serve)
     try:
-        return await asyncio.shield(listener.ended)
+        return await asyncio.shield(listener.end)
     except asyncio.CancelledError:
         child.say("stop")
-        await asyncio.wait([listener.ended], timeout=STOPPING_S)  # cancelled again: `close` kills at once
+        await asyncio.wait([listener.end], timeout=STOPPING_S)  # cancelled again: `close` kills at once
         raise
     finally:
         listener.close()
+
+
+class ChildListener(Protocol):
+    """Hears how a child gets on."""
+
+    def on_started(self) -> None:
+        """The program was started."""
+
+    def on_ended(self, ended: Ended) -> None:
+        """It has ended; called once. What it wrote is not in `ended`."""
 
 
 class Reports:
     """Reads what is said of a child on its status socket, on the running event loop.
 
     Args:
-        finish: called once, with how it ended; what it wrote is not known here.
         serve: is given the gateway of the child's box, to be closed there.
-        started: called when the program was started.
     """
 
-    def __init__(
-        self,
-        child: Child,
-        finish: Callable[[Ended], None],
-        serve: Serve | None = None,
-        started: Callable[[], None] = lambda: None,
-    ) -> None:
+    def __init__(self, child: Child, listener: ChildListener, serve: Serve | None = None) -> None:
         self._loop = asyncio.get_running_loop()
         self._child = child
-        self._finish = finish
+        self._listener = listener
         self._serve = serve
-        self._started = started
         self._is_taken = False
         self._skipped: Mapping[str, str] = {}
         self._loop.add_reader(child.status, self._on_status)
@@ -173,12 +174,12 @@ class Reports:
                 os.close(descriptor)
         self._is_taken = self._is_taken or word == "taken"
         if word == "started":
-            self._started()
+            self._listener.on_started()
         elif word == "weak":
             self._skipped = json.loads(rest)
         elif (ended := self._ended(word, rest)) is not None:
             self.close()
-            self._finish(ended)
+            self._listener.on_ended(ended)
 
     def _ended(self, word: str, rest: str) -> Ended | None:
         if word == "ended":
@@ -195,7 +196,7 @@ class Reports:
 
 
 class _Listener:
-    """Callbacks of the event loop for the three descriptors of a child."""
+    """Reads the output of a child, too, until its end."""
 
     def __init__(self, child: Child, stdout: Head, stderr: HeadAndTail, serve: Serve | None) -> None:
         self._loop = asyncio.get_running_loop()
@@ -203,16 +204,19 @@ class _Listener:
         self._stdout = stdout
         self._stderr = stderr
         self._is_flooded = False
-        self.ended: asyncio.Future[Ended] = self._loop.create_future()
+        self.end: asyncio.Future[Ended] = self._loop.create_future()
         self._loop.add_reader(child.stdout, self._pump, child.stdout, self._on_stdout)
         self._loop.add_reader(child.stderr, self._pump, child.stderr, self._stderr.add)
-        self._reports = Reports(child, self._finish, serve)
+        self._reports = Reports(child, self, serve)
 
     def close(self) -> None:
         self._reports.close()
         for descriptor in (self._child.stdout, self._child.stderr):
             self._loop.remove_reader(descriptor)
         self._child.close()
+
+    def on_started(self) -> None:
+        """Only its end is of interest."""
 
     def _on_stdout(self, data: bytes) -> bool:
         if not self._stdout.add(data) and not self._is_flooded:
@@ -232,15 +236,16 @@ class _Listener:
         take(data)
         return True
 
-    def _finish(self, ended: Ended) -> None:
+    def on_ended(self, ended: Ended) -> None:
+        """See `ChildListener`."""
         for descriptor, take in ((self._child.stdout, self._on_stdout), (self._child.stderr, self._stderr.add)):
             for _ in range(_LAST_READS):
                 if not self._pump(descriptor, take):
                     break
         if self._is_flooded:
             ended = replace(ended, reason="flood")
-        if not self.ended.done():
-            self.ended.set_result(replace(ended, stdout=self._stdout.content(), stderr=self._stderr.content()))
+        if not self.end.done():
+            self.end.set_result(replace(ended, stdout=self._stdout.content(), stderr=self._stderr.content()))
 
 
 _REASONS: dict[str, Reason] = {"exit": "exit", "stop": "stop", "time": "time", "kill": "kill"}

@@ -18,13 +18,13 @@ import shutil
 import site
 import sys
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from tavern_core.box import runtime_paths
 from tavern_core.box.fork_server_client import ending
-from tavern_core.box.output import STOPPING_S, Ended, HeadAndTail, Reports
+from tavern_core.box.output import STOPPING_S, Ended, HeadAndTail, Reports, Serve
 from tavern_core.box.script_spawner import Child, Launch
 from tavern_core.contract.protocols import Sandbox
 from tavern_core.errors import CallError, ConnectionLost, OutputTooLarge, PolicyDenied, UpstreamError
@@ -83,21 +83,41 @@ async def start_process(
             policy = sandbox.policy(program, rights, readable=named, writable=[work]).to_json()
             serve = await opened.enter_async_context(sandbox.gateway(rights, None))
         launch = Launch(words, _environment(home, work), home.folder, None, _FOR_EVER_S, policy)
-        process = RunningProcess(argv[0], sandbox.start(launch), home.secrets)
-        opened.callback(process.kill)
-        process.listen(sandbox.weak, serve)
+        child = sandbox.start(launch)
+        process = RunningProcess(argv[0], child, sandbox, serve, home.secrets, opened.pop_all())
+    try:
         await process.begun(START_S)
-        process.keep(opened.pop_all())
-        return process
+    except BaseException:
+        await process.kill()
+        raise
+    return process
 
 
 class RunningProcess:
-    """`contract.adapters.Process`. Belongs to the event loop that it was started on."""
+    """`contract.adapters.Process`. Belongs to the event loop that it was started on.
 
-    def __init__(self, name: str, child: Child, secrets: tuple[str, ...]) -> None:
+    Args:
+        child: closed with it.
+        sandbox: gets the layers that its box lacks.
+        serve: is given the gateway of its box; None: it has none.
+        secrets: to be removed from what it writes to stderr.
+        opened: what is closed after it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        child: Child,
+        sandbox: Sandbox,
+        serve: Serve | None,
+        secrets: tuple[str, ...],
+        opened: contextlib.AsyncExitStack,
+    ) -> None:
         self._name = name
         self._child = child
+        self._sandbox = sandbox
         self._secrets = secrets
+        self._opened = opened
         self._loop = asyncio.get_running_loop()
         self._stderr = HeadAndTail(_STDERR_HALF)
         self._started: asyncio.Future[Ended | None] = self._loop.create_future()
@@ -105,7 +125,6 @@ class RunningProcess:
         self._writable: asyncio.Future[None] | None = None
         """Of a writer that waits for its stdin."""
         self._writing = asyncio.Lock()
-        self._opened: contextlib.AsyncExitStack | None = None
         self._is_closed = False
         self._stdin = child.stdin
         self._chunks: deque[bytes] = deque()
@@ -114,20 +133,21 @@ class RunningProcess:
         self._is_reading = False
         self._is_at_end = False
         self._arrived: asyncio.Future[None] | None = None
+        self._loop.add_reader(child.stderr, self._read_stderr)
+        self._reports = Reports(child, self, serve)
 
-    def listen(self, weak: Callable[[Mapping[str, str]], None], serve: Callable[..., None] | None) -> None:
-        """Begin to read what is said of it, and its stderr."""
+    def on_started(self) -> None:
+        """See `ChildListener`."""
+        self._started.set_result(None)
 
-        def finish(ended: Ended) -> None:
-            self._read_stderr()
-            if ended.skipped:
-                weak(ended.skipped)
-            self._ended.set_result(ended)
-            if not self._started.done():
-                self._started.set_result(ended)
-
-        self._loop.add_reader(self._child.stderr, self._read_stderr)
-        self._reports = Reports(self._child, finish, serve, lambda: self._started.set_result(None))
+    def on_ended(self, ended: Ended) -> None:
+        """See `ChildListener`."""
+        self._read_stderr()
+        if ended.skipped:
+            self._sandbox.weak(ended.skipped)
+        self._ended.set_result(ended)
+        if not self._started.done():
+            self._started.set_result(ended)
 
     async def begun(self, seconds: float) -> None:
         """Wait until it runs; raises as `start_process` does."""
@@ -135,10 +155,6 @@ class RunningProcess:
         ended = self._started.result() if self._started.done() else Ended("lost")
         if ended is not None:
             raise self._why(ended)
-
-    def keep(self, opened: contextlib.AsyncExitStack) -> None:
-        """Take over what is to be closed after it."""
-        self._opened = opened
 
     async def write(self, data: bytes) -> None:
         """Write all of `data` to its stdin; raises ConnectionLost (CONNECTION_LOST)."""
@@ -193,11 +209,14 @@ class RunningProcess:
                 self._child.say("stop")
                 await asyncio.wait([self._ended], timeout=STOPPING_S)
         finally:
-            if self._opened is not None:
-                await self._opened.aclose()
+            await self.kill()
 
-    def kill(self) -> None:
-        """End it at once, with all it started, and let go of its descriptors."""
+    async def kill(self) -> None:
+        """End it at once, with all it started; then close what was opened for it."""
+        self._let_go()
+        await self._opened.aclose()
+
+    def _let_go(self) -> None:
         if self._is_closed:
             return
         self._is_closed = True
