@@ -28,7 +28,7 @@ from tavern_core.agents.model_requests import Task
 from tavern_core.agents.notices import sentence
 from tavern_core.agents.playback import Playback
 from tavern_core.agents.profile_resolution import read_fields
-from tavern_core.agents.prompt import Prompt
+from tavern_core.agents.prompt import Prompt, PromptBuilder
 from tavern_core.agents.replay_comparison import AgentReplay, replayed
 from tavern_core.agents.run_store import AgentRuns, StoredAgentRun
 from tavern_core.agents.schema_budget import tokens_of_schema
@@ -64,11 +64,12 @@ class Agents:
     def __init__(self, parts: Parts, wait: Callable[[Any], Any]) -> None:
         self._parts = parts
         self._wait = wait
+        self._prompts = PromptBuilder(parts.catalogue, parts.state.knowledge, parts.names)
         self._process = secrets.token_hex(8)
         self._has_entered = False
         self._tasks: set[asyncio.Task[AgentOutcome]] = set()
         self._runs = AgentRuns(
-            parts.base.home / "agents.sqlite", masking(parts.base.known_secrets), self._process, parts.records.is_present,
+            parts.base.home / "agents.sqlite", masking(parts.base.known_secrets), self._process, parts.state.records.is_present,
             parts.base.diagnostics.of_damage("earlier runs of agents are lost"),
         )  # fmt: skip
 
@@ -118,7 +119,7 @@ class Agents:
         caller = caller_of(context)
         resolved, name = await self._resolved(profile)
         limits = budget_of(resolved.written.budget, budget)
-        chosen = resolved.written.model_name if model is None else self._parts.models.name_of(model)
+        chosen = resolved.written.model_name if model is None else self._parts.flow.models.name_of(model)
         price, window = await self._priced(resolved, chosen, limits)
         run = f"agent-{secrets.token_hex(8)}"
         agent = agent_context(resolved, name, caller, limits, run)
@@ -187,7 +188,7 @@ class Agents:
             raise UsageError(f"{run_id} is {record.state}", hint="only a run that is not done can be resumed")
         resolved, name = await self._resolved(facts["given"], AgentProfile.model_validate(facts["profile"]))
         limits = budget_of(AgentBudget.model_validate(facts["budget"]), budget)
-        chosen = facts["model"] if model is None else self._parts.models.name_of(model)
+        chosen = facts["model"] if model is None else self._parts.flow.models.name_of(model)
         price, _ = await self._priced(resolved, chosen, limits)
         playback = Playback(record.events)
         _check_answers(run_id, given, playback.waiting_for)
@@ -207,7 +208,7 @@ class Agents:
 
     def profiles(self) -> builtins.list[str]:
         """The names of the agent profiles, sorted."""
-        return self._parts.written.names()
+        return self._parts.catalogue.profiles.written.names()
 
     def check(self, name: str) -> tuple[Finding, ...]:
         """What is odd about a profile and its fields, as far as that is known without activating plugins.
@@ -216,10 +217,10 @@ class Agents:
             ProfileInvalid: there is no such profile, or it cannot be used (PROFILE_INVALID).
         """
         parts = self._parts
-        written, odd = parts.written.get(name)
+        written, odd = parts.catalogue.profiles.written.get(name)
         tools = dict.fromkeys(canonical(item.strip()) for item in written.tool_ids_inventory)
         profile = Profile(written.name, tuple(tools), written=written)
-        fields = read_fields(profile, parts.known_inactive(), parts.prompts.knowledge)
+        fields = read_fields(profile, parts.names.inactive(), parts.state.knowledge)
         by_code = {field for field, section in _BY_CODE.items() if parts.sections.inactive(section)}
         found = (f for f in fields.findings if f.where is None or f.where.pointer not in by_code)
         return (*odd, *usable_wire_names(written, tools, canonical)[1], *found)
@@ -279,7 +280,7 @@ class Agents:
         if mine:
             await asyncio.wait(mine)
         if self._has_entered:
-            self._parts.records.leave(self._process)
+            self._parts.state.records.leave(self._process)
         self._runs.close()
 
     # Parts of these --------------------------------------------------------------------------------------------------------
@@ -346,7 +347,7 @@ class Agents:
         """The prompt with which a run begins: that of the profile, and how long results are read. It has half of the window."""
         assert agent.profile is not None
         closing = sentence("long_results", self._parts.language(profile))
-        build, most = self._parts.prompts.build, max(window // 2, 1)
+        build, most = self._prompts.build, max(window // 2, 1)
         return await asyncio.to_thread(build, agent.profile, task, agent, max_tokens=most, closing=closing)
 
     async def _resolved(self, given: ProfileLike, known: AgentProfile | None = None) -> tuple[Profile, str]:
@@ -360,12 +361,16 @@ class Agents:
             given = given.written
         if isinstance(given, PathLike):
             given = str(given)
-        if isinstance(given, str) and not (known is not None and "@" in given and not parts.written.has(given)):
-            is_file = given.endswith(".json") and not parts.written.has(given)
+        if isinstance(given, str) and not (
+            known is not None and "@" in given and not parts.catalogue.profiles.written.has(given)
+        ):
+            is_file = given.endswith(".json") and not parts.catalogue.profiles.written.has(given)
             name = str(Path(given).absolute()) if is_file else given
-            return await parts.profiles.resolved(name), name
-        name = parts.written.lend(*parts.written.get(known if known is not None else given))
-        return await parts.profiles.resolved(name), name
+            return await parts.catalogue.profiles.resolved(name), name
+        name = parts.catalogue.profiles.written.lend(
+            *parts.catalogue.profiles.written.get(known if known is not None else given)
+        )
+        return await parts.catalogue.profiles.resolved(name), name
 
     async def _priced(self, profile: Profile, model: str, limits: AgentBudget) -> tuple[Price | None, int]:
         """The price of the model, and the tokens of a request at most. Raises ToolFailed, UsageError."""
@@ -374,7 +379,7 @@ class Agents:
             check_price(limits, None, name)
             return None, window
         await self._wake_model(model)
-        found = self._parts.models.find(model)
+        found = self._parts.flow.models.find(model)
         price, own = price_of(found), getattr(found, "context_tokens", None)
         check_price(limits, price, model)
         return price, min(window, own) if type(own) is int and own > 0 else window
@@ -390,7 +395,7 @@ class Agents:
 
     def _enter(self) -> None:
         if not self._has_entered:
-            self._parts.records.enter(self._process)
+            self._parts.state.records.enter(self._process)
             self._has_entered = True
 
 

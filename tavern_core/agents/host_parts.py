@@ -3,48 +3,40 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from tavern_core.agents.profile_resolution import Known
-from tavern_core.agents.prompt import PromptBuilder
-from tavern_core.contract.stores import RecordStore
-from tavern_core.flow.llm_calls import Models
-from tavern_core.flow.workflows import Workflows
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.kernel.access.profiles import Profile
-from tavern_core.kernel.artifacts.artifacts import Artifacts
-from tavern_core.kernel.calls.compiler import Compiler
-from tavern_core.kernel.calls.pipeline import Pipeline
-from tavern_core.kernel.catalogue.call_plan import Inner
-from tavern_core.kernel.catalogue.descriptions import Descriptions
-from tavern_core.kernel.catalogue.profile_resolution import Inventories, WrittenProfiles
-from tavern_core.kernel.catalogue.tools import Tools
-from tavern_core.kernel.foundation import Foundation
-from tavern_core.kernel.plugins.lazy_contribution_lookup import Sections
 from tavern_core.model.message_translation import Language, of_the_locale
+
+if TYPE_CHECKING:
+    from tavern_core.agents.profile_resolution import KnownNames
+    from tavern_core.flow.composition import Flow
+    from tavern_core.kernel.access.profiles import Profile
+    from tavern_core.kernel.calls.pipeline import Pipeline
+    from tavern_core.kernel.catalogue.call_plan import Inner
+    from tavern_core.kernel.catalogue.tool_catalogue import ToolCatalogue
+    from tavern_core.kernel.foundation import Foundation
+    from tavern_core.kernel.plugins.lazy_contribution_lookup import Sections
+    from tavern_core.kernel.state import State
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
     """The parts of one host."""
 
-    base: Foundation
+    catalogue: ToolCatalogue
     pipeline: Pipeline
-    compiler: Compiler
-    tools: Tools
-    descriptions: Descriptions
-    profiles: Inventories
-    written: WrittenProfiles
+    flow: Flow
+    state: State
     sections: Sections
-    models: Models
-    workflows: Workflows
-    artifacts: Artifacts
-    records: RecordStore
     reading: Inner
     """The operation that reads on in a long result."""
-    prompts: PromptBuilder
-    known_inactive: Callable[[], Known]
-    """What a profile may name, as far as it is known without activating plugins."""
+    names: KnownNames
+
+    @property
+    def base(self) -> Foundation:
+        """The parts that all others use."""
+        return self.catalogue.specs.base
 
     def language(self, profile: Profile) -> Language:
         """The language in which the host speaks to an agent."""

@@ -61,7 +61,7 @@ class Requests:
         if self._task.tools:
             options["tools"] = [dict(tool) for tool in self._task.tools]
         purpose = f"run {self._task.run} step {step}"
-        return await self._parts.models.ask(
+        return await self._parts.flow.models.ask(
             self._task.model, messages, options, self._task.asking, purpose, on_text=on_text
         )
 
@@ -100,7 +100,7 @@ class Requests:
 
     async def _decided(self, name: str, inputs: Mapping[str, Any]) -> RunResult:
         """The result of the workflow, or of the run of it that waited for a person; it is left when it asks one."""
-        workflows, context, before = self._parts.workflows, self._task.context, self._playback.waiting_for
+        workflows, context, before = self._parts.flow.workflows, self._task.context, self._playback.waiting_for
         if before is not None and before["kind"] == "workflow":
             self._playback.waiting_for = None
             asked = [question["id"] for question in before["questions"]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from tavern_core.contract.guards.folder import Folder
 from tavern_core.errors import Finding, Location, ProfileInvalid, ToolFailed, UsageError
@@ -15,6 +15,10 @@ from tavern_core.kernel.knowledge.knowledge import Knowledge, KnowledgeBase
 from tavern_core.model.knowledge import KB
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.skill import Skill
+
+if TYPE_CHECKING:
+    from tavern_core.flow.composition import Flow
+    from tavern_core.kernel.plugins.skill_catalogue import Skills
 
 SKILLS: Final = "system:skills"
 KNOWLEDGE: Final = "system:knowledge"
@@ -34,6 +38,23 @@ class Known:
     models: Sequence[str] = ()
     workflows: Sequence[str] = ()
     skills: Sequence[Skill] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class KnownNames:
+    """Looks up what a profile may name."""
+
+    flow: Flow
+    skills: Skills
+
+    def now(self) -> Known:
+        """All of it; plugins that contribute models or workflows are activated."""
+        workflows = tuple(self.flow.workflows.list())  # first: it activates the plugins that contribute models, too
+        return Known(self.flow.models.names(), workflows, self.skills.list())
+
+    def inactive(self) -> Known:
+        """As far as it is known without activating plugins."""
+        return Known(self.flow.models.names(), tuple(self.flow.workflows.in_files()), self.skills.list())
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,19 +13,19 @@ The result names what was left out. The same host, profile and task give the sam
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
-from tavern_core.agents.profile_resolution import KNOWLEDGE, SKILLS, Fields, Known, read_fields
+from tavern_core.agents.profile_resolution import KNOWLEDGE, SKILLS, Fields, KnownNames, read_fields
 from tavern_core.agents.prompt_texts import TEXTS, Texts, built_in
 from tavern_core.agents.schema_budget import fitting, tokens_of_schema, with_examples
 from tavern_core.agents.skill_and_knowledge_sections import Section, knowledge_section, skills_section
 from tavern_core.errors import Finding, Location, ProfileInvalid
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.access.profiles import CODE, Profile, ProfileLike
-from tavern_core.kernel.catalogue.descriptions import Descriptions
 from tavern_core.kernel.catalogue.manual import AVAILABLE_TOOLS, fill_prompt, placeholders_of
 from tavern_core.kernel.catalogue.parameter_text import fold_lines
+from tavern_core.kernel.catalogue.tool_catalogue import ToolCatalogue
 from tavern_core.kernel.knowledge.knowledge import Knowledge, KnowledgeBase
 from tavern_core.model.call import CallContext
 from tavern_core.model.json_members import json_members
@@ -84,11 +84,9 @@ class Prompt:
 class PromptBuilder:
     """Builds the prompts of one host. It reads files and may activate plugins: async code calls it in a thread."""
 
-    profiles: Callable[[ProfileLike], Profile]
-    descriptions: Descriptions
+    catalogue: ToolCatalogue
     knowledge: Knowledge
-    known: Callable[[], Known]
-    manual_chars: int
+    names: KnownNames
 
     def build(
         self,
@@ -110,9 +108,9 @@ class PromptBuilder:
         Raises:
             ProfileInvalid: the profile or the file of its prompt cannot be read, or its template alone is beyond the budget (PROFILE_INVALID).
         """
-        resolved = self.profiles(profile)
-        fields = read_fields(resolved, self.known(), self.knowledge)
-        language = self.descriptions.language(profile, context)
+        resolved = self.catalogue.profiles.now(profile)
+        fields = read_fields(resolved, self.names.now(), self.knowledge)
+        language = self.catalogue.descriptions.language(profile, context)
         template = fields.template if fields.template.strip() else _built_in(resolved, fields, language)
         calling = resolved.written.calling
         draft = _Draft(f"{template.rstrip()}\n\n{closing}".rstrip() + "\n", language)
@@ -135,9 +133,9 @@ class PromptBuilder:
     ) -> int:
         """Put in the manual, the schemas, or both; returns the room that is left."""
         in_manual = AVAILABLE_TOOLS in draft.uses and calling != "native"
-        specs = self.descriptions.in_order(profile, context)
+        specs = self.catalogue.descriptions.in_order(profile, context)
         if calling != "tam":
-            schemas = [self.descriptions.tool_schema(spec, "openai") for spec in specs]
+            schemas = [self.catalogue.descriptions.tool_schema(spec, "openai") for spec in specs]
             draft.tools, is_cut = fitting(schemas, room // 2 if in_manual else room)
             missing = [spec.id for spec in specs[len(draft.tools) :]]
             if in_manual and missing:  # all or none: the manual has them, and a model given some takes these for all
@@ -165,17 +163,17 @@ class PromptBuilder:
         """The manual in at most `most` tokens, and whether it is whole."""
         if most < 1:
             return "", False
-        whole = text = self.descriptions.manual(profile, context, task or None, language, _WHOLE)
-        chars = min(len(whole), self.manual_chars)
+        whole = text = self.catalogue.descriptions.manual(profile, context, task or None, language, _WHOLE)
+        chars = min(len(whole), self.catalogue.specs.config.limits.manual_chars)
         if chars == len(whole) and tokens_of(whole) <= most:
             return whole, True
         for _ in range(_TRIES):  # the share of wide characters differs from detail to detail
             if (size := tokens_of(text)) > most:
                 chars = min(chars - 1, len(text) * most // size)
-            text = self.descriptions.manual(profile, context, task or None, language, max(chars, 1))
+            text = self.catalogue.descriptions.manual(profile, context, task or None, language, max(chars, 1))
             if tokens_of(text) <= most:
                 return text, False
-        return self.descriptions.manual(
+        return self.catalogue.descriptions.manual(
             profile, context, task or None, language, most
         ), False  # a character is at most a token
 

@@ -76,7 +76,7 @@ class ToolCalls:
         self.unread: list[Mapping[str, Any]] = []
         """The native calls of this step that could not be read, for the record."""
         config = parts.base.config
-        self._transcript = Transcript(parts.tools, _Finder(parts), config.tam, self, language)
+        self._transcript = Transcript(parts.catalogue.tools, _Finder(parts), config.tam, self, language)
 
     @property
     def drawn(self) -> int:
@@ -138,7 +138,7 @@ class ToolCalls:
 
     def _read(self, call: ModelCall) -> tuple[str, Mapping[str, Any]]:
         try:
-            tool = READ_RESULT if call.name == self._reader() else self._parts.descriptions.tool_id(call.name)
+            tool = READ_RESULT if call.name == self._reader() else self._parts.catalogue.descriptions.tool_id(call.name)
         except ToolNotFound as error:
             hint = did_you_mean(call.name, [tool["function"]["name"] for tool in self._schemas])
             raise ToolNotFound(
@@ -226,7 +226,7 @@ class ToolCalls:
 
     def keep(self, text: str, name: str) -> str:
         """Store a text that the agent may read again, which may hold anything that it has read; returns its address."""
-        store, read = self._parts.artifacts, tuple(self._context.ledger.content_read.sources)
+        store, read = self._parts.state.artifacts, tuple(self._context.ledger.content_read.sources)
         return store.put(text, "text/plain", name=name, context=self._context, untrusted=read).uri
 
     async def foresee(
@@ -264,7 +264,7 @@ class ToolCalls:
         ]
 
     def _answer(self, result: ToolResult) -> str:
-        named = self._parts.descriptions.callable_name
+        named = self._parts.catalogue.descriptions.callable_name
         return text_of(result, self._language, lambda tool: named(tool, self._context))
 
     def refusals(self, calls: Sequence[ModelCall], why: str, **values: Any) -> list[dict[str, Any]]:
@@ -277,10 +277,9 @@ class _Finder:
     """Finds tools for an agent: the host's, and the one that reads long results."""
 
     def __init__(self, parts: Parts) -> None:
-        self._compiler = parts.compiler
+        self._compiler = compiler = parts.pipeline.compiler
         self._reading = parts.reading
-        self.language = parts.compiler.language
-        self.prepare = parts.compiler.prepare
+        self.language, self.prepare = compiler.language, compiler.prepare
 
     async def find(self, written: str, context: CallContext | None) -> Plan:
         which: Any = self._reading if written == READ_RESULT else written

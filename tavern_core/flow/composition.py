@@ -19,7 +19,6 @@ from tavern_core.flow.workflow_tools import Engine, WorkflowTools
 from tavern_core.flow.workflows import Workflows
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.calls.pipeline import DRY_RUN
-from tavern_core.kernel.hooks.event_emitter import EventEmitter
 from tavern_core.kernel.settings.result_redaction import judging, masking
 from tavern_core.model.artifact import media_type_of
 from tavern_core.model.call import CallContext, host_context
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from tavern_core.flow.run_pipeline import Running
     from tavern_core.kernel.calls.large_results import ArtifactStore
     from tavern_core.kernel.calls.pipeline import Phase, Pipeline
-    from tavern_core.kernel.catalogue.profile_resolution import Inventories
+    from tavern_core.kernel.catalogue.tool_catalogue import ToolCatalogue
     from tavern_core.kernel.catalogue.tool_spec_cache import ToolSpecs
     from tavern_core.model.result import ToolResult
 
@@ -47,12 +46,12 @@ class Flow:
     @classmethod
     def build(
         cls,
-        specs: ToolSpecs,
-        inventories: Inventories,
+        catalogue: ToolCatalogue,
         pipeline: Pipeline,
         retrieval: Callable[[ToolSpecs, WorkflowFiles, Nodes], Retrieval],
     ) -> Flow:
         """Compose the parts and register the engine for the executors; nothing is read and no plugin code runs."""
+        specs = catalogue.specs
         base, tables, mode = specs.base, specs.lifecycle.tables, specs.base.mode
 
         def invoke(
@@ -74,11 +73,11 @@ class Flow:
             await plugin_workflows.activate()
 
         def workflows_of(models: Models) -> Workflows:
-            running = partial(_running, specs, inventories, models, nodes, workflow_files, prepare, pipeline.artifacts)
+            running = partial(_running, catalogue, models, nodes, workflow_files, prepare, pipeline.artifacts)
             return Workflows(workflow_files, running, wait=base.portal.run, prepare=prepare)
 
         async def output_schema(tool: str, context: CallContext | None) -> Mapping[str, Any] | None:
-            return (await pipeline.catalogue.find(tool, context)).spec.output_schema
+            return (await pipeline.compiler.find(tool, context)).spec.output_schema
 
         def dry_run(llm: LLM) -> Workflows:
             from tavern_core.flow.dry_run_stubs import DryRunModels, dry_run_invoke
@@ -96,11 +95,11 @@ class Flow:
 
 def _governance(specs: ToolSpecs, plugin_workflows: PluginWorkflows) -> Governance:
     """What holds for requests to language models."""
-    base, tables = specs.base, specs.lifecycle.tables
+    base = specs.base
     return Governance(
         PromptHooks(specs.lifecycle),
         PluginBudgets(base.config.limits.llms),
-        EventEmitter(base, tables.hooks, tables.calls),
+        specs.lifecycle.events,
         base.recorder,
         plugin_workflows.activate,
         masking(base.known_secrets),
@@ -117,8 +116,7 @@ def _link_of_large(pipeline: Pipeline, context: CallContext | None, data: bytes)
 
 
 def _running(
-    specs: ToolSpecs,
-    inventories: Inventories,
+    catalogue: ToolCatalogue,
     models: Models,
     nodes: Nodes,
     workflow_files: WorkflowFiles,
@@ -133,6 +131,7 @@ def _running(
     from tavern_core.flow.node_permissions import NodeRights
     from tavern_core.flow.run_pipeline import Caches, Running
 
+    specs = catalogue.specs
     base, lifecycle = specs.base, specs.lifecycle
     host = host_context(base.config.config)
 
@@ -149,7 +148,7 @@ def _running(
             base.diagnostics.of_damage("earlier runs of workflows are lost"),
         ),
     )
-    rights = NodeRights(lifecycle, base.config.capabilities, host, inventories.resolved)
+    rights = NodeRights(lifecycle, base.config.capabilities, host, catalogue.profiles.resolved)
     facilities = NodeFacilities(lifecycle, models, models.invoke, artifacts, is_host)
     compiling = Compiling(nodes, workflow_files, lifecycle)
     return Running(workflow_files, compiling, rights, facilities, caches, lifecycle.tables, prepare)

@@ -1,6 +1,6 @@
-"""Builds one host from its configuration, in one function.
+"""Builds one host from its configuration.
 
-    foundation → hooks → tables of what plugins contribute → grants → isolation → plugins → tools → calls → workflows
+    foundation → tables of what plugins contribute → isolation → plugins → catalogue of tools → state → calls → workflows
 
 The parts are built in this order, because each needs those before it. Each is complete before it is passed on. There is one
 cycle: calls run workflows, and nodes of workflows make calls. `Engines` closes it: a tool looks up its engine there when it is
@@ -20,7 +20,7 @@ from tavern_core.flow.node_catalogue import Nodes, Retrieval
 from tavern_core.flow.workflow_files import WorkflowFiles
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.gc_pause import collector_paused
-from tavern_core.host.host import Host
+from tavern_core.host.host import Calls, Host, PluginManagement
 from tavern_core.host.services_for_plugins import Parts, core_services
 from tavern_core.isolation.placement import Isolation
 from tavern_core.isolation.plugin_sandboxes import Sandboxes
@@ -36,16 +36,15 @@ from tavern_core.kernel.calls.pending_approval_store import StoredApprovals
 from tavern_core.kernel.calls.pipeline import Pipeline
 from tavern_core.kernel.calls.plan_tokens import PlanTokens
 from tavern_core.kernel.calls.scope_narrowing import CallerScopes
-from tavern_core.kernel.catalogue.descriptions import Descriptions
+from tavern_core.kernel.catalogue.limit_status import Limits
 from tavern_core.kernel.catalogue.namespace_resolvers import Namespaces
 from tavern_core.kernel.catalogue.profile_resolution import Inventories, WrittenProfiles
+from tavern_core.kernel.catalogue.tool_catalogue import ToolCatalogue
 from tavern_core.kernel.catalogue.tool_spec_cache import ToolSpecs
-from tavern_core.kernel.catalogue.tools import Tools
 from tavern_core.kernel.config.configuration import LoadedConfig
 from tavern_core.kernel.execution.sync_async_drivers import step_by_hand
 from tavern_core.kernel.foundation import Foundation
 from tavern_core.kernel.grants.grant_store import GrantStore
-from tavern_core.kernel.hooks.event_emitter import EventEmitter
 from tavern_core.kernel.hooks.hook_calls import HookCalls
 from tavern_core.kernel.hooks.quarantine import Quarantine
 from tavern_core.kernel.hooks.table import HookTable
@@ -54,13 +53,12 @@ from tavern_core.kernel.jobs.jobs import Jobs
 from tavern_core.kernel.jobs.new_jobs import NewJobs
 from tavern_core.kernel.jobs.running_jobs import RunningJobs
 from tavern_core.kernel.knowledge.knowledge import Knowledge
-from tavern_core.kernel.limits.limit_status import Limits
 from tavern_core.kernel.limits.limiter_registry import LimitTable
 from tavern_core.kernel.observability.metrics import Metrics
 from tavern_core.kernel.plugins.candidate_discovery import IndexedSpecs
 from tavern_core.kernel.plugins.consent import Consent
 from tavern_core.kernel.plugins.contribution_registry import Contributions
-from tavern_core.kernel.plugins.decision_watch import DecisionWatch, stamps_of
+from tavern_core.kernel.plugins.decision_watch import Decisions, DecisionWatch
 from tavern_core.kernel.plugins.effective_scopes import EffectiveScopes
 from tavern_core.kernel.plugins.enabled_state import PluginStates
 from tavern_core.kernel.plugins.host_registries import Tables
@@ -78,6 +76,7 @@ from tavern_core.kernel.registry import Registry
 from tavern_core.kernel.settings.result_redaction import ForDisk
 from tavern_core.kernel.settings.setting_layers import SettingLayers, user_file
 from tavern_core.kernel.settings.store import SettingsStore
+from tavern_core.kernel.state import State
 from tavern_core.kernel.stores.memory_records import MemoryRecords
 from tavern_core.kernel.stores.sqlite_records import SqliteRecords
 from tavern_core.model.approval import Approver
@@ -115,94 +114,96 @@ def compose(loaded: LoadedConfig, options: Options) -> Host:
         StateDamaged: the state folder cannot be used (STATE_DAMAGED).
     """
     base = Foundation.lay(loaded, version=options.version, is_safe_mode=options.is_safe_mode)
-    config, home, limits = base.config, base.home, base.config.limits
-    changed, rights_changed = base.signals.tools, base.signals.rights
-
-    hooks = HookTable(base.diagnostics, changed)
-    quarantine = Quarantine(base)
-    hook_calls = HookCalls(limits.hook_timeout_ms / 1000, base.diagnostics, quarantine)
-    events = EventEmitter(base, hooks, hook_calls)
-
-    registry = Registry(base.diagnostics, changed, config.tools.aliases, base.file)
-    contributions, records = Contributions(rights_changed), Records(rights_changed)
-    grants, states, cache = (
-        GrantStore(lock_path(loaded), is_frozen=config.plugins.locked),
-        PluginStates(home / "plugins.json"),
-        IndexedSpecs(),
+    config, home = base.config, base.home
+    contributions, records = Contributions(base.signals.rights), Records(base.signals.rights)
+    decisions = Decisions(
+        GrantStore(lock_path(loaded), is_frozen=config.plugins.locked), PluginStates(home / "plugins.json")
     )
-    decided_in = grants.path, states.path
-    decided = stamps_of(decided_in)
     reach = EffectiveScopes(loaded.base_dir, home / "data", config.net.allow)
     profiles = WrittenProfiles(ProfileFiles([Path(p) for p in config.profiles]), contributions)
-    scopes = CallerScopes(config.capabilities, records, reach, profiles)
-    services = Services(contributions, limits, scopes, rights_changed)
-    settings = _settings(base, hooks, hook_calls, PluginSettings(records, cache, base.diagnostics))
-    tables = Tables(base, hooks, hook_calls, registry, contributions, services, settings, cache)
+    tables = _tables(base, contributions, records, CallerScopes(config.capabilities, records, reach, profiles))
 
     sandboxes = _sandboxes(base, records)
     isolation = Isolation(base, records, reach, sandboxes, contributions)
-    upstreams = UpstreamParts.read(base, grants)
+    upstreams = UpstreamParts.read(base, decisions.grants)
     knowledge = Knowledge(config.knowledge, home / "cache" / "knowledge")
-    imports = ImportWatch(home, config.plugins.probe, limits.import_timeout_ms / 1000, base.diagnostics)
-    lifecycle = Lifecycle(records, tables, grants, imports, events)
     sources = Sources(_builtin(options, knowledge), options.given, isolation, upstreams.candidates)
-    reconciler = Reconciler(lifecycle, sources, grants=grants, states=states, quarantine=quarantine, imports=imports)
-    reached = ReachedByUse(services, records)
-    consent = Consent(grants, lifecycle, reconciler, reached)
-    plugins = Plugins(lifecycle, consent, reconciler, states, quarantine, imports)
+    plugins = _plugins(tables, records, decisions, sources)
 
-    specs = ToolSpecs(lifecycle)
+    specs = ToolSpecs(plugins.lifecycle)
     inventories = Inventories(specs, profiles, Namespaces(specs))
-    connected = upstreams.build(inventories, reach, sandboxes.of)
-    lists = connected() if upstreams.entries else None
-    tools = Tools(inventories, lists, reconciler, events)
-    kept, disk = _records(base), ForDisk(base.known_secrets)
-    limit_table, cancellation = _limit_table(base, kept), Cancellation(kept, records)
-    homes = ToolHomes(tables, sandboxes.of)
-    compiler = Compiler(inventories, lists, homes, reach, limit_table, cancellation)
-    key_s = config.idempotency.ttl_ms / 1000
-    idempotency = Idempotency(kept, key_s, base.diagnostics, disk, tables.engines)
-    stored = StoredApprovals(kept, config.approval.keep_ms / 1000, key_s, base.recorder)
-    approvals = Approvals(options.approve, config.approval.timeout_ms / 1000, base.recorder, base.portal, stored)
-    plans = PlanTokens(kept, config.approval.plan_ms / 1000, key_s, disk)
-    running_jobs, new_jobs, jobs = _jobs(tables, kept, stored, disk, compiler)
-    artifacts = Artifacts(home / "artifacts", kept, config.artifacts.ttl_ms / 1000, config.artifacts.max_bytes)
-    pipeline = Pipeline.create(compiler, hook_calls, approvals, idempotency, plans, new_jobs, artifacts)
-    metrics = Metrics(config.metrics.enabled, limit_table, jobs, base.recorder, registry)
-    pipeline = _watched(base, pipeline, metrics)
+    connected = upstreams.build(inventories, reach, sandboxes)
+    catalogue = ToolCatalogue.build(inventories, connected() if upstreams.entries else None, plugins.reconciler)
+    state = _state(base, knowledge)
+    calls = _calls(catalogue, state, reach, ToolHomes(tables, sandboxes), options.approve)
+    flow = Flow.build(catalogue, calls.pipeline, _retrieval)
 
-    flow = Flow.build(specs, inventories, pipeline, _retrieval)
+    _contribute(Parts(base, catalogue.tools, flow, calls.jobs, knowledge, calls.pipeline), tables)
+    plugins.reconciler.judge()
+    return Host(plugins, catalogue, state, calls, flow, connected, isolation)
 
-    _contribute(tables, tools, flow, jobs, knowledge, pipeline)
-    reconciler.judge()
-    return Host(
-        lifecycle=lifecycle,
-        reconciler=reconciler,
-        consent=consent,
-        plugins=plugins,
-        skills=Skills(lifecycle, consent),
-        specs=specs,
-        tools=tools,
-        descriptions=Descriptions(tools, specs, inventories),
-        profiles=inventories,
-        sections=Sections(lifecycle),
-        compiler=compiler,
-        cancellation=cancellation,
-        pipeline=pipeline,
-        records=kept,
-        jobs=jobs,
-        running_jobs=running_jobs,
-        artifacts=artifacts,
-        knowledge=knowledge,
-        metrics=metrics,
-        limits=Limits(config, limit_table, tools.list, lambda: specs.policy().limits),
-        tokens=Tokens(kept),
-        events=events,
-        flow=flow,
-        connected=connected,
-        isolation=isolation,
-        decisions=DecisionWatch(decided_in, decided, base.portal, plugins.catch_up),
+
+def _tables(base: Foundation, contributions: Contributions, records: Records, callers: CallerScopes) -> Tables:
+    """Where the contributions of plugins are registered."""
+    limits, changed = base.config.limits, base.signals.tools
+    hooks = HookTable(base.diagnostics, changed)
+    hook_calls = HookCalls(limits.hook_timeout_ms / 1000, base.diagnostics, Quarantine(base))
+    cache = IndexedSpecs()
+    return Tables(
+        base,
+        hooks,
+        hook_calls,
+        Registry(base.diagnostics, changed, base.config.tools.aliases, base.file),
+        contributions,
+        Services(contributions, limits, callers, base.signals.rights),
+        _settings(base, hooks, hook_calls, PluginSettings(records, cache, base.diagnostics)),
+        cache,
     )
+
+
+def _plugins(tables: Tables, records: Records, decisions: Decisions, sources: Sources) -> PluginManagement:
+    base, grants, states = tables.base, decisions.grants, decisions.states
+    seconds = base.config.limits.import_timeout_ms / 1000
+    imports = ImportWatch(base.home, base.config.plugins.probe, seconds, base.diagnostics)
+    lifecycle = Lifecycle(records, tables, grants, imports)
+    reconciler = Reconciler(lifecycle, sources, grants, states)
+    consent = Consent(grants, lifecycle, reconciler, ReachedByUse(tables.services, records))
+    statuses = Plugins(lifecycle, consent, reconciler, states, imports)
+    return PluginManagement(
+        lifecycle,
+        reconciler,
+        consent,
+        statuses,
+        Skills(lifecycle, consent),
+        Sections(lifecycle),
+        DecisionWatch(decisions, base.portal, statuses.catch_up),
+    )
+
+
+def _state(base: Foundation, knowledge: Knowledge) -> State:
+    records, config = _records(base), base.config.artifacts
+    artifacts = Artifacts(base.home / "artifacts", records, config.ttl_ms / 1000, config.max_bytes)
+    return State(records, artifacts, Tokens(records), knowledge)
+
+
+def _calls(
+    catalogue: ToolCatalogue, state: State, reach: EffectiveScopes, homes: ToolHomes, approver: Approver | None
+) -> Calls:
+    tables, records = catalogue.specs.lifecycle.tables, state.records
+    base, engines, disk = tables.base, tables.engines, ForDisk(tables.base.known_secrets)
+    config, key_s = base.config.approval, base.config.idempotency.ttl_ms / 1000
+    limit_table = _limit_table(base, records)
+    cancellation = Cancellation(records, catalogue.specs.lifecycle.records)
+    compiler = Compiler(catalogue, homes, reach, limit_table, cancellation)
+    idempotency = Idempotency(records, key_s, base.diagnostics, disk, engines)
+    stored = StoredApprovals(records, config.keep_ms / 1000, key_s, base.recorder)
+    approvals = Approvals(approver, config.timeout_ms / 1000, base.recorder, base.portal, stored)
+    plans = PlanTokens(records, config.plan_ms / 1000, key_s, disk)
+    running_jobs, new_jobs, jobs = _jobs(tables, records, stored, disk, compiler)
+    pipeline = Pipeline(compiler, tables.calls, approvals, idempotency, plans, new_jobs, state.artifacts)
+    metrics = Metrics(base.config.metrics.enabled, limit_table, jobs, base.recorder, tables.registry)
+    limits = Limits(limit_table, catalogue)
+    return Calls(_watched(base, pipeline, metrics), jobs, running_jobs, limits, metrics)
 
 
 def _builtin(options: Options, knowledge: Knowledge) -> Sequence[tuple[str, str, bool]]:
@@ -241,9 +242,9 @@ def _jobs(
     return running, new, Jobs(running, new, stored, compiler.find)
 
 
-def _contribute(tables: Tables, tools: Tools, flow: Flow, jobs: Jobs, knowledge: Knowledge, pipeline: Pipeline) -> None:
+def _contribute(parts: Parts, tables: Tables) -> None:
     """What the host itself contributes, as plugins do: its services, and the language models of tavern.yaml."""
-    base, parts = tables.base, Parts(tables.base, tools, flow, jobs, knowledge, pipeline)
+    base, flow = parts.base, parts.flow
     tables.contributions.add_all("core-flows", {"services": core_services(parts)}, source="builtin")
     if base.config.llms:
         from tavern_core.host.configured_llms import configured_llms

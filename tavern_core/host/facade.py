@@ -77,21 +77,22 @@ class Tavern:
         self._ready = host.compiler.ready
         self._loop_mode = host.base.mode
         self._inline_mode = host.base.inline
-        self.plugins = host.plugins
-        self.skills = host.skills
-        self.tools = host.tools
+        plugins, calls = host.plugins, host.calls
+        self.plugins = plugins.statuses
+        self.skills = plugins.skills
+        self.tools = host.catalogue.tools
         self.settings = host.tables.settings
         self.services = host.tables.services
         self.nodes = host.flow.nodes
         self.workflows = host.flow.workflows
-        self.limits = host.limits
-        self.metrics = host.metrics
-        self.artifacts = host.artifacts
-        self.knowledge = host.knowledge
-        self.approvals = host.pipeline.approvals.stored
-        self.jobs = host.jobs
-        self.tokens = host.tokens
-        self.records = host.records
+        self.limits = calls.limits
+        self.metrics = calls.metrics
+        self.artifacts = host.state.artifacts
+        self.knowledge = host.state.knowledge
+        self.approvals = calls.pipeline.approvals.stored
+        self.jobs = calls.jobs
+        self.tokens = host.state.tokens
+        self.records = host.state.records
         self.events = Events(host.base.recorder)
         self.logs = AuditLog(host.base.home)
         self.config = host.base.config
@@ -101,7 +102,7 @@ class Tavern:
     @property
     def upstreams(self) -> Upstreams:
         """The systems whose tools are tools of this host."""
-        return self._host.upstreams
+        return self._host.upstreams()
 
     @property
     def agents(self) -> Agents:
@@ -298,7 +299,7 @@ class Tavern:
         check_caller(context)
         if self._state == "copied":
             self._host.base.portal.check()
-        return self._state == "open" and self._host.cancellation.cancel(call_id, context)
+        return self._state == "open" and self._host.compiler.cancellation.cancel(call_id, context)
 
     async def commit(
         self,
@@ -438,7 +439,7 @@ class Tavern:
         """
         from tavern_core.host.tool_calling import run_native_calls
 
-        return await run_native_calls(response, context, self._host.descriptions, self.invoke_from)
+        return await run_native_calls(response, context, self._host.catalogue.descriptions, self.invoke_from)
 
     @functools.cached_property
     def llms(self) -> LanguageModels:
@@ -459,7 +460,7 @@ class Tavern:
             ToolNotFound: no such tool (TOOL_NOT_FOUND).
             UsageError: no such dialect (USAGE).
         """
-        return self._host.descriptions.tool_schema(tool, dialect)
+        return self._host.catalogue.descriptions.tool_schema(tool, dialect)
 
     def tool_plan(self, tool: str, *, context: CallContext | None = None) -> tuple[PlanStep, ...]:
         """The steps of each call of a tool, in order; activates its plugin if necessary.
@@ -475,7 +476,8 @@ class Tavern:
     def tool_schemas(self, profile: ProfileLike | None = None, *, dialect: str = "json") -> list[dict[str, Any]]:
         """All tools that a profile may see, in the format of a model API."""
         return [
-            self._host.descriptions.tool_schema(spec, dialect) for spec in self._host.descriptions.whole(profile, None)
+            self._host.catalogue.descriptions.tool_schema(spec, dialect)
+            for spec in self._host.catalogue.descriptions.whole(profile, None)
         ]
 
     def tool_specs(
@@ -488,7 +490,7 @@ class Tavern:
         Args:
             profile, context: as for `tools.list`.
         """
-        return tuple(self._host.descriptions.whole(profile, context))
+        return tuple(self._host.catalogue.descriptions.whole(profile, context))
 
     def profile(self, profile: ProfileLike) -> Profile:
         """An agent profile with its inventory resolved: the same object until something of it changes.
@@ -496,7 +498,7 @@ class Tavern:
         Raises:
             ProfileInvalid: there is no such profile, or it is wrong (PROFILE_INVALID).
         """
-        return self._host.profiles.now(profile)
+        return self._host.catalogue.profiles.now(profile)
 
     def openai_tools(self, profile: ProfileLike | None = None) -> list[dict[str, Any]]:
         """All tools that a profile may see, for the `tools` parameter of OpenAI and the many APIs that speak its language."""
@@ -516,7 +518,7 @@ class Tavern:
         """
         from tavern_core.host.tool_calling import langchain_tools
 
-        descriptions = self._host.descriptions
+        descriptions = self._host.catalogue.descriptions
         specs, language = descriptions.with_job_tools(profile, context), descriptions.language(profile, context)
         return langchain_tools(specs, context, self.invoke_from, self.invoke_from_sync, language)
 
@@ -535,7 +537,7 @@ class Tavern:
         Raises:
             ToolNotFound: no tool has that name (TOOL_NOT_FOUND).
         """
-        return self._host.descriptions.tool_id(wire_name)
+        return self._host.catalogue.descriptions.tool_id(wire_name)
 
     def manual(
         self,
@@ -555,21 +557,21 @@ class Tavern:
             language: of the labels; None: the configured one.
             max_chars: size budget; None: `limits.manualChars`.
         """
-        return self._host.descriptions.manual(profile, context, query, language, max_chars)
+        return self._host.catalogue.descriptions.manual(profile, context, query, language, max_chars)
 
     def fill_prompt(
         self, prompt: str, profile: ProfileLike | None = None, *, context: CallContext | None = None
     ) -> str:
         """`prompt` with ``{{{system:available_tools}}}`` replaced by the manual; other placeholders stay as they are."""
-        return self._host.descriptions.fill_prompt(prompt, profile, context)
+        return self._host.catalogue.descriptions.fill_prompt(prompt, profile, context)
 
     # Reading and changing ----------------------------------------------------------------------------------------------
 
     @property
     def diagnostics(self) -> tuple[Diagnostic, ...]:
         """The diagnostics of the host, oldest first."""
-        self._host.specs.catch_up()
-        self._host.specs.registry.entries()  # finds clashes, when it is first read after a change
+        self._host.catalogue.specs.catch_up()
+        self._host.tables.registry.entries()  # finds clashes, when it is first read after a change
         return self._host.base.diagnostics.all()
 
     @property
@@ -585,7 +587,7 @@ class Tavern:
         Raises:
             UsageError: there is no such section (USAGE).
         """
-        return self._host.sections.all(section)
+        return self._host.plugins.sections.all(section)
 
     def describe_settings(self, plugin: str | None = None) -> list[DescribedSetting]:
         """Every setting of plugins and their tools with its value and origin, secrets masked; no code is imported."""
@@ -601,7 +603,7 @@ class Tavern:
         Raises:
             PluginError: its plugin cannot be activated.
         """
-        return self._host.base.portal.run(self._host.sections.one(section, name))
+        return self._host.base.portal.run(self._host.plugins.sections.one(section, name))
 
     def review(self, plugin: str) -> Review:
         """The requests of a plugin and the decisions about them, for the operator.
@@ -609,11 +611,11 @@ class Tavern:
         Raises:
             PluginNotFound: there is none (PLUGIN_NOT_FOUND).
         """
-        return self._host.consent.review(plugin)
+        return self._host.plugins.consent.review(plugin)
 
     def unlocked(self) -> dict[str, str]:
         """Installed plugins that differ from the lock file → why; empty if the file is up to date."""
-        return self._host.consent.differences()
+        return self._host.plugins.consent.differences()
 
     def lock(self, *, prune: bool = False) -> Mapping[str, GrantRecord]:
         """Record the installed plugins in the lock file: version, plugin.yaml, code. Grants nothing.
@@ -628,7 +630,7 @@ class Tavern:
             UsageError: this host is locked (USAGE).
             StateDamaged: the file is corrupt or cannot be written (STATE_DAMAGED).
         """
-        return self.wait(self._host.consent.lock(prune=prune))  # type: ignore[no-any-return]
+        return self.wait(self._host.plugins.consent.lock(prune=prune))  # type: ignore[no-any-return]
 
     def grant(self, plugin: str, *permissions: str, all_requested: bool = False) -> None:
         """Grant requests of a plugin, in the lock file.
@@ -675,7 +677,7 @@ class Tavern:
                 hint='CallContext(principal="user:ann", user_id="ann")',
             )
         self._host.base.portal.check()
-        await self._host.events.user_logged_in(user)
+        await self._host.plugins.lifecycle.events.user_logged_in(user)
 
     async def refresh(self) -> ToolsDiff:
         """Find plugins again: new ones appear, changed ones are reloaded, removed ones stop. Upstreams in use are listed again."""
@@ -721,7 +723,7 @@ class Tavern:
             raise UsageError(f"this host is {self._state}", hint="open another with Tavern.open(...)")
         self._state, self._process = "open", os.getpid()
         _open_hosts.add(self)
-        self._run = self._host.pipeline.run
+        self._run = self._host.calls.pipeline.run
 
     def _shut(self) -> None:
         self._state = "closed"

@@ -12,23 +12,15 @@ from tavern_core.errors import CallError, CallMisused, TavernError, UsageError
 from tavern_core.flow.composition import Flow
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.isolation.placement import Isolation
-from tavern_core.kernel.access.tokens import Tokens
-from tavern_core.kernel.artifacts.artifacts import Artifacts
 from tavern_core.kernel.calls.compiler import Compiler
-from tavern_core.kernel.calls.cross_process_cancellation import Cancellation
 from tavern_core.kernel.calls.pipeline import Phase, Pipeline
-from tavern_core.kernel.catalogue.descriptions import Descriptions
-from tavern_core.kernel.catalogue.profile_resolution import Inventories
-from tavern_core.kernel.catalogue.tool_spec_cache import ToolSpecs
-from tavern_core.kernel.catalogue.tools import Tools
+from tavern_core.kernel.catalogue.limit_status import Limits
+from tavern_core.kernel.catalogue.tool_catalogue import ToolCatalogue
 from tavern_core.kernel.execution.portal import COPIED_HINT, copied
 from tavern_core.kernel.execution.sync_async_drivers import Mode
 from tavern_core.kernel.foundation import Foundation
-from tavern_core.kernel.hooks.event_emitter import EventEmitter
 from tavern_core.kernel.jobs.jobs import Jobs
 from tavern_core.kernel.jobs.running_jobs import RunningJobs
-from tavern_core.kernel.knowledge.knowledge import Knowledge
-from tavern_core.kernel.limits.limit_status import Limits
 from tavern_core.kernel.observability.metrics import Metrics
 from tavern_core.kernel.plugins.consent import Consent
 from tavern_core.kernel.plugins.decision_watch import DecisionWatch
@@ -38,6 +30,7 @@ from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.kernel.plugins.plugins import Plugins
 from tavern_core.kernel.plugins.reconciler import Activate, Reconciler
 from tavern_core.kernel.plugins.skill_catalogue import Skills
+from tavern_core.kernel.state import State
 from tavern_core.model.call import CallContext
 from tavern_core.model.result import ToolResult, failure
 from tavern_core.model.text_calls_outcome import TextOutcome
@@ -45,7 +38,6 @@ from tavern_core.upstreams.composition import UpstreamsOnDemand
 
 if TYPE_CHECKING:
     from tavern_core.kernel.browser_assets import Extension
-    from tavern_core.upstreams.upstreams import Upstreams
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,68 +77,74 @@ class _TextCaller:
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
-    """The parts of one host, as `composition.compose` built them."""
+class PluginManagement:
+    """Which plugins there are, which of them may be used, and which are active."""
 
     lifecycle: Lifecycle
     reconciler: Reconciler
     consent: Consent
-    plugins: Plugins
+    statuses: Plugins
+    """`tavern.plugins`."""
     skills: Skills
-    specs: ToolSpecs
-    tools: Tools
-    descriptions: Descriptions
-    profiles: Inventories
     sections: Sections
-    compiler: Compiler
-    cancellation: Cancellation
-    pipeline: Pipeline
-    records: RecordStore
-    jobs: Jobs
-    running_jobs: RunningJobs
-    artifacts: Artifacts
-    knowledge: Knowledge
-    metrics: Metrics
-    limits: Limits
-    tokens: Tokens
-    events: EventEmitter
-    flow: Flow
-    connected: UpstreamsOnDemand
-    isolation: Isolation
     decisions: DecisionWatch
 
-    @property
-    def base(self) -> Foundation:
-        """The parts that all others use."""
-        return self.specs.base
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """How calls are made, at once and in the background, and within which limits."""
+
+    pipeline: Pipeline
+    jobs: Jobs
+    running_jobs: RunningJobs
+    limits: Limits
+    metrics: Metrics
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """The parts of one host, as `composition.compose` built them."""
+
+    plugins: PluginManagement
+    catalogue: ToolCatalogue
+    state: State
+    calls: Calls
+    flow: Flow
+    upstreams: UpstreamsOnDemand
+    isolation: Isolation
 
     @property
     def tables(self) -> Tables:
         """The contributions of plugins."""
-        return self.lifecycle.tables
+        return self.plugins.lifecycle.tables
 
     @property
-    def upstreams(self) -> Upstreams:
-        """The systems whose tools are tools of this host."""
-        return self.connected()
+    def base(self) -> Foundation:
+        """The parts that all others use."""
+        return self.tables.base
+
+    @property
+    def compiler(self) -> Compiler:
+        """Finds tools, and compiles the path of their calls."""
+        return self.calls.pipeline.compiler
 
     async def start(self, activate: Activate) -> None:
         """Activate plugins that must be active from the start, and register the existing workflows as tools."""
         self.isolation.sandboxes.work.sweep()
-        await self.reconciler.start(activate)
+        await self.plugins.reconciler.start(activate)
         if self.base.config.workflows.as_tools and activate != "none":
-            self.flow.tools.list(self.lifecycle.records["core-flows"].rank)
+            self.flow.tools.list(self.plugins.lifecycle.records["core-flows"].rank)
         if activate != "none":
-            self.decisions.start()
+            self.plugins.decisions.start()
 
     async def close(self) -> None:
         """End all runs, stop all plugins."""
-        self.decisions.close()
-        await self.flow.workflows.leave(self.running_jobs.leave())
-        await self.running_jobs.close()
+        self.plugins.decisions.close()
+        await self.flow.workflows.leave(self.calls.running_jobs.leave())
+        await self.calls.running_jobs.close()
         await self.flow.workflows.close()
-        await self.connected.leave()
-        await self.lifecycle.close()
+        await self.upstreams.leave()
+        await self.plugins.lifecycle.close()
 
     def become_copy(self, owner: int) -> None:
         """In a forked child: all use of the host is refused, its store included, because it belongs to process `owner`."""
@@ -156,7 +154,7 @@ class Host:
             raise UsageError(copied(owner), hint=COPIED_HINT)
 
         for name in (name for name in vars(RecordStore) if not name.startswith("_")):
-            setattr(self.records, name, refuse)
+            setattr(self.state.records, name, refuse)
         self.flow.workflows.become_copy(refuse)
 
     def release(self) -> None:
@@ -164,11 +162,12 @@ class Host:
         self.isolation.release()
         self.isolation.sandboxes.release()
         self.base.release()
-        self.pipeline.approvals.close()
-        self.cancellation.close()
-        self.pipeline.governance.idempotency.close()
-        self.records.close()
-        self.knowledge.close()
+        pipeline = self.calls.pipeline
+        pipeline.approvals.close()
+        pipeline.compiler.cancellation.close()
+        pipeline.governance.idempotency.close()
+        self.state.records.close()
+        self.state.knowledge.close()
         if self.base.log is not None:
             self.base.log.close()
 
@@ -178,7 +177,7 @@ class Host:
 
         return [
             extension(record.candidate.manifest(), record.candidate.folder, record.may)
-            for record in self.lifecycle.records.values()
+            for record in self.plugins.lifecycle.records.values()
             if record.usable and not record.candidate.fixed_id
         ]
 
@@ -202,7 +201,7 @@ class Host:
         phase = None
         if call.dry_run or call.job or call.trace:
             phase = Phase(is_dry=call.dry_run, is_job=call.job and not call.dry_run, steps=steps)
-        result = await self.pipeline.run(
+        result = await self.calls.pipeline.run(
             self.base.mode, call.tool, call.arguments, context, call.purpose, call.key, call.door, phase
         )
         if steps is None:
@@ -224,7 +223,7 @@ class Host:
         tool: str | None = None,
     ) -> ToolResult:
         """Make the planned call; see `Tavern.commit`."""
-        pipeline, mode = self.pipeline, self.base.mode
+        pipeline, mode = self.calls.pipeline, self.base.mode
         try:
             planned = await pipeline.plans.find(token, context, mode, key)
             if tool is not None and (meant := (await self.compiler.find(tool, context)).id) != planned.tool:
@@ -250,5 +249,7 @@ class Host:
         from tavern_core.kernel.calls.text_call_runner import Transcript
 
         config = self.base.config
-        caller = _TextCaller(self.pipeline, self.base.mode, invoke)
-        return await Transcript(self.tools, self.compiler, config.tam, caller, config.language).run(text, context)
+        caller = _TextCaller(self.calls.pipeline, self.base.mode, invoke)
+        return await Transcript(self.catalogue.tools, self.compiler, config.tam, caller, config.language).run(
+            text, context
+        )

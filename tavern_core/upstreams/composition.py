@@ -11,14 +11,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tavern_core.contract.protocols import BoundTool, Executor, Sandbox, ToolHome
+from tavern_core.contract.protocols import BoundTool, Executor, ToolHome
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.catalogue.profile_resolution import Inventories
 from tavern_core.kernel.foundation import Foundation
 from tavern_core.kernel.grants.grant_store import GrantStore
 from tavern_core.kernel.plugins.candidate import Candidate
 from tavern_core.kernel.plugins.effective_scopes import EffectiveScopes
-from tavern_core.kernel.plugins.record import Record
+from tavern_core.kernel.plugins.tool_homes import Sandboxes
 from tavern_core.model.tool import ENDPOINT_KINDS, ToolSpec
 
 if TYPE_CHECKING:
@@ -61,24 +61,16 @@ class UpstreamParts:
         """The upstreams as plugins."""
         return [entry.candidate() for entry in self.entries.values()]
 
-    def build(
-        self,
-        inventories: Inventories,
-        reach: EffectiveScopes,
-        sandbox_of: Callable[[Record], Sandbox],
-    ) -> UpstreamsOnDemand:
+    def build(self, inventories: Inventories, reach: EffectiveScopes, sandboxes: Sandboxes) -> UpstreamsOnDemand:
         """What gives `tavern.upstreams`, and the executor of each kind that is configured or may name an endpoint."""
         tables = inventories.specs.lifecycle.tables
-        connected = UpstreamsOnDemand(partial(self._connected, inventories, reach, sandbox_of))
+        connected = UpstreamsOnDemand(partial(self._connected, inventories, reach, sandboxes))
         kinds = ENDPOINT_KINDS.union(entry.config.kind for entry in self.entries.values())
         tables.contributions.add_all(OWNER, {"executors": dict.fromkeys(kinds, connected)}, source="builtin")
         return connected
 
     def _connected(
-        self,
-        inventories: Inventories,
-        reach: EffectiveScopes,
-        sandbox_of: Callable[[Record], Sandbox],
+        self, inventories: Inventories, reach: EffectiveScopes, sandboxes: Sandboxes
     ) -> tuple[Upstreams, Executor]:
         from tavern_core.upstreams.connections import Connections
         from tavern_core.upstreams.document_reads import DocumentReads
@@ -90,7 +82,7 @@ class UpstreamParts:
         from tavern_core.upstreams.upstreams import Upstreams
 
         specs = inventories.specs
-        granted = Granted(specs, reach, sandbox_of)
+        granted = Granted(specs, reach, sandboxes)
         catalogue = self.catalogue or Catalogue(self.base.home / CACHE)
         quarantine = self.quarantine or Quarantine(self.grants, catalogue)
         connections = Connections(self.entries, granted)

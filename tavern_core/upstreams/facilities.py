@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from tavern_core.contract.adapters import Process
-from tavern_core.contract.protocols import Sandbox
 from tavern_core.contract.tool_context import RUNNING, ToolContext
 from tavern_core.errors import PolicyDenied, SettingsInvalid, ToolFailed
 from tavern_core.frozen_dataclass import dataclass
@@ -26,6 +25,7 @@ from tavern_core.kernel.files.atomic_file import make_private_folder, write_atom
 from tavern_core.kernel.files.file_lock import locked_async
 from tavern_core.kernel.plugins.effective_scopes import EffectiveScopes
 from tavern_core.kernel.plugins.record import Record
+from tavern_core.kernel.plugins.tool_homes import Sandboxes
 from tavern_core.kernel.settings.secret_masking import KnownSecrets, MaskingFilter, is_everyday
 from tavern_core.model.call import Rights, ToolCall
 from tavern_core.model.safe_printing import with_type
@@ -50,7 +50,7 @@ class Granted:
 
     specs: ToolSpecs
     reach: EffectiveScopes
-    sandbox_of: Callable[[Record], Sandbox]
+    sandboxes: Sandboxes
 
     def record(self, plugin: str) -> Record:
         """The plugin that an upstream is, or whose tool it is behind."""
@@ -166,7 +166,7 @@ class UpstreamFacility:
             raise ToolFailed(f"{self.name} has no command in tavern.yaml, so nothing can be started for it")
         record = self._granted.record(self._entry.plugin)
         home = Home(str(self._base_dir), self._environment, tuple(self._environment.values()))
-        sandbox, rights = self._granted.sandbox_of(record), self._granted.rights(record)
+        sandbox, rights = self._granted.sandboxes.of(record), self._granted.rights(record)
         return await start_process(self.command, home, sandbox, rights, trusted=self._config.trusted)
 
     def load(self, name: str) -> str | None:

@@ -140,7 +140,7 @@ def listed(tavern: Tavern) -> dict[str, float]:
     from tavern_core.contract.stores import Record
     from tavern_core.model.job import JOB_STATUSES
 
-    records = tavern._host.records
+    records = tavern.records
     for number in range(JOBS):
         state, tool = JOB_STATUSES[3 + number % 3], f"bench:add_{number % 7}"
         members = {"tool": tool, "principal": "host", "updated": 1.0, "pollMs": 500, "ttlMs": 1}

@@ -1644,7 +1644,7 @@ def test_a_key_that_holds_a_secret_is_not_stored_with_its_job() -> None:
     job = begun("always", {"n": 1}, idempotency_key=key)
     assert host.wait(host.jobs.wait(job, 30)).status == "completed"
     assert host.invoke_sync("t:always", {"n": 2}, idempotency_key=key, job=True).ok
-    stored = [record.data for kind in ("job", "answer") for record in host._host.records.list(kind)]
+    stored = [record.data for kind in ("job", "answer") for record in host.records.list(kind)]
     assert stored
     assert key not in "".join(stored)
 
@@ -1656,7 +1656,7 @@ def test_a_job_of_arguments_that_no_call_takes_fails_and_does_not_store_them(tmp
             job = small.invoke_sync("t:always", arguments, job=True).job
             ended = small.wait(small.jobs.wait(str(job), 30))
             assert (ended.status, ended.error and ended.error.kind) == ("failed", "INPUT_SCHEMA_INVALID"), arguments
-        records = small._host.records.list("job")
+        records = small.records.list("job")
         assert len(records) == len(unfit)
         for record in records:
             assert json.loads(record.data)["facts"]["arguments"] is None
@@ -2354,7 +2354,7 @@ def test_a_corrupt_answer_in_the_store_keeps_no_job_from_being_cancelled_or_answ
         jobs = [str(host.invoke_sync("t:asks", job=True).job) for _ in range(2)]
         for job in jobs:
             assert host.wait(host.jobs.wait(job, 20)).status == "input_required"
-            host._host.records.add(Record("job-answer", f"{job}\x1fq", "", "given", "[not JSON", time.time()))
+            host.records.add(Record("job-answer", f"{job}\x1fq", "", "given", "[not JSON", time.time()))
         other.jobs.cancel(jobs[0])
         other.jobs.answer(jobs[1], {"how": "well"})
         while not all(host.jobs[job].is_over for job in jobs):

@@ -399,7 +399,7 @@ def test_an_answer_is_given_again_until_its_time_is_over(
 def test_answers_that_are_remembered_are_bounded() -> None:
     for number in range(1_100):
         assert called("charge", {"amount": number}, f"k{number}").ok
-    keys = host._host.pipeline.governance.idempotency
+    keys = host._host.calls.pipeline.governance.idempotency
     assert len(keys._recent | keys._older) <= 1_000
     assert called("charge", {"amount": 0}, "k0").meta["idempotency"] == "replayed"
     assert called("charge", {"amount": 1}, "k0").error.kind == "IDEMPOTENCY_CONFLICT"

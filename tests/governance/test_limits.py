@@ -329,7 +329,7 @@ def test_a_breaker_opens_tries_and_closes_again(tmp_path: Path) -> None:
 
     with host_of(tmp_path, [shaky]) as host:
         now = 0.0
-        host._host.limits._table.clock = lambda: now
+        host.limits._table.clock = lambda: now
         events: list[Any] = []
         host.events.subscribe(events.append, "CIRCUIT_CHANGED")
         assert host.limits.list()[0].to_json()["state"] == "closed"
@@ -793,7 +793,7 @@ def test_failures_are_not_kept_and_old_answers_make_room(tmp_path: Path) -> None
     with host_of(tmp_path, [look], {"cacheBytes": 20_000}) as host:
         for n in (-1, -1, *range(30), 29, 0):
             host.invoke_sync("t:look", {"n": n})
-        assert host._host.limits._table.cache.bytes <= 20_000
+        assert host.limits._table.cache.bytes <= 20_000
     assert ran == [-1, -1, *range(30), 0]
 
 
@@ -1490,7 +1490,7 @@ class LimitsAsAModel(RuleBasedStateMachine):
         config = {"state": {"store": "memory"}, "audit": {"enabled": False}}
         self.host = Tavern.open(config, plugins=[Plugin([act], name="t")])
         self.host.__enter__()
-        self.host._host.limits._table.clock = lambda: self.now
+        self.host.limits._table.clock = lambda: self.now
         self.uses: list[float] = []
         self.in_a_row, self.open_until, self.is_trial = 0, 0.0, False
 

@@ -196,7 +196,7 @@ def test_a_breaker_is_half_open_as_soon_as_its_rest_is_over(
 
     plugin, now = Plugin([breaks], name="m"), 0.0
     with Tavern.open({"metrics": {"enabled": True}}, home=tmp_path / "home", plugins=[plugin]) as host:
-        host._host.limits._table.clock = lambda: now
+        host.limits._table.clock = lambda: now
         for _ in range(2):  # after the trial it is open anew
             host.invoke_sync("m:breaks")
             now += after_s

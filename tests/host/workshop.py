@@ -163,7 +163,7 @@ def hooks_of(host: Tavern, plugin: str) -> list[str]:
 
 def calls_running(host: Tavern) -> list[str]:
     """The plugins that still count a call; no door of a host shows it, and nothing may leave one behind."""
-    return [name for name, record in host._host.lifecycle.records.items() if record.usage.calls]
+    return [name for name, record in host._host.plugins.lifecycle.records.items() if record.usage.calls]
 
 
 def setting_keys(host: Tavern) -> set[str]:

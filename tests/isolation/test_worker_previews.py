@@ -165,7 +165,7 @@ def test_a_preview_that_fails_is_one_error_and_leaves_no_token(workshop: Worksho
             result = dry(host, name)
             assert result.error is not None and "planToken" not in str(result.to_json()), name
             said[name] = result.error.kind, result.error.details.get("stage")
-            assert not host._host.records.list("plan"), name
+            assert not host.records.list("plan"), name
         return said
 
     assert pair(workshop, look) == {name: (kind, "preview") for name, kind in FAILING.items()}
@@ -178,7 +178,7 @@ def test_a_worker_that_dies_of_a_preview_is_replaced(workshop: Workshop) -> None
     host = workshop.open()
     died = dry(host, "ending")
     assert died.error is not None and died.error.kind == "UPSTREAM_ERROR"
-    assert not host._host.records.list("plan")
+    assert not host.records.list("plan")
     until(lambda: dry(host, "later").ok)
     assert dry(host, "later").value["preview"] == 4
     assert dry(host, "special").value["preview"] == 4

@@ -19,11 +19,10 @@ from tavern_core.kernel.calls.optional_steps import steps_of
 from tavern_core.kernel.calls.running_call import current
 from tavern_core.kernel.catalogue.call_plan import Execute, Inner, Plan
 from tavern_core.kernel.catalogue.namespace_resolvers import canonical
-from tavern_core.kernel.catalogue.profile_resolution import Inventories
+from tavern_core.kernel.catalogue.tool_catalogue import ToolCatalogue
 from tavern_core.kernel.hooks.argument_copies import ShownTool
 from tavern_core.kernel.limits.limiter_registry import Governor, LimitTable
 from tavern_core.kernel.plugins.effective_scopes import EffectiveScopes
-from tavern_core.kernel.plugins.host_registries import UpstreamLists
 from tavern_core.kernel.plugins.record import Record
 from tavern_core.kernel.plugins.tool_homes import ToolHomes
 from tavern_core.kernel.registry import Entry
@@ -52,22 +51,21 @@ class Compiler:
 
     def __init__(
         self,
-        inventories: Inventories,
-        upstreams: UpstreamLists | None,
+        catalogue: ToolCatalogue,
         homes: ToolHomes,
         reach: EffectiveScopes,
         limit_table: LimitTable,
         cancellation: Cancellation,
     ) -> None:
-        specs = inventories.specs
+        specs = catalogue.specs
         base, tables = specs.base, specs.lifecycle.tables
         self.base: Final = base
         self.cancellation: Final = cancellation
         self._limit_table = limit_table
         self._specs = specs
-        self._namespaces = inventories.namespaces
-        self._upstreams = upstreams
-        self._profile = inventories.resolved
+        self._namespaces = catalogue.profiles.namespaces
+        self._upstreams = catalogue.upstreams
+        self._profile = catalogue.profiles.resolved
         self._homes = homes
         self._reach = reach
         self._contributions = tables.contributions

@@ -28,7 +28,7 @@ from tavern_core.model.result import ToolResult, iso_utc, success
 class Foresight:
     """Looks at calls that are not made. Holds no state of a call."""
 
-    catalogue: Compiler
+    compiler: Compiler
     hooks: HookCalls
     approvals: Approvals
     plans: PlanTokens
@@ -104,10 +104,10 @@ class Foresight:
         """
         call = begin(written, arguments, context, "", None, door, 0)
         try:
-            plan = await self.catalogue.find(written, context)
+            plan = await self.compiler.find(written, context)
             context = admit(plan, call, self.limits.depth, ahead=earlier)
             if plan.guarded or context.profile is not None:
-                plan = await self.catalogue.admits(plan, context)
+                plan = await self.compiler.admits(plan, context)
             known: Mapping[str, Any] = {} if plan.before else arguments
             call.values = known if plan.fill is None else plan.fill(known)
             asked = tool_call(plan, call, context, self.series)

@@ -15,7 +15,7 @@ import asyncio
 import inspect
 import itertools
 import sys
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Coroutine, Mapping
 from concurrent.futures import Future
 from contextvars import Token
 from dataclasses import replace
@@ -89,48 +89,36 @@ _LOOK_S: Final = 0.25
 """How long a caller who waited for a job in vain waits for a slow store to say how far the job is."""
 
 
-@dataclass(frozen=True, slots=True)
 class Pipeline:
     """Runs calls. Holds no state of a call."""
 
-    catalogue: Compiler
-    ready: Callable[[str], Plan | None]
-    """`catalogue.ready`, one look-up away."""
-    hooks: HookCalls
-    limits: CallLimits
-    approvals: Approvals
-    conclusion: Conclusion
-    governance: Governance
-    plans: PlanTokens
-    foresight: Foresight
-    background: Background
-    artifacts: ArtifactStore
-    series: str
-    """Start of the call ids of this host."""
-    numbers: itertools.count[int]
-    observed_from: str = ""
-    """The module after whose import calls are observed: the SDK of OpenTelemetry, or one that is always there; empty: never."""
+    __slots__ = (
+        "approvals", "artifacts", "background", "compiler", "conclusion", "foresight", "governance", "hooks", "limits", "numbers",
+        "observed_from", "plans", "ready", "series",
+    )  # fmt: skip
 
-    @classmethod
-    def create(
-        cls,
-        catalogue: Compiler,
+    def __init__(
+        self,
+        compiler: Compiler,
         hooks: HookCalls,
         approvals: Approvals,
         idempotency: Idempotency,
         plans: PlanTokens,
         background: Background,
         artifacts: ArtifactStore,
-    ) -> Pipeline:
-        base, series, numbers = catalogue.base, catalogue.cancellation.series, itertools.count(1)
-        conclusion = Conclusion(hooks, base.recorder, base.known_secrets, series, numbers)
-        own = CallLimits.of(base.config.limits, base.config.artifacts)
-        governance = Governance(idempotency, conclusion, LargeResults(own, artifacts, series), own)
-        foresight = Foresight(catalogue, hooks, approvals, plans, own, series)
-        return cls(
-            catalogue, catalogue.ready, hooks, own, approvals, conclusion, governance, plans, foresight, background,
-            artifacts, series, numbers,
-        )  # fmt: skip
+    ) -> None:
+        base = compiler.base
+        self.compiler, self.ready = compiler, compiler.ready
+        self.hooks, self.approvals, self.plans = hooks, approvals, plans
+        self.background, self.artifacts = background, artifacts
+        self.series, self.numbers = compiler.cancellation.series, itertools.count(1)
+        self.limits = CallLimits.of(base.config.limits, base.config.artifacts)
+        self.conclusion = Conclusion(hooks, base.recorder, base.known_secrets, self.series, self.numbers)
+        large = LargeResults(self.limits, artifacts, self.series)
+        self.governance = Governance(idempotency, self.conclusion, large, self.limits)
+        self.foresight = Foresight(compiler, hooks, approvals, plans, self.limits, self.series)
+        self.observed_from = ""
+        """The module after whose import calls are observed: the SDK of OpenTelemetry, or one that is always there; empty: never."""
 
     async def run(
         self,
@@ -171,7 +159,7 @@ class Pipeline:
                 call.purpose, call.key = "", None
                 raise no_texts(written)
             ready = self.ready  # by a local name: what is called as `self.ready(...)` is looked up as a method first
-            plan = call.plan = ready(written) or await self.catalogue.find(written, context)
+            plan = call.plan = ready(written) or await self.compiler.find(written, context)
             running = plan.usage.calls
             running.add(call)
             # The host itself, with no call around it, calls a tool that is neither limited nor kept from it.
@@ -188,7 +176,7 @@ class Pipeline:
             else:
                 context = admit(plan, call, self.limits.depth)
                 if plan.guarded or context.profile is not None:
-                    plan = call.plan = await self.catalogue.admits(plan, context)
+                    plan = call.plan = await self.compiler.admits(plan, context)
 
             intake = plan.intake  # by a local name, as above
             values = call.values = intake(arguments)
@@ -415,7 +403,7 @@ class Pipeline:
         if used_up is not None:
             call.used_up = (used_up,)
         # Files, grants and plugins may have changed in the meantime; the approval was for the earlier state.
-        await self.catalogue.still_holds(plan, asked.context)
+        await self.compiler.still_holds(plan, asked.context)
         await self.hooks.judge(own_gates(plan), asked, plan.shown, mode)
         if plan.seconds is not None:
             ends.append(perf_counter() + plan.seconds)

@@ -12,7 +12,6 @@ from tavern_core.kernel.access.tool_access import PluginToolGroups
 from tavern_core.kernel.access.tool_pins import ToolPin
 from tavern_core.kernel.catalogue.availability import Availability, Need, Why
 from tavern_core.kernel.catalogue.profile_resolution import Inventories
-from tavern_core.kernel.hooks.event_emitter import EventEmitter
 from tavern_core.kernel.plugins.app_tools import Registration
 from tavern_core.kernel.plugins.host_registries import UpstreamLists
 from tavern_core.kernel.plugins.reconciler import Reconciler
@@ -57,13 +56,12 @@ class Tools:
         inventories: Inventories,
         upstreams: UpstreamLists | None,
         reconciler: Reconciler,
-        events: EventEmitter,
     ) -> None:
         self._specs = specs = inventories.specs
         self._namespaces = inventories.namespaces
         self._upstreams = upstreams
         self._reconciler = reconciler
-        self._events = events
+        self._events = specs.lifecycle.events
         self._registration = Registration(specs.lifecycle)
         self._wait = specs.base.portal.run
         self._availability = Availability(inventories)

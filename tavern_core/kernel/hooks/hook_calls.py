@@ -53,17 +53,17 @@ class HookCalls:
     def __init__(self, seconds: float, diagnostics: Diagnostics, quarantine: Quarantine) -> None:
         self._seconds = seconds
         self._diagnostics = diagnostics
-        self._quarantine = quarantine
+        self.quarantine = quarantine
 
     async def notify(self, implementations: Iterable[Implementation], values: Mapping[str, Any], mode: Mode) -> None:
         """Call observers, each with copies of its own; their errors are diagnostics."""
         for impl in implementations:
             try:
                 if impl.timing.is_watched:
-                    self._quarantine.check(impl)
+                    self.quarantine.check(impl)
                 await self._run(impl, {name: shown(value) for name, value in values.items()}, mode)
                 if impl.timing.is_watched:
-                    self._quarantine.worked(impl)
+                    self.quarantine.worked(impl)
             except HookPaused:
                 continue
             except Exception as error:  # noqa: BLE001 - whatever a plugin raises
@@ -141,12 +141,12 @@ class HookCalls:
         """One answer of a guard; raises PolicyDenied for a denial and for anything that goes wrong."""
         try:
             if impl.timing.is_watched:
-                self._quarantine.check(impl)
+                self.quarantine.check(impl)
             answer = await self._run(impl, values, mode)
         except HookPaused as paused:
             raise self._paused_error(paused, tool) from None
         except TimeLimit:
-            self._quarantine.failed(impl, f"took longer than {self._seconds:g} s")
+            self.quarantine.failed(impl, f"took longer than {self._seconds:g} s")
             raise PolicyDenied(
                 f"{tool} was refused: {impl.hook.name} of {impl.plugin} took longer than {self._seconds:g} s (limits.hookTimeoutMs)",
                 hint=f"tavern plugins disable {impl.plugin}",
@@ -154,21 +154,21 @@ class HookCalls:
             ) from None
         except CallError as error:  # a way to say no, not a failure
             if impl.timing.is_watched:
-                self._quarantine.worked(impl)
+                self.quarantine.worked(impl)
             raise PolicyDenied(
                 f"{tool} was refused by {impl.plugin}: {_own(impl, error.message)}",
                 hint=_own(impl, error.hint),
                 **{**facts(error.details), "plugin": impl.plugin},
             ) from error
         except Exception as error:
-            self._quarantine.failed(impl, f"failed with {printed(error)}")
+            self.quarantine.failed(impl, f"failed with {printed(error)}")
             raise PolicyDenied(
                 f"{tool} was refused: {impl.hook.name} of {impl.plugin} failed with {printed(error)}",
                 hint=f"see {impl.where}; tavern plugins disable {impl.plugin}",
                 plugin=impl.plugin,
             ) from error
         if impl.timing.is_watched:
-            self._quarantine.worked(impl)
+            self.quarantine.worked(impl)
         if isinstance(answer, Deny):
             raise PolicyDenied(
                 f"{tool} was refused by {impl.plugin}: {_own(impl, answer.reason)}",
@@ -192,7 +192,7 @@ class HookCalls:
             if isinstance(error, TimeLimit)
             else f"failed with {printed(error)}"
         )
-        self._quarantine.failed(impl, what)
+        self.quarantine.failed(impl, what)
         self._diagnostics.add(
             "HOOK_FAILED",
             f"{impl.hook.name} {what}; {consequence}",
@@ -274,7 +274,7 @@ class HookCalls:
         for impl in implementations:
             try:
                 if impl.timing.is_watched:
-                    self._quarantine.check(impl)
+                    self.quarantine.check(impl)
                 answer = await self._run(impl, {"call": shown(call), "result": shown(result)}, mode)
             except HookPaused:
                 continue
@@ -287,7 +287,7 @@ class HookCalls:
                 self._note(impl, ValueError(why), "its change was dropped")
                 continue
             if impl.timing.is_watched:
-                self._quarantine.worked(impl)
+                self.quarantine.worked(impl)
             if answer is None:
                 continue
             changed = _changed_result(result, answer)

@@ -6,7 +6,6 @@ import asyncio
 import sys
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final
 
 from tavern_core.contract.trace_context import traceparent_of
@@ -58,16 +57,13 @@ class ObservedPipeline(Pipeline):
         wanted: bool | None,
         is_inner: bool = False,
     ) -> None:
-        for part in fields(pipeline):
-            object.__setattr__(self, part.name, getattr(pipeline, part.name))
-        object.__setattr__(self, "metrics", metrics)
-        object.__setattr__(self, "version", version)
-        object.__setattr__(self, "spans", None)
-        object.__setattr__(self, "awaits", wanted is None)
+        for part in Pipeline.__slots__:
+            setattr(self, part, getattr(pipeline, part))
+        self.metrics, self.version, self.awaits = metrics, version, wanted is None
+        self.spans = None
         if not is_inner:
-            inner = ObservedPipeline(pipeline, metrics, version, wanted=False, is_inner=True)
-            object.__setattr__(self, "inner", inner)
-            object.__setattr__(self, "observed_from", _SDK if metrics is None and not wanted else _ALWAYS)
+            self.inner = ObservedPipeline(pipeline, metrics, version, wanted=False, is_inner=True)
+            self.observed_from = _SDK if metrics is None and not wanted else _ALWAYS
         if wanted:
             self._begin_spans()
 
@@ -115,9 +111,7 @@ class ObservedPipeline(Pipeline):
         return result
 
     def _begin_spans(self) -> None:
-        object.__setattr__(self, "spans", Spans(self.version))
-        object.__setattr__(self, "awaits", False)
-        object.__setattr__(self, "observed_from", _ALWAYS)
+        self.spans, self.awaits, self.observed_from = Spans(self.version), False, _ALWAYS
 
 
 class Spans:

@@ -16,28 +16,37 @@ from typing import Any, Final
 
 from tavern_core.errors import UsageError
 from tavern_core.kernel.execution.portal import Portal
+from tavern_core.kernel.grants.grant_store import GrantStore
+from tavern_core.kernel.plugins.enabled_state import PluginStates
 
 _LOG: Final = logging.getLogger("tavern.plugins")
 _LOOK_S: Final = 0.5
 _CLOSE_S: Final = 1.0
-Files = tuple[Path, ...]
 Stamps = tuple[tuple[int, ...] | None, ...]
+
+
+class Decisions:
+    """The two files of a host; created before either is read, so that no later change goes unseen."""
+
+    def __init__(self, grants: GrantStore, states: PluginStates) -> None:
+        self.grants, self.states = grants, states
+        self.seen = self.stamps()
+
+    def stamps(self) -> Stamps:
+        """Another value after each change of one of the files."""
+        return _stamp(self.grants.path), _stamp(self.states.path)
 
 
 class DecisionWatch:
     """Looks for changes of files while a host is open.
 
     Args:
-        files: where decisions are written.
-        seen: `stamps_of` the files before they were read.
         apply: lets decisions take effect; False: not all of them yet.
     """
 
-    def __init__(
-        self, files: Files, seen: Stamps, portal: Portal, apply: Callable[[], Coroutine[Any, Any, bool]]
-    ) -> None:
-        self._files = files
-        self._seen = seen
+    def __init__(self, decisions: Decisions, portal: Portal, apply: Callable[[], Coroutine[Any, Any, bool]]) -> None:
+        self._decisions = decisions
+        self._seen = decisions.seen
         self._portal = portal
         self._apply = apply
         self._applying: list[Future[bool]] = []
@@ -76,7 +85,7 @@ class DecisionWatch:
                 _LOG.error("decisions about plugins could not be applied", exc_info=error)
             if error is not None or not done.result():
                 self._seen = ()
-        if (found := stamps_of(self._files)) != self._seen:
+        if (found := self._decisions.stamps()) != self._seen:
             self._applying.append(self._begun())
             self._seen = found
 
@@ -91,11 +100,6 @@ class DecisionWatch:
         except RuntimeError:
             applying.close()
             raise
-
-
-def stamps_of(files: Files) -> Stamps:
-    """What is another value after each change of one of these files."""
-    return tuple(map(_stamp, files))
 
 
 def _stamp(file: Path) -> tuple[int, ...] | None:

@@ -96,13 +96,12 @@ class Lifecycle:
         tables: Tables,
         grants: GrantStore,
         imports: ImportGuard,
-        events: EventEmitter,
     ) -> None:
         self.records = records
         self.tables = tables
         self._grants = grants
         self._imports = imports
-        self._events = events
+        self.events = EventEmitter(tables.base, tables.hooks, tables.calls)
         self._transitions = Transitions()
         self._listing = threading.Lock()
         self._declared: dict[str, tuple[Candidate, tuple[Entry, ...]]] = {}
@@ -293,7 +292,7 @@ class Lifecycle:
             if change := record.changed_since_review():
                 self.tables.diagnostics.put(change)
             data = {"note": decision.note, "changed": sorted(decision.changed), "version": record.candidate.version}
-            await self._events.emit(PLUGIN_CHANGED, data, record.name)
+            await self.events.emit(PLUGIN_CHANGED, data, record.name)
 
     async def _bring_up_needed(self, record: Record) -> None:
         for other in self._replaced_by(record):
@@ -404,7 +403,7 @@ class Lifecycle:
         """Report the present state of a plugin to listeners."""
         if record.candidate.fixed_id:
             return  # the host's own plugins come and go with it; that needs no event
-        await self._events.emit(PLUGIN_STATE, {"state": record.state, "reason": record.reason}, record.name)
+        await self.events.emit(PLUGIN_STATE, {"state": record.state, "reason": record.reason}, record.name)
 
 
 def _standing_of(record: Record, begun: Standing) -> Standing:

@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any
 
 from tavern_core.errors import PluginError, UsageError
-from tavern_core.kernel.hooks.quarantine import Quarantine
 from tavern_core.kernel.plugins.consent import Consent, who
 from tavern_core.kernel.plugins.enabled_state import PluginStates
 from tavern_core.kernel.plugins.host_registries import ImportGuard
@@ -29,7 +28,6 @@ class Plugins(Mapping[str, PluginStatus]):
         consent: Consent,
         reconciler: Reconciler,
         states: PluginStates,
-        quarantine: Quarantine,
         imports: ImportGuard,
     ) -> None:
         base = lifecycle.tables.base
@@ -43,7 +41,7 @@ class Plugins(Mapping[str, PluginStatus]):
         """Those that were switched off, and whose files were not read since another process switched them on."""
         self._outdated: set[str] = set()
         """Those about whose newer files another process has decided."""
-        self._quarantine = quarantine
+        self._quarantine = lifecycle.tables.calls.quarantine
         self._imports = imports
         self._wait = base.portal.run
         self._ready = base.portal.check
@@ -176,7 +174,7 @@ class Plugins(Mapping[str, PluginStatus]):
         record.candidate.end_pause()
         self._states.enable(name)
         self._off.discard(name)
-        self._reconciler.forget_failures(name)
+        self._forget_failures(name)
         record.broken = None
         record = await self._renewed(record)
         await self._settle()
@@ -203,7 +201,7 @@ class Plugins(Mapping[str, PluginStatus]):
 
         def change() -> None:
             record.candidate.end_pause()
-            self._reconciler.forget_failures(name)
+            self._forget_failures(name)
             self._read_again(record)
 
         try:
@@ -293,6 +291,11 @@ class Plugins(Mapping[str, PluginStatus]):
             f"plugins.{method}_sync was called inside a running event loop, which it would block",
             hint=f"use `await tavern.plugins.{method}(...)`",
         )
+
+    def _forget_failures(self, name: str) -> None:
+        """The operator enabled or reloaded a plugin: what was held against its code is forgotten."""
+        self._quarantine.forget(name)
+        self._imports.forget(name)
 
     def _own(self, name: str) -> Record:
         self._ready()

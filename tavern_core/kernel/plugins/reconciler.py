@@ -14,12 +14,10 @@ from tavern_core.errors import PluginError
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.grants.grant_store import GrantStore
 from tavern_core.kernel.grants.grants import GrantRecord
-from tavern_core.kernel.hooks.quarantine import Quarantine
 from tavern_core.kernel.plugins.candidate import Candidate, Tiers, builtin_candidate, object_candidate
 from tavern_core.kernel.plugins.candidate_discovery import find_candidates
 from tavern_core.kernel.plugins.eligibility import Circumstances, granted_now, judge
 from tavern_core.kernel.plugins.enabled_state import PluginStates
-from tavern_core.kernel.plugins.host_registries import ImportGuard
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.kernel.plugins.lock_check import GRANTED_BY_PASSING, Decided, Decisions
 from tavern_core.kernel.plugins.record import USABLE, Record
@@ -51,19 +49,9 @@ class Sources:
 class Reconciler:
     """Knows every plugin by name, checks them, activates those that do not wait for their first use, and looks for new ones."""
 
-    def __init__(
-        self,
-        lifecycle: Lifecycle,
-        sources: Sources,
-        *,
-        grants: GrantStore,
-        states: PluginStates,
-        quarantine: Quarantine,
-        imports: ImportGuard,
-    ) -> None:
-        self._lifecycle, self._records, self._base = lifecycle, lifecycle.records, lifecycle.tables.base
+    def __init__(self, lifecycle: Lifecycle, sources: Sources, grants: GrantStore, states: PluginStates) -> None:
+        self.lifecycle, self._records, self._base = lifecycle, lifecycle.records, lifecycle.tables.base
         self._sources, self._grants, self._states = sources, grants, states
-        self._quarantine, self._imports = quarantine, imports
         self._activate: Activate = "needed"
         """As the host was opened: with ``none`` a new grant starts no plugin either."""
         self._decisions: dict[str, Decided] = {}
@@ -78,7 +66,7 @@ class Reconciler:
         is_alone = all(record.candidate.fixed_id or record.candidate.source == "upstream" for record in records)
         for record in records:
             if record.candidate.fixed_id and not (record.candidate.is_nodes_alone and is_alone):
-                await self._lifecycle.activate(record.name)
+                await self.lifecycle.activate(record.name)
         self.judge()  # the host's own tools are known now: no plugin may have the name of one
         await self._activate_early()
 
@@ -93,12 +81,12 @@ class Reconciler:
     async def _activate_early(self) -> None:
         """Activate plugins that do not wait for their first use; a failure is in the record and does not affect others."""
         has_tried = False
-        with self._lifecycle.burst():
+        with self.lifecycle.burst():
             for record in list(self._records.values()):
                 if record.usable and not record.active and self.starts_with_host(record):
                     has_tried = True
                     with suppress(PluginError):
-                        await self._lifecycle.activate(record.name)
+                        await self.lifecycle.activate(record.name)
         if has_tried:
             self.judge()
 
@@ -109,10 +97,10 @@ class Reconciler:
         fresh = {c.name: (rank, c) for rank, c in enumerate(self._candidates())}
         leaving = [name for name, record in self._records.items() if _has_left(record, fresh.get(name, (0, None))[1])]
         for name in leaving:
-            await self._lifecycle.deactivate(name)
+            await self.lifecycle.deactivate(name)
             self._records.pop(name).candidate.unload()
-            self._lifecycle.tables.registry.drop(name)
-            self._lifecycle.tables.settings.withdraw(name)
+            self.lifecycle.tables.registry.drop(name)
+            self.lifecycle.tables.settings.withdraw(name)
         for name, (rank, _) in fresh.items():
             if name in self._records:
                 self._records[name].rank = rank
@@ -136,7 +124,7 @@ class Reconciler:
         found += passed
         self._base.diagnostics.forget_found()
         found += find_candidates(
-            self._base.loaded, self._base.diagnostics, self._lifecycle.tables.cache, self._sources.tiers
+            self._base.loaded, self._base.diagnostics, self.lifecycle.tables.cache, self._sources.tiers
         )
         found += self._sources.upstreams()
         unique: dict[str, Candidate] = {}
@@ -153,7 +141,7 @@ class Reconciler:
         """Work out the state of every plugin that is not active, from what is declared, granted and configured now."""
         around = self._around()
         judge(self._records, around)
-        self._lifecycle.list_declared()
+        self.lifecycle.list_declared()
         wrong_files = [
             Diagnostic(wrong.code, wrong.located, hint=wrong.hint, severity=wrong.severity)
             for wrong in (*around.decisions.grants.findings, *self._states.findings)
@@ -173,7 +161,7 @@ class Reconciler:
             self.judge()
             self._base.signals.tools.emit()
 
-        await self._lifecycle.renew(record.name, read_again or change, wanted=self.starts_with_host)
+        await self.lifecycle.renew(record.name, read_again or change, wanted=self.starts_with_host)
 
     def judge_again(self) -> set[str]:
         """`judge`, after another process has decided; the active plugins that run with other rights than they have now.
@@ -196,18 +184,13 @@ class Reconciler:
         if any(candidate.source == "upstream" for candidate in known.values()):
             for candidate in self._sources.upstreams():
                 if candidate.name in known:
-                    self._lifecycle.tools_changed(candidate.name, candidate)
+                    self.lifecycle.tools_changed(candidate.name, candidate)
         decided = ((name, one, self._decided.get(name)) for name, one in known.items())
         return {name for name, one, now in decided if now is not None and _is_other(now, one)}
 
-    def forget_failures(self, name: str) -> None:
-        """The operator enabled or reloaded a plugin: what was held against its code is forgotten."""
-        self._quarantine.forget(name)
-        self._imports.forget(name)
-
     def _around(self) -> Circumstances:
         own = [name for name, record in self._records.items() if record.candidate.source == "builtin"]
-        tools = (split_id(e.id)[1] for plugin in own for e in self._lifecycle.tables.registry.of_plugin(plugin))
+        tools = (split_id(e.id)[1] for plugin in own for e in self.lifecycle.tables.registry.of_plugin(plugin))
         # Who only looks wants to know whether the code changed; who works sees it when a plugin is activated.
         decisions = Decisions(self._grants, self._decisions, reads_files=self._activate == "none")
         return Circumstances(

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from tavern_core.contract.protocols import BoundTool, Sandbox, ToolHome
 from tavern_core.errors import ToolFileInvalid
@@ -17,15 +16,17 @@ from tavern_core.kernel.views.facility_views import sealed_home
 from tavern_core.model.tool import ToolSpec
 
 
+class Sandboxes(Protocol):
+    """The boxes of plugins' programs."""
+
+    def of(self, record: Record, /) -> Sandbox: ...
+
+
 class ToolHomes:
-    """Makes a ToolHome for each tool.
+    """Makes a ToolHome for each tool."""
 
-    Args:
-        sandbox_of: makes the box of a plugin's programs.
-    """
-
-    def __init__(self, tables: Tables, sandbox_of: Callable[[Record], Sandbox]) -> None:
-        self._tables, self._sandbox_of = tables, sandbox_of
+    def __init__(self, tables: Tables, sandboxes: Sandboxes) -> None:
+        self._tables, self._sandboxes = tables, sandboxes
         self._cache = tables.base.home / "cache" / "unpacked"
         """Where zipped plugins are unpacked."""
 
@@ -52,7 +53,7 @@ class ToolHomes:
             service,
             lambda: resolve(record.name, spec.local_name),
             partial(load_handler, record),
-            self._sandbox_of(record),
+            self._sandboxes.of(record),
             self._tables.engines.flow,
             frozenset(record.candidate.facts.depends_on),
             lambda: resolve(record.name),

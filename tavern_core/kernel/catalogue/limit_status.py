@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Any
 
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.access.limit_rules import OWN, LimitRules
+from tavern_core.kernel.catalogue.tool_catalogue import ToolCatalogue
 from tavern_core.kernel.limits.limiter_registry import BLOCKS, Governor, LimitTable
-from tavern_core.model.config import HostConfig
 from tavern_core.model.rate_and_concurrency_limits import NO_LIMITS, ToolLimits, parse_rate
 from tavern_core.model.tool import ToolSpec
 
@@ -45,21 +44,13 @@ class Limits:
     """The limits of a host.
 
     Args:
-        tools: every tool that is known.
-        rules: the sections of tavern.yaml, as they are now.
+        catalogue: the tools, and the sections of tavern.yaml as they are now.
     """
 
-    def __init__(
-        self,
-        config: HostConfig,
-        table: LimitTable,
-        tools: Callable[[], tuple[ToolSpec, ...]],
-        rules: Callable[[], LimitRules],
-    ) -> None:
-        self._config = config
+    def __init__(self, table: LimitTable, catalogue: ToolCatalogue) -> None:
+        self._config = catalogue.specs.config
         self._table = table
-        self._tools = tools
-        self._rules = rules
+        self._catalogue = catalogue
 
     def list(self) -> tuple[LimitState, ...]:
         """All limits: those of tavern.yaml, then what tools say of themselves and no entry under `tools` replaces.
@@ -70,7 +61,7 @@ class Limits:
             StateDamaged: what was used cannot be read (STATE_DAMAGED).
         """
         config, found = self._config.limits, []
-        tools, rules = self._tools(), self._rules()
+        tools, rules = self._catalogue.tools.list(), self._catalogue.specs.policy().limits
         governed = {tool.id: one for tool in tools if (one := self._table.governor(tool, rules)) is not None}
         for section in ("tools", "plugins", "upstreams", "callers"):
             for name, written in getattr(config, section).items():

@@ -1,0 +1,29 @@
+"""All that is known of the tools of one host."""
+
+from __future__ import annotations
+
+from tavern_core.frozen_dataclass import dataclass
+from tavern_core.kernel.catalogue.descriptions import Descriptions
+from tavern_core.kernel.catalogue.profile_resolution import Inventories
+from tavern_core.kernel.catalogue.tool_spec_cache import ToolSpecs
+from tavern_core.kernel.catalogue.tools import Tools
+from tavern_core.kernel.plugins.host_registries import UpstreamLists
+from tavern_core.kernel.plugins.reconciler import Reconciler
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCatalogue:
+    """What tools there are, what each is, who sees it, and how it is described to a model."""
+
+    specs: ToolSpecs
+    profiles: Inventories
+    upstreams: UpstreamLists | None
+    tools: Tools
+    """`tavern.tools`."""
+    descriptions: Descriptions
+
+    @classmethod
+    def build(cls, profiles: Inventories, upstreams: UpstreamLists | None, reconciler: Reconciler) -> ToolCatalogue:
+        """The catalogue of the plugins that `reconciler` knows; nothing is listed yet."""
+        tools = Tools(profiles, upstreams, reconciler)
+        return cls(profiles.specs, profiles, upstreams, tools, Descriptions(tools, profiles.specs, profiles))
