@@ -48,10 +48,9 @@ class NodeRetrieval:
         examples: folders with further example workflows.
     """
 
-    def __init__(self, specs: ToolSpecs, files: WorkflowFiles, nodes: Nodes, examples: Sequence[Path]) -> None:
+    def __init__(self, specs: ToolSpecs, files: WorkflowFiles, examples: Sequence[Path]) -> None:
         base, tables = specs.base, specs.lifecycle.tables
         self._files = files
-        self._nodes = nodes
         self._lifecycle = specs.lifecycle
         self._contributions = tables.contributions
         self._calls = tables.calls
@@ -76,7 +75,7 @@ class NodeRetrieval:
         self._generation += 1
 
     async def retrieve(
-        self, request: str, plan: Sequence[str] = (), workflow: Any = None, limit: int = 20
+        self, nodes: Nodes, request: str, plan: Sequence[str] = (), workflow: Any = None, limit: int = 20
     ) -> list[NodeMatch]:
         """See `Nodes.retrieve`."""
         is_plan = isinstance(plan, list | tuple) and all(isinstance(step, str) for step in plan)
@@ -86,7 +85,7 @@ class NodeRetrieval:
         await wake(self._lifecycle, _SECTION)
         current = None if workflow is None else as_workflow(workflow, self._files)
         if self._types[0] != (now := self._generation):
-            self._types = now, await self._nodes.listed()
+            self._types = now, await nodes.listed()
         types = self._types[1]
         request, steps = request[:_MOST_REQUEST], [step[:_MOST_REQUEST] for step in islice(plan, 100)]
         found: list[Ranking] = await self._mode.blocking(self._by_index, types, request, steps, current, seconds=None)

@@ -13,6 +13,7 @@ from tavern_core.errors import UsageError, WorkflowInvalid
 from tavern_core.flow.compile_lookup import CompileLibrary
 from tavern_core.flow.engine.plan_tables import Prepared, prepare
 from tavern_core.flow.node_catalogue import Nodes
+from tavern_core.flow.plugin_workflows import PluginWorkflows
 from tavern_core.flow.workflow_files import WorkflowFiles
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.graph.compile import compile_workflow, resolved
@@ -25,6 +26,8 @@ from tavern_core.model.workflow import Workflow
 _MOST_KEPT: Final = 200
 _MOST_BYTES: Final = 32_000_000
 """Maximum number of cached workflows that were passed as mappings."""
+_MOST_WRITTEN: Final = 200
+"""Maximum number of cached workflows without a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +84,38 @@ def _digest(content: dict[str, Any]) -> tuple[bytes, int] | None:
 class Compiling:
     """Compiles the workflows of one host. Thread-safe."""
 
-    def __init__(self, nodes: Nodes, workflow_files: WorkflowFiles, lifecycle: Lifecycle) -> None:
+    def __init__(
+        self, nodes: Nodes, workflow_files: WorkflowFiles, lifecycle: Lifecycle, plugin_workflows: PluginWorkflows
+    ) -> None:
         self._nodes = nodes
         self._workflow_files = workflow_files
         self._lifecycle = lifecycle
+        self.plugin_workflows: Final = plugin_workflows
         self._lock = threading.Lock()
         self._kept: dict[int, tuple[Workflow, Made, CompileLibrary]] = {}
+        self._given = GivenWorkflows()
+        self._written: dict[int, tuple[Workflow, Workflow]] = {}
+        """Workflows without a file, and their document as it would be in a file."""
 
-    async def make(self, workflow: Workflow) -> Made:
+    async def made(self, what: Any) -> Made:
+        """A workflow, compiled. Raises WorkflowNotFound, WorkflowInvalid: as `Workflows.check`."""
+        await self.plugin_workflows.prepare()
+        return await self._make(self._read(what))
+
+    def _read(self, what: Any) -> Workflow:
+        """`as_workflow`; the same object for equal content, so that it is compiled once."""
+        if type(what) is dict:
+            return self._given.get(what) or self._given.put(what, as_workflow(what, self._workflow_files))
+        if not isinstance(what, Workflow) or what.raw:
+            return as_workflow(what, self._workflow_files)
+        known = self._written.get(id(what))
+        if known is None or known[0] is not what:
+            if len(self._written) >= _MOST_WRITTEN:
+                self._written.clear()
+            known = self._written[id(what)] = what, as_workflow(what, self._workflow_files)
+        return known[1]
+
+    async def _make(self, workflow: Workflow) -> Made:
         """Compile a workflow; the plugins of its nodes are activated."""
         with self._lock:
             known = self._kept.get(id(workflow))

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from tavern_core.contract.core_services import Llms
 from tavern_core.contract.llm import LLM
-from tavern_core.flow.llm_calls import Invoke, Models
+from tavern_core.flow.llm_calls import DOOR, Models
+from tavern_core.kernel.calls.pipeline import DRY_RUN, Pipeline
 from tavern_core.model import depths
 from tavern_core.model.call import CallContext
 from tavern_core.model.result import ToolResult
 
-OutputSchema = Callable[[str, CallContext | None], Awaitable[Mapping[str, Any] | None]]
-"""(tool, context): the schema of a tool's result; None: it is not known."""
 _SAMPLES: Final[Mapping[str, Any]] = {
     "string": "sample", "integer": 1, "number": 1.0, "boolean": True, "array": [], "object": {}, "null": None,
 }  # fmt: skip
@@ -22,9 +21,9 @@ _SAMPLES: Final[Mapping[str, Any]] = {
 class DryRunModels(Models):
     """`models`, for all of which `llm` answers; a wrong name is still an error."""
 
-    def __init__(self, models: Models, llm: LLM, invoke: Invoke) -> None:
-        self._models, self._llm = models, llm
-        self.invoke = invoke
+    def __init__(self, models: Models, llm: LLM, pipeline: Pipeline) -> None:
+        self._models, self._llm, self._pipeline = models, llm, pipeline
+        self.invoke = self._dry_run
 
     @property
     def replacement(self) -> Llms | None:
@@ -41,24 +40,17 @@ class DryRunModels(Models):
     def asked_by(self, name: str, context: CallContext | None, purpose: str, asker: str = "") -> LLM:
         return self.find(name)
 
-
-def dry_run_invoke(dry: Invoke, output_schema: OutputSchema) -> Invoke:
-    """Calls that pass all checks and then give a sample of the tool's result.
-
-    Args:
-        dry: a call that does everything but run the tool.
-    """
-
-    async def invoke(
-        tool: str, arguments: Mapping[str, Any] | None, context: CallContext | None, purpose: str
+    async def _dry_run(
+        self, tool: str, arguments: Mapping[str, Any] | None, context: CallContext | None, purpose: str
     ) -> ToolResult:
-        result = await dry(tool, arguments, context, purpose)
+        """A call that passes all checks and then gives a sample of the tool's result."""
+        pipeline = self._pipeline
+        mode = pipeline.compiler.base.mode
+        result = await pipeline.run(mode, tool, arguments, context, purpose, None, DOOR, DRY_RUN)
         if result.error is not None:
             return result
-        schema = await output_schema(tool, context)
+        schema = (await pipeline.compiler.find(tool, context)).spec.output_schema
         return result.replace(value="sample" if schema is None else sample_of(schema))
-
-    return invoke
 
 
 def sample_of(schema: Any, deep: int = 0) -> Any:

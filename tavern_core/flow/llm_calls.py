@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextvars import ContextVar
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from tavern_core.contract.core_services import LLMS, Llms
 from tavern_core.contract.llm import (
@@ -26,6 +26,7 @@ from tavern_core.contract.llm import (
 from tavern_core.errors import CallError, InputInvalid, ToolFailed
 from tavern_core.flow.llm_use import PluginBudgets, Use
 from tavern_core.flow.passed_models import ModelLike, PassedModels, is_passed
+from tavern_core.flow.plugin_workflows import PluginWorkflows
 from tavern_core.flow.prompt_hooks import ModelRequest, PromptHooks
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.calls.running_call import current
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 
 Invoke = Callable[[str, Mapping[str, Any] | None, CallContext | None, str], Coroutine[Any, Any, ToolResult]]
 """(tool, arguments, context, purpose): a call through the one pipeline."""
+DOOR: Final = "workflow"
+"""The entry point of these calls, and of those of nodes."""
 OnText = Callable[[str], object]
 """Called with each piece of the text while a model streams; True ends the request."""
 _on_text: ContextVar[OnText | None] = ContextVar("tavern_pieces", default=None)
@@ -56,7 +59,7 @@ class Governance:
     """What every request passes.
 
     Args:
-        prepare: activates the plugins that declare models.
+        plugin_workflows: activates the plugins that declare models.
         mask: removes secrets from the data of an event.
         most: characters of one streamed answer.
     """
@@ -65,7 +68,7 @@ class Governance:
     budgets: PluginBudgets
     events: EventEmitter
     recorder: Recorder
-    prepare: Callable[[], Awaitable[None]]
+    plugin_workflows: PluginWorkflows
     mask: Callable[[Any], Any]
     most: int
 
@@ -92,7 +95,7 @@ class Models:
 
     async def prepare(self) -> None:
         """Activate the plugins that declare models."""
-        await self._governance.prepare()
+        await self._governance.plugin_workflows.activate()
 
     def names(self) -> list[str]:
         """The names of all models, sorted."""
@@ -168,7 +171,7 @@ class Models:
             CallError: it was refused, or failed.
         """
         if self._known(name) is None:
-            await self._governance.prepare()
+            await self.prepare()
         governance = self._governance
         use = Use(ModelRequest(name, _copied(messages), dict(options), purpose), context, asker)
         try:

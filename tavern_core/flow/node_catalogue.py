@@ -59,7 +59,7 @@ class Retrieval(Protocol):
     """The search for node types (`assistant.node_retrieval`)."""
 
     async def retrieve(
-        self, request: str, plan: Sequence[str] = (), workflow: Any = None, limit: int = 20
+        self, nodes: Nodes, request: str, plan: Sequence[str] = (), workflow: Any = None, limit: int = 20
     ) -> builtins.list[NodeMatch]: ...
 
 
@@ -72,7 +72,7 @@ class Nodes(Mapping[str, NodeSpec]):
         retrieval: makes the search behind `retrieve`, at its first use.
     """
 
-    def __init__(self, lifecycle: Lifecycle, retrieval: Callable[[Nodes], Retrieval]) -> None:
+    def __init__(self, lifecycle: Lifecycle, retrieval: Callable[[], Retrieval]) -> None:
         tables = lifecycle.tables
         self._lifecycle = lifecycle
         self._contributions = tables.contributions
@@ -159,8 +159,8 @@ class Nodes(Mapping[str, NodeSpec]):
     ) -> builtins.list[NodeMatch]:
         """`retrieve` for code in an event loop."""
         with self._making:
-            self._retrieval = self._retrieval or self._make_retrieval(self)
-        return await self._retrieval.retrieve(request, plan, workflow, limit)
+            self._retrieval = self._retrieval or self._make_retrieval()
+        return await self._retrieval.retrieve(self, request, plan, workflow, limit)
 
     def why_not(self, type_: str) -> str:
         """Why a node type is missing, and the repair."""

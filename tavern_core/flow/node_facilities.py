@@ -3,36 +3,33 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from tavern_core.contract.llm import LLM
 from tavern_core.errors import PolicyDenied
-from tavern_core.flow.llm_calls import Invoke, Models
+from tavern_core.flow.llm_calls import Models
 from tavern_core.kernel.calls.large_results import ArtifactStore
-from tavern_core.kernel.plugins.lifecycle import Lifecycle
+from tavern_core.kernel.catalogue.tool_spec_cache import ToolSpecs
 from tavern_core.kernel.views.llm_view import sealed_llm
 from tavern_core.model.call import CallContext
 from tavern_core.model.result import ToolResult
 
 
 class NodeFacilities:
-    """The host's side of every NodeContext. What is done for a context is done for the caller of the workflow."""
+    """The host's side of every NodeContext. What is done for a context is done for the caller of the workflow.
 
-    def __init__(
-        self,
-        lifecycle: Lifecycle,
-        models: Models,
-        invoke: Invoke,
-        artifacts: ArtifactStore,
-        is_host: Callable[[CallContext], bool],
-    ) -> None:
-        self._lifecycle = lifecycle
+    Args:
+        host: the caller that represents the host itself.
+    """
+
+    def __init__(self, specs: ToolSpecs, models: Models, artifacts: ArtifactStore, host: CallContext) -> None:
+        self._specs = specs
         self._models = models
-        self._services = lifecycle.tables.services
-        self._invoke = invoke
         self._artifacts = artifacts
-        self._is_host = is_host
+        self._host = host
+        self._lifecycle = specs.lifecycle
+        self._services = specs.lifecycle.tables.services
 
     def logger(self, plugin: str) -> logging.Logger:
         return logging.getLogger(f"tavern.plugin.{plugin}")
@@ -64,7 +61,7 @@ class NodeFacilities:
     async def invoke(
         self, tool: str, arguments: Mapping[str, Any] | None, context: CallContext, purpose: str
     ) -> ToolResult:
-        return await self._invoke(tool, arguments, self._caller(context), purpose)
+        return await self._models.invoke(tool, arguments, self._caller(context), purpose)
 
     def may_be_repeated(self, tool: str) -> bool:
         """Whether a second call of a tool does no harm, whatever became of the first."""
@@ -72,4 +69,5 @@ class NodeFacilities:
         return entry is not None and entry.spec is not None and entry.spec.may_be_repeated(has_key=False)
 
     def _caller(self, context: CallContext) -> CallContext | None:
-        return None if self._is_host(context) else context
+        is_host = context is self._host or self._specs.is_host(context)
+        return None if is_host else context

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 
 from tavern_core.errors import PolicyDenied, TavernError
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.kernel.access.profiles import Profile
+from tavern_core.kernel.catalogue.profile_resolution import Inventories
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.model.call import CallContext, Rights, shortfall
 from tavern_core.model.capability import is_dangerous, missing
@@ -25,7 +25,7 @@ class NodeRights:
     lifecycle: Lifecycle
     config: CapabilitiesConfig
     host: CallContext
-    profile: Callable[[str], Awaitable[Profile]]
+    inventories: Inventories
 
     async def judge(self, specs: Iterable[NodeSpec], caller: CallContext) -> None:
         """Refuse what one side does not allow.
@@ -50,7 +50,7 @@ class NodeRights:
         if caller.profile is None:
             return None
         try:
-            return (await self.profile(caller.profile)).capabilities
+            return (await self.inventories.resolved(caller.profile)).capabilities
         except TavernError as error:
             raise PolicyDenied(
                 f"the workflow was refused: {error.message}", hint=error.hint, profile=caller.profile

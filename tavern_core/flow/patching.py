@@ -8,7 +8,7 @@ workflow had before do not refuse a patch.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import field, replace
 from hashlib import sha256
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Any, Final
 from pydantic_core import to_json
 
 from tavern_core.errors import UsageError, WorkflowInvalid
-from tavern_core.flow.compiled_workflow_cache import as_workflow
+from tavern_core.flow.compiled_workflow_cache import Compiling, as_workflow
 from tavern_core.flow.hook_chains import FlowCalls
 from tavern_core.flow.workflow_files import SavedMeanwhile, WorkflowFiles
 from tavern_core.frozen_dataclass import dataclass
@@ -30,19 +30,19 @@ from tavern_core.graph.patch_ids import with_ids
 from tavern_core.graph.patch_problems import PatchProblem, PatchRefused
 from tavern_core.graph.patch_view import project
 from tavern_core.graph.problems import FlowProblem
-from tavern_core.kernel.hooks.table import HookTable
+from tavern_core.kernel.calls.running_call import current
 from tavern_core.kernel.manifest.workflow_file_codec import SUFFIX
+from tavern_core.kernel.plugins.host_registries import Tables
+from tavern_core.kernel.settings.result_redaction import masking
 from tavern_core.kernel.text.json_document import read_json
 from tavern_core.model import depths
+from tavern_core.model.call import CallContext
+from tavern_core.model.event import UPDATE_WORKFLOW_STATE_FROM_AGENT
 from tavern_core.model.json_members import json_members
 from tavern_core.model.message_translation import Language
 from tavern_core.model.workflow import Workflow
 from tavern_core.schema.bounded_json_copying import json_copy
 
-Check = Callable[[Workflow], Awaitable[tuple[FlowProblem, ...]]]
-"""All problems of a workflow; the plugins of its nodes are activated."""
-Updated = Callable[[Workflow, Mapping[Language, str], Mapping[str, Any]], None]
-"""Emits the event of a change: the complete workflow, the change in words, further members."""
 _LARGEST_LOGGED: Final = 32_000
 """Bytes of a workflow that is written into the log with each change."""
 _LARGEST_TEXT: Final = 64_000_000
@@ -85,21 +85,20 @@ class PatchOutcome:
 
 
 class Patching:
-    """Applies patches for one host."""
+    """Applies patches for one host.
 
-    def __init__(
-        self,
-        workflow_files: WorkflowFiles,
-        check: Check,
-        hooks: HookTable,
-        calls: FlowCalls,
-        updated: Updated,
-    ) -> None:
+    Args:
+        host: the caller that represents the host itself.
+    """
+
+    def __init__(self, workflow_files: WorkflowFiles, compiling: Compiling, tables: Tables, host: CallContext) -> None:
         self._workflow_files = workflow_files
-        self._check = check
-        self._hooks = hooks
-        self._calls = calls
-        self.updated = updated
+        self._compiling = compiling
+        self._hooks = tables.hooks
+        self._calls = FlowCalls(tables.calls, tables.mode)
+        self._recorder = tables.base.recorder
+        self._mask = masking(tables.base.known_secrets)
+        self._host = host
 
     async def patch(
         self, what: Any, operations: Any, *, rev: int | None, seed: int | None, dry_run: bool
@@ -149,10 +148,10 @@ class Patching:
                 patch, changed_by = await self._calls.change_patch(implementations, patch, before)
                 patch = plain_patch(patch)
             done = patched(before, patch)
-            said = await self._check(done.workflow)
+            said = (await self._compiling.made(done.workflow)).problems
             if _move_values(patch, done, said):
                 done = patched(before, patch)
-                said = await self._check(done.workflow)
+                said = (await self._compiling.made(done.workflow)).problems
         except PatchRefused as refused:
             return PatchOutcome(False, before, problems=refused.problems, changed_by=changed_by)
         problems = await self._problems(before, done, said)
@@ -165,6 +164,24 @@ class Patching:
             True, after, ids, done.removed_edges, problems, in_words(changes, before, after), changes, changed_by,
             tuple(patch),
         )  # fmt: skip
+
+    def updated(self, workflow: Workflow, summary: Mapping[Language, str], more: Mapping[str, Any]) -> None:
+        """Emit the event of a change: the complete workflow, the change in words, further members.
+
+        The log gets of a large workflow its size and hash.
+        """
+        outer = current.get()
+        caller = (outer and outer[2]) or self._host
+        about = {
+            "workflow": workflow.id, "rev": workflow.rev, "summary": self._mask(dict(summary)), **more, **caller.whose()
+        }  # fmt: skip
+        content = self._mask(dict(workflow.raw))
+        text = to_json(content)
+        data = logged = {**about, "content": content}
+        if len(text) > _LARGEST_LOGGED:
+            size = {"bytes": len(text), "sha256": sha256(text).hexdigest(), "nodes": len(workflow.nodes)}
+            logged = {**about, "reference": size}
+        self._recorder.note_large(UPDATE_WORKFLOW_STATE_FROM_AGENT, data, logged)
 
     def arrange(self, what: Any, *, keep: bool, dry_run: bool) -> Workflow:
         """See `Workflows.layout`."""
@@ -184,7 +201,7 @@ class Patching:
         found = tuple(blamed(said, done))
         if not any(each.severity == "error" for each in found):
             return found
-        old = {each.identity for each in await self._check(before) if each.severity == "error"}
+        old = {each.identity for each in (await self._compiling.made(before)).problems if each.severity == "error"}
         return tuple(
             replace(each, is_old=True, op=None) if each.severity == "error" and problem.identity in old else each
             for problem, each in zip(said, found, strict=True)
@@ -279,20 +296,6 @@ def projected(workflow: Workflow) -> dict[str, Any]:
     except PatchRefused as refused:
         problem = refused.problems[0]
         raise WorkflowInvalid(f"workflow {workflow.id!r}: {problem.message}", hint=problem.hint) from None
-
-
-def event_of_update(
-    workflow: Workflow, summary: Mapping[Language, str], more: Mapping[str, Any], mask: Callable[[Any], Any]
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The data of `UPDATE_WORKFLOW_STATE_FROM_AGENT`, and what the log gets of it: of a large workflow, its size and hash."""
-    about = {"workflow": workflow.id, "rev": workflow.rev, "summary": mask(dict(summary)), **more}
-    content = mask(dict(workflow.raw))
-    text = to_json(content)
-    data = {**about, "content": content}
-    if len(text) <= _LARGEST_LOGGED:
-        return data, data
-    about["reference"] = {"bytes": len(text), "sha256": sha256(text).hexdigest(), "nodes": len(workflow.nodes)}
-    return data, about
 
 
 def placed(workflow: Workflow, *, keep: bool = True) -> Workflow:

@@ -9,7 +9,6 @@ from typing import Any, Final
 from tavern_core.errors import PluginError
 from tavern_core.flow.workflow_files import WorkflowSource, workflow_files
 from tavern_core.kernel.manifest.workflow_file_codec import SUFFIX
-from tavern_core.kernel.plugins.contribution_registry import Contributions
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.kernel.plugins.record import Record
 
@@ -17,16 +16,15 @@ _SECTION: Final = "workflows"
 
 
 class PluginWorkflows:
-    """The workflows of plugins, by ``<plugin>.<name>``.
+    """The workflows of plugins, by ``<plugin>.<name>``."""
 
-    Args:
-        cache: where zipped plugins are unpacked.
-    """
-
-    def __init__(self, lifecycle: Lifecycle, contributions: Contributions, cache: Path) -> None:
+    def __init__(self, lifecycle: Lifecycle) -> None:
+        base = lifecycle.tables.base
         self._lifecycle = lifecycle
-        self._contributions = contributions
-        self._cache = cache
+        self._contributions = lifecycle.tables.contributions
+        self._portal = base.portal
+        self._cache = base.home / "cache" / "unpacked"
+        """Where zipped plugins are unpacked."""
         self._unpacked: dict[str, tuple[Any, Path]] = {}
         """Plugin → (its stamp, the folder of its files)."""
 
@@ -76,6 +74,11 @@ class PluginWorkflows:
             except (OSError, PluginError):  # a full disk only affects its workflows
                 return None
         return known[1]
+
+    async def prepare(self) -> None:
+        """`activate`, for a use of workflows. Raises UsageError: the host is closed (USAGE)."""
+        self._portal.check()
+        await self.activate()
 
     async def activate(self) -> None:
         """Activate the plugins whose code contributes workflows, or language models for nodes."""

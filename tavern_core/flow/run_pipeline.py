@@ -6,14 +6,14 @@ read → compile → permissions of its nodes → before_workflow hooks → chec
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from tavern_core.contract.nodes import MismatchedInput
 from tavern_core.errors import InputInvalid, UsageError
-from tavern_core.flow.compiled_workflow_cache import Compiling, GivenWorkflows, Made, as_workflow
+from tavern_core.flow.compiled_workflow_cache import Compiling
 from tavern_core.flow.engine.cache import DiskCache, Earlier, RunCache, SessionCache
 from tavern_core.flow.engine.node_value_encoding import fresh
 from tavern_core.flow.engine.plan_tables import Prepared
@@ -40,12 +40,10 @@ from tavern_core.kernel.plugins.host_registries import Tables
 from tavern_core.kernel.settings.result_redaction import masking, redacted_outputs
 from tavern_core.model.call import CallContext, check_caller
 from tavern_core.model.event import (
-    UPDATE_WORKFLOW_STATE_FROM_AGENT,
     WORKFLOW_CHANGED,
     WORKFLOW_FINISHED,
     WORKFLOW_STARTED,
 )
-from tavern_core.model.message_translation import Language
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.node import ABSENT, NodeSpec
 from tavern_core.model.run import RunInfo, RunResult
@@ -53,10 +51,6 @@ from tavern_core.model.workflow import Workflow
 
 if TYPE_CHECKING:
     from tavern_core.flow.patching import Patching
-    from tavern_core.graph.problems import FlowProblem
-
-_MOST_WRITTEN: Final = 200
-"""Maximum number of cached workflows without a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,60 +83,29 @@ class Running:
         facilities: NodeFacilities,
         caches: Caches,
         tables: Tables,
-        prepare: Callable[[], Coroutine[Any, Any, None]],
     ) -> None:
         base, workflows = tables.base, tables.base.config.workflows
         self.remembered = Remembered()
         self._workflow_files = workflow_files
-        self._compiling = compiling
+        self.compiling = compiling
         self._rights = rights
         self._hooks = tables.hooks
         self._calls = FlowCalls(tables.calls, tables.mode)
         self.caches = caches
         self._host = rights.host
         self._note = base.recorder.note
-        self._note_large = base.recorder.note_large
-        self._prepare = prepare
+        self._tables = tables
         self._defaults = {"concurrency": workflows.concurrency, "resources": workflows.resources}
         self._known_secrets = base.known_secrets
         self._mask = masking(base.known_secrets)
         self._run_host = RunHost(base.tool_threads, facilities, self._mask, base.known_secrets)
-        self._given = GivenWorkflows()
-        self._written: dict[int, tuple[Workflow, Workflow]] = {}
-        """Workflows without a file, and their document as it would be in a file."""
-
-    async def made(self, what: Any) -> Made:
-        """A workflow, compiled. Raises WorkflowNotFound, WorkflowInvalid: as `Workflows.check`."""
-        await self._prepare()
-        return await self._compiling.make(self._read(what))
 
     @cached_property
     def patching(self) -> Patching:
         """Applies patches; imported with the first one."""
-        from tavern_core.flow.patching import Patching, event_of_update
+        from tavern_core.flow.patching import Patching
 
-        async def check(workflow: Workflow) -> tuple[FlowProblem, ...]:
-            return (await self.made(workflow)).problems
-
-        def updated(workflow: Workflow, summary: Mapping[Language, str], more: Mapping[str, Any]) -> None:
-            whose = (self._caller(None) or self._host).whose()
-            data = event_of_update(workflow, summary, {**more, **whose}, self._mask)
-            self._note_large(UPDATE_WORKFLOW_STATE_FROM_AGENT, *data)
-
-        return Patching(self._workflow_files, check, self._hooks, self._calls, updated)
-
-    def _read(self, what: Any) -> Workflow:
-        """`as_workflow`; the same object for equal content, so that it is compiled once."""
-        if type(what) is dict:
-            return self._given.get(what) or self._given.put(what, as_workflow(what, self._workflow_files))
-        if not isinstance(what, Workflow) or what.raw:
-            return as_workflow(what, self._workflow_files)
-        known = self._written.get(id(what))
-        if known is None or known[0] is not what:
-            if len(self._written) >= _MOST_WRITTEN:
-                self._written.clear()
-            known = self._written[id(what)] = what, as_workflow(what, self._workflow_files)
-        return known[1]
+        return Patching(self._workflow_files, self.compiling, self._tables, self._host)
 
     async def begin(
         self, what: Any, inputs: Mapping[str, Any], context: CallContext | None, options: Mapping[str, Any]
@@ -162,7 +125,7 @@ class Running:
         options: Mapping[str, Any],
     ) -> Begun:
         """The same for a stored run, which no other process can resume from now on. Raises as `Workflows.resume`."""
-        await self._prepare()
+        await self.compiling.plugin_workflows.prepare()
         kept, journal = self.caches.runs.take_up(run_id)
         try:
             asked = {str(question["id"]) for question in kept.questions}
@@ -209,7 +172,7 @@ class Running:
         options: Mapping[str, Any],
         taken: TakenUp | None = None,
     ) -> Begun:
-        made = await self.made(what)
+        made = await self.compiling.made(what)
         if made.prepared is None:
             raise made.refuse()
         await self._rights.judge(_specs(made.prepared), caller)

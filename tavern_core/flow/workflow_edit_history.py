@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,6 +13,7 @@ from tavern_core.flow.workflow_files import WorkflowFiles
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.graph.patch import conflict, revised
 from tavern_core.graph.patch_view import project
+from tavern_core.kernel.execution.portal import Portal
 from tavern_core.model.json_members import json_members
 from tavern_core.model.message_translation import Language
 from tavern_core.model.workflow import Workflow
@@ -47,7 +48,7 @@ class WorkflowSession:
         path: Path | None,
         patching: Patching,
         files: WorkflowFiles,
-        wait: Callable[[Coroutine[Any, Any, Any]], Any],
+        portal: Portal,
     ) -> None:
         self.id = f"session-{secrets.token_hex(6)}"
         self.workflow = workflow
@@ -55,7 +56,7 @@ class WorkflowSession:
         self._stored = workflow
         self._patching = patching
         self._files = files
-        self._wait = wait
+        self._wait = portal.run
         self._done: list[Entry] = []
         self._undone: list[Entry] = []
 

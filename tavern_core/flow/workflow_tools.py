@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -17,24 +17,25 @@ from tavern_core.flow.workflow_tool_cache import ToolFacts, WorkflowToolCache
 from tavern_core.kernel.calls.background_call_request import job_id
 from tavern_core.kernel.files.file_stamp import stamp_at
 from tavern_core.kernel.registry import Entry
+from tavern_core.model.artifact import media_type_of
 from tavern_core.model.plugin_status import Diagnostic
 from tavern_core.model.result import ToolResult, failure
 from tavern_core.model.tool import ToolSpec
 
 if TYPE_CHECKING:
     from tavern_core.flow.node_catalogue import Nodes
+    from tavern_core.flow.plugin_workflows import PluginWorkflows
     from tavern_core.flow.run_handle import RunHandle
     from tavern_core.flow.workflow_files import WorkflowFiles, WorkflowSource
     from tavern_core.flow.workflows import Workflows
+    from tavern_core.kernel.calls.large_results import ArtifactStore
+    from tavern_core.kernel.catalogue.tool_spec_cache import ToolSpecs
     from tavern_core.kernel.plugins.host_registries import Tables
     from tavern_core.model.call import CallContext, ToolCall
-    from tavern_core.model.config import JobsConfig
     from tavern_core.model.node import NodeSpec
     from tavern_core.model.run import RunResult
     from tavern_core.model.workflow import Workflow
 
-Kept = Callable[["CallContext | None", bytes], dict[str, Any] | None]
-"""Keeps bytes of an output as an artifact of a caller, None for the host; the link to it, or None where they are few."""
 OWNER: Final = "core-flows"
 """The built-in plugin under which workflow tools are listed."""
 PREFIX: Final = "workflow:"
@@ -67,15 +68,11 @@ class WorkflowTools:
 
     Nothing watches the files. They are checked (names, times, sizes) when tools are listed, or when a call may be a workflow.
 
-    Args:
-        plugin_folders: the folders in which plugins have workflow files.
     """
 
-    def __init__(
-        self, workflow_files: WorkflowFiles, plugin_folders: Callable[[], Iterable[Path]], tables: Tables
-    ) -> None:
+    def __init__(self, workflow_files: WorkflowFiles, plugin_workflows: PluginWorkflows, tables: Tables) -> None:
         self._workflow_files = workflow_files
-        self._plugin_folders = plugin_folders
+        self._plugin_workflows = plugin_workflows
         self._cache = WorkflowToolCache(tables.base.home / "cache" / "workflow-tools.json", tables.base.version)
         self._contributions = tables.contributions
         self._registry = tables.registry
@@ -118,7 +115,7 @@ class WorkflowTools:
             is_other, self._found = self._found != found, found
             self._registry.put(OWNER, self._rank, entries, {})
             paths = tuple(each.file for each in listed.values() if each.path is None and each.file)
-            paths += tuple(self._plugin_folders())
+            paths += tuple(self._plugin_workflows.folders())
             is_same, self._paths = self._paths == paths, paths
             self._seen = (*stamp[:2], self._registry.generation) if stamp is not None and is_same else None
         if is_other:  # why a tool is missing changes no entry of the registry
@@ -165,15 +162,16 @@ class Engine:
         self,
         workflows: Workflows,
         nodes: Nodes,
-        is_host: Callable[[CallContext], bool],
-        kept: Kept,
-        jobs: JobsConfig,
+        specs: ToolSpecs,
+        artifacts: ArtifactStore,
+        inline_bytes: int | None,
     ) -> None:
         self._workflows = workflows
-        self._jobs = jobs
+        self._jobs = specs.base.config.jobs
         self._nodes = nodes
-        self._is_host = is_host
-        self._kept = kept
+        self._is_host = specs.is_host
+        self._artifacts = artifacts
+        self._inline_bytes = inline_bytes
         self._asking: dict[str, tuple[RunHandle, str, Collection[str], CallContext | None]] = {}
         """Runs with questions, the node whose outputs are their answer, which of them stay named, and their owner."""
 
@@ -181,12 +179,18 @@ class Engine:
         """The result of a run with questions."""
         handle, only, named, context = self._asking.pop(run_id)
         try:
-            return _tool_result(await handle, only, named, partial(self._kept, context))
+            return _tool_result(await handle, only, named, partial(self._link_of_large, context))
         except CallError as error:
             return failure(error)
         except asyncio.CancelledError:
             await handle.stop()
             raise
+
+    def _link_of_large(self, context: CallContext | None, data: bytes) -> dict[str, Any] | None:
+        """The link to an artifact of a caller, None for the host, that holds `data`; None: they are few."""
+        if self._inline_bytes is None or len(data) <= self._inline_bytes:
+            return None
+        return self._artifacts.put(data, media_type_of(data), context=context).link()
 
     async def run_workflow(
         self,
@@ -253,7 +257,7 @@ class Engine:
                 "questions": [question.to_json() for question in handle.questions],
             }
             return ToolResult(True, value=value, status="job", job=handle.id)
-        return _tool_result(result, only, named, partial(self._kept, context))
+        return _tool_result(result, only, named, partial(self._link_of_large, context))
 
     async def _going_on(
         self, run_id: str, arguments: Mapping[str, Any], context: CallContext | None

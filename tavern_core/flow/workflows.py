@@ -6,11 +6,11 @@ import asyncio
 import builtins
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final
 
 from tavern_core.errors import (
     RunNotFound,
@@ -32,9 +32,10 @@ if TYPE_CHECKING:
     from tavern_core.flow.patching import PatchOutcome
     from tavern_core.flow.recent_runs import Remembered
     from tavern_core.flow.run_handle import RunHandle
+    from tavern_core.flow.run_machinery import RunMachinery
     from tavern_core.flow.run_pipeline import Begun, Running
     from tavern_core.flow.workflow_edit_history import WorkflowSession
-    from tavern_core.flow.workflow_files import WorkflowFiles, WorkflowSource
+    from tavern_core.flow.workflow_files import WorkflowSource
     from tavern_core.graph.edit import WorkflowEditor
     from tavern_core.graph.problems import FlowProblem
     from tavern_core.model.call import CallContext
@@ -54,31 +55,25 @@ class Workflows(Mapping[str, "Workflow"]):
     """The workflows of one host, by id.
 
     Args:
-        machinery: creates the compiler, the runner and the run store; called when first needed, because most
-            hosts run none.
+        machinery: makes the compiler, the runner and the run store when they are first needed.
     """
 
-    def __init__(
-        self,
-        workflow_files: WorkflowFiles,
-        machinery: Callable[[], Running],
-        *,
-        wait: Callable[[Coroutine[Any, Any, Any]], Any],
-        prepare: Callable[[], Coroutine[Any, Any, None]],
-    ) -> None:
-        self.workflow_files = self._workflow_files = workflow_files
-        self._make = machinery
+    def __init__(self, machinery: RunMachinery) -> None:
+        self.workflow_files = self._workflow_files = machinery.workflow_files
+        self._machinery = machinery
         self._making = threading.Lock()
         self._made: Running | None = None
-        self._wait = wait
-        self._prepare = prepare
+        self._portal = portal = machinery.catalogue.specs.base.portal
+        self._wait = portal.run
+        self._prepare = machinery.plugin_workflows.prepare
         self._tasks: set[asyncio.Task[Any]] = set()
 
     @property
     def _running(self) -> Running:
         if self._made is None:
+            self._portal.check()
             with self._making:
-                self._made = self._made or self._make()
+                self._made = self._made or self._machinery.make()
         return self._made
 
     @property
@@ -132,7 +127,7 @@ class Workflows(Mapping[str, "Workflow"]):
 
     def find(self, what: Any) -> Workflow:
         """A workflow by its id, the path of its file, or its content. Raises as `get_workflow`."""
-        return self._wait(self.found(what))  # type: ignore[no-any-return]
+        return self._wait(self.found(what))
 
     async def found(self, what: Any) -> Workflow:
         """`find` for code in an event loop."""
@@ -154,11 +149,11 @@ class Workflows(Mapping[str, "Workflow"]):
             WorkflowNotFound: there is none (WORKFLOW_NOT_FOUND).
             WorkflowInvalid: it is not a workflow at all; `findings` have the places (WORKFLOW_INVALID).
         """
-        return self._wait(self.checked(what))  # type: ignore[no-any-return]
+        return self._wait(self.checked(what))
 
     async def checked(self, what: Any) -> builtins.list[FlowProblem]:
         """`check` for code in an event loop."""
-        made: Made = await self._running.made(what)
+        made: Made = await self._running.compiling.made(what)
         return [*made.problems]
 
     def graph(self, what: Any, form: str = "mermaid") -> str:
@@ -233,7 +228,9 @@ class Workflows(Mapping[str, "Workflow"]):
 
         workflow = self.find(_EMPTY if what is None else what)
         patching = self._running.patching
-        return WorkflowSession(workflow, patching.file(what, or_none=True), patching, self._workflow_files, self._wait)
+        return WorkflowSession(
+            workflow, patching.file(what, or_none=True), patching, self._workflow_files, self._portal
+        )
 
     def layout(self, what: Any, *, keep: bool = False, dry_run: bool = False) -> Workflow:
         """A workflow with all nodes laid out again; `what` and `dry_run` as of `patch`.
@@ -405,7 +402,7 @@ class Workflows(Mapping[str, "Workflow"]):
         prepared: Prepared | None = None
         if "content" not in kept.masked:  # else the values of the file contain secrets
             with suppress(TavernError):
-                prepared = (await self._running.made(document_of_run(kept, self._workflow_files))).prepared
+                prepared = (await self._running.compiling.made(document_of_run(kept, self._workflow_files))).prepared
         outputs = {path: made for path, (_, _, made) in steps.items()}
         return record_of(kept, self.events(run_id), outputs, has_ended, prepared)
 
@@ -489,9 +486,9 @@ class Workflows(Mapping[str, "Workflow"]):
         self._running.caches.disk.close()
         self.run_store.close()
 
-    def become_copy(self, refuse: Callable[[], NoReturn]) -> None:
-        """In a forked child: the runs belong to the process that opened the host."""
-        self._make, self._made, self._making = refuse, None, threading.Lock()
+    def become_copy(self) -> None:
+        """In a forked child: the runs belong to the process that opened the host, and the portal refuses to make what runs them."""
+        self._made, self._making = None, threading.Lock()
 
     def _here(self, run_id: str) -> Run | None:
         """A run of this host; None: there is none, or another process has resumed it since."""

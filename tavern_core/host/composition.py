@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from tavern_core.contract.stores import RecordStore
 from tavern_core.flow.composition import Flow
-from tavern_core.flow.node_catalogue import Nodes, Retrieval
+from tavern_core.flow.node_catalogue import Retrieval
 from tavern_core.flow.workflow_files import WorkflowFiles
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.gc_pause import collector_paused
@@ -294,11 +294,11 @@ def _watched(base: Foundation, pipeline: Pipeline, metrics: Metrics) -> Pipeline
     return ObservedPipeline(pipeline, metrics if metrics.is_on else None, base.version, wanted=wanted)
 
 
-def _retrieval(specs: ToolSpecs, files: WorkflowFiles, nodes: Nodes) -> Retrieval:
+def _retrieval(specs: ToolSpecs, files: WorkflowFiles) -> Retrieval:
     """The search for node types; imported with its first use."""
     from tavern_core.assistant.node_retrieval import NodeRetrieval
 
-    return NodeRetrieval(specs, files, nodes, [Path(folder) for folder in specs.base.config.assistant.examples])
+    return NodeRetrieval(specs, files, [Path(folder) for folder in specs.base.config.assistant.examples])
 
 
 def _records(base: Foundation) -> RecordStore:

@@ -155,7 +155,7 @@ class Host:
 
         for name in (name for name in vars(RecordStore) if not name.startswith("_")):
             setattr(self.state.records, name, refuse)
-        self.flow.workflows.become_copy(refuse)
+        self.flow.workflows.become_copy()
 
     def release(self) -> None:
         """Release processes, threads and files."""
