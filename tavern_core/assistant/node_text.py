@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from tavern_core.kernel.catalogue.parameter_text import fold_lines, harmless
 from tavern_core.model.node import ABSENT, NodeSpec, Slot, plain_default
+from tavern_core.model.safe_printing import listed
 from tavern_core.model.token_estimate import tokens_of
 
 _DESCRIPTION, _SLOT_DESCRIPTION, _SHORT_DESCRIPTION = 300, 100, 80
@@ -95,8 +96,7 @@ def _slot(slot: Slot, is_input: bool, short: bool) -> Iterator[str]:
         if slot.required is True and slot.default is ABSENT:
             yield "required"
         if slot.choices:
-            listed = ", ".join(map(_value, slot.choices[:_MOST_CHOICES]))
-            yield f"{'one of' if slot.is_closed else 'such as'} {listed}{', …' if len(slot.choices) > _MOST_CHOICES else ''}"
+            yield f"{'one of' if slot.is_closed else 'such as'} {listed(slot.choices, _MOST_CHOICES, _value)}"
         if (default := plain_default(slot)) is not ABSENT and default not in (None, ""):
             yield f"= {_value(default)}"
     if slot.description and not short:

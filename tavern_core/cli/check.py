@@ -14,6 +14,7 @@ from tavern_core.cli.errors import INVALID, NOTHING_FOUND, ReportedExit, print_n
 from tavern_core.cli.session import Command, Session, command
 from tavern_core.errors import Finding, UsageError
 from tavern_core.frozen_dataclass import dataclass
+from tavern_core.model.safe_printing import and_more
 
 if TYPE_CHECKING:
     from tavern_core.cli.output import Output
@@ -210,9 +211,7 @@ class TraceReport:
         for use in self.traced.uses:
             if use.kind != "thread":
                 rows.setdefault((use.kind, f"{use.file}:{use.line}"), []).append(use.said)
-        return [
-            (sent[0] + (f" and {len(sent) - 1:,} more" if sent[1:] else ""), where) for (_, where), sent in rows.items()
-        ]
+        return [(said[0] + and_more(len(said) - 1), where) for (_, where), said in rows.items()]
 
     def to_json(self) -> dict[str, Any]:
         """For --json."""

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from tavern_core.cli.output import json_text, one_line, visible, write
 from tavern_core.cli.stdout import is_open
 from tavern_core.errors import InputInvalid
+from tavern_core.model.safe_printing import listed
 
 if TYPE_CHECKING:
     from tavern_core.flow.engine.run_options import Question
@@ -160,15 +161,12 @@ def _parts(schema: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 def wanted(schema: Mapping[str, Any]) -> str:
     """The expected input, in a few words; empty for a text."""
-    listed = schema.get("enum")
-    if not listed:
-        among = [part for key in ("oneOf", "anyOf") for part in schema.get(key, ()) if isinstance(part, Mapping)]
-        listed = [
-            value for part in among for value in (*part.get("enum", ()), *([part["const"]] if "const" in part else ()))
-        ]
-    if isinstance(listed, list) and listed:
-        words = [value if isinstance(value, str) else json_text(value) for value in listed[:_MOST_CHOICES]]
-        return "one of: " + ", ".join(words) + (", …" if len(listed) > _MOST_CHOICES else "")
+    from tavern_core.schema.alternatives_expansion import Root, literals_of
+
+    alternatives = Root(schema).alternatives(schema)
+    literals = literals_of(schema) or [value for part in alternatives for value in literals_of(part) or ()]
+    if literals:
+        return "one of: " + listed(literals, _MOST_CHOICES, lambda one: one if isinstance(one, str) else json_text(one))
     parts = _parts(schema)
     kinds = [kind for kind in parts if kind != "null"]
     kind = kinds[0] if len(kinds) == 1 else ""
@@ -176,17 +174,10 @@ def wanted(schema: Mapping[str, Any]) -> str:
         return "yes or no"
     if kind in ("integer", "number"):
         low, high = parts[kind].get("minimum"), parts[kind].get("maximum")
-        bounds = (
-            f" from {low} to {high}"
-            if low is not None and high is not None
-            else f" from {low}"
-            if low is not None
-            else f" up to {high}"
-            if high is not None
-            else ""
-        )
-        return f"{kind}{bounds}"
-    return {"array": "JSON: [1, 2]", "object": 'JSON: {"key": value}'}.get(str(kind), "")
+        begin = "" if low is None else f" from {low}"
+        end = "" if high is None else f" to {high}" if begin else f" up to {high}"
+        return kind + begin + end
+    return {"array": "JSON: [1, 2]", "object": 'JSON: {"key": value}'}.get(kind, "")
 
 
 def answered(question: Question, give: Callable[[Any], bool], wake: int | None = None) -> bool:

@@ -21,6 +21,7 @@ from tavern_core.graph.problems import FlowProblem
 from tavern_core.kernel.limits.lru_cache import LruCache
 from tavern_core.kernel.manifest.workflow_file_codec import SUFFIX, document_of, workflow_of
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
+from tavern_core.model.safe_printing import and_more
 from tavern_core.model.workflow import Workflow
 
 _MOST_KEPT: Final = 200
@@ -42,9 +43,8 @@ class Made:
     def refuse(self) -> WorkflowInvalid:
         """The error with all its problems."""
         errors = [problem for problem in self.problems if problem.severity == "error"]
-        more = f" and {len(errors) - 1} more" if len(errors) > 1 else ""
         return WorkflowInvalid(
-            f"workflow {self.workflow.id or 'without a name'}: {errors[0].code}: {errors[0].message}{more}",
+            f"workflow {self.workflow.id or 'without a name'}: {errors[0].code}: {errors[0].message}{and_more(len(errors) - 1)}",
             hint=errors[0].hint,
             findings=tuple(problem.finding(self.workflow.id) for problem in self.problems),
             problems=[problem.to_json() for problem in self.problems],

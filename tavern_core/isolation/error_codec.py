@@ -12,7 +12,7 @@ from tavern_core import errors
 from tavern_core.errors import CallError, Finding, Location, TavernError, call_error_of, sayable
 from tavern_core.isolation.transport import judged
 from tavern_core.model.result import ToolError
-from tavern_core.model.safe_printing import notes_of
+from tavern_core.model.safe_printing import encodable, notes_of
 from tavern_core.package_location import is_own
 from tavern_core.schema.bounded_json_copying import json_copy
 
@@ -166,6 +166,6 @@ def _location(packed: Any) -> Location | None:
 
 def _said(how: Any, error: Any) -> str:
     try:
-        return str(how(error)).encode("utf-8", "backslashreplace").decode()[:LONGEST]
+        return encodable(str(how(error)))[:LONGEST]
     except (Exception, SystemExit):  # noqa: BLE001 - a hostile __str__ or __repr__
         return ""

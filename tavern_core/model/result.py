@@ -17,7 +17,7 @@ from tavern_core.errors import CallError, Outcome, OutputInvalid, UsageError, ca
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model import depths
 from tavern_core.model.message_translation import Said
-from tavern_core.model.safe_printing import printed, shortened
+from tavern_core.model.safe_printing import encodable, printed, shortened
 
 Status = Literal["ok", "error", "input_required", "job"]
 _MOST_DETAILS: Final = 1_000_000
@@ -146,7 +146,7 @@ def _plain(value: Any, depth: int, room: list[int]) -> Any:
         if isinstance(value, str):
             text = shortened(str.__str__(value), room[0] + 1)
             room[0] -= len(text)
-            return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+            return encodable(text)
         if isinstance(value, int):
             bits = int.bit_length(value)
             return int.__int__(value) if bits < _LONGEST_INT else f"integer of {bits:,} bits"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
 from tavern_core.errors import HIDDEN, sayable
@@ -43,6 +44,27 @@ def as_text(value: str) -> str:
 def shortened(text: str, most: int) -> str:
     """`text` of at most `most` characters; an ellipsis ends one that was cut."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def with_length(text: str, most: int, length: int = 0) -> str:
+    """`text` of at most `most` characters and, if it was cut, how many it had; `length`, if it was cut before."""
+    return text if len(text) <= most else f"{text[:most]}… ({length or len(text):,} characters)"
+
+
+def encodable(text: str) -> str:
+    """`text` that can be written as UTF-8: lone surrogates as escapes."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def listed(values: Sequence[T], most: int, shown: Callable[[T], str] = str) -> str:
+    """``a, b, …``: the first `most` values, each as `shown` writes it; an ellipsis stands for the others."""
+    text = ", ".join(map(shown, values[:most]))
+    return f"{text}, …" if len(values) > most else text
+
+
+def and_more(left: int) -> str:
+    """The end of a list from which `left` values are left out: `` and 3 more``; empty for none."""
+    return f" and {left:,} more" if left > 0 else ""
 
 
 def printed(value: object) -> str:

@@ -21,6 +21,7 @@ from tavern_core.kernel.discovery.found_plugin import MANIFEST_FILE
 from tavern_core.kernel.files.regular_file import open_regular
 from tavern_core.kernel.manifest.manifest_reader import ManifestReading
 from tavern_core.model.nearest import did_you_mean
+from tavern_core.model.safe_printing import and_more
 
 CODE: Final = "MANIFEST_INVALID"
 PROJECT_FILE: Final = "pyproject.toml"
@@ -241,7 +242,7 @@ class _Project:
     def _left_out(self, files: list[str], fix: str, key: str) -> Iterator[Finding]:
         if not files:
             return
-        shown = ", ".join(files[:3]) + (f" and {len(files) - 3} more" if len(files) > 3 else "")
+        shown = ", ".join(files[:3]) + and_more(len(files) - 3)
         severity: Severity = "error" if MANIFEST_FILE in files else "warning"
         yield self._finding(f"the wheel leaves out files of the plugin: {shown}", fix, key, severity)
 

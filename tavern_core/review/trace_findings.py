@@ -15,6 +15,7 @@ from tavern_core.kernel.manifest.declared_tools import read_declared_tools
 from tavern_core.kernel.text.yaml_reader import YamlDocument
 from tavern_core.model.capability import ENV_PREFIX, SECRET_PREFIX
 from tavern_core.model.manifest import Manifest
+from tavern_core.model.safe_printing import and_more
 from tavern_core.review.audit.observed_use import EVERYTHING, Use
 from tavern_core.review.declared_permissions import SEEN, Asked, entries, need, short_entry
 from tavern_core.review.permission_block import permission_block
@@ -127,8 +128,7 @@ def _uses(group: Sequence[Use]) -> str:
         text.partition(" ")[2] if text.partition(" ")[0] == first.partition(" ")[0] else text
         for text in rest[: _MOST_NAMED - 1]
     ]
-    more = len(rest) - len(named)
-    return ", ".join([first, *named]) + (f" and {more} more" if more > 0 else "")
+    return ", ".join([first, *named]) + and_more(len(rest) - len(named))
 
 
 def _line(permission: str, group: Sequence[Use], is_wider: bool) -> str:

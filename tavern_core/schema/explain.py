@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tavern_core.model import depths
 from tavern_core.model.message_translation import EITHER, Row, joined, say
 from tavern_core.model.nearest import did_you_mean, nearest
+from tavern_core.model.safe_printing import listed
 from tavern_core.schema.problem import SchemaProblem, describe, json_type, pointer, printable
 from tavern_core.schema.secret_names import is_secret_name, is_secret_schema
 from tavern_core.schema.secret_scanning import redact_text
@@ -217,7 +218,7 @@ def _bad_name(error: ValidationError) -> SchemaProblem:
 
 def _unknown(name: str, path: list[Any], declared: Iterable[str], keyword: str) -> SchemaProblem:
     names = list(declared)
-    known = ", ".join(printable(each, 60) for each in names[:_MOST_NAMES]) + (", …" if len(names) > _MOST_NAMES else "")
+    known = listed(names, _MOST_NAMES, lambda each: printable(each, 60))
     hint = did_you_mean(name, names) or (say(_WORDS["known"], names=known) if names else say(_WORDS["nothing_here"]))
     return SchemaProblem(
         pointer(path),

@@ -11,7 +11,7 @@ from typing import Final, Literal
 from tavern_core.errors import Problem, Severity, sayable
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model.message_translation import Row, say
-from tavern_core.model.safe_printing import shortened
+from tavern_core.model.safe_printing import encodable, shortened
 
 _LONGEST_SCALAR = 60
 _MOST_NAMES = 8
@@ -89,8 +89,7 @@ def split_pointer(text: str) -> list[str]:
 
 def printable(text: str, longest: int = 200) -> str:
     """`text` without lone surrogates (which no log can store) and not longer than `longest` characters."""
-    text = shortened(text, longest)
-    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
+    return encodable(shortened(text, longest))
 
 
 def json_type(value: object) -> str:

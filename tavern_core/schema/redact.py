@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from tavern_core.model import depths
+from tavern_core.model.safe_printing import encodable, with_length
 from tavern_core.schema.bounded_json_copying import SCALARS, SMALL
 from tavern_core.schema.patterns import fits, pattern_flaw
 from tavern_core.schema.problem import printable
@@ -165,15 +166,13 @@ def _all_secret() -> _Marks:
     return marks
 
 
-def shortened(text: str, length: int = 0) -> str:
+def for_record(text: str, length: int = 0) -> str:
     """`text` for a record: at most 2,000 characters, without surrogates.
 
     Args:
         length: its original length, if it was cut before.
     """
-    if len(text) > MAX_TEXT:
-        text = f"{text[:MAX_TEXT]}… ({length or len(text):,} characters)"
-    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
+    return encodable(with_length(text, MAX_TEXT, length))
 
 
 class _Marks:
@@ -294,7 +293,7 @@ class _Copy:
             return text
         length = len(text)
         clean = redact_text(text[:_MAX_SCANNED] if length > _MAX_SCANNED else text, self.known)
-        return shortened(clean, length)
+        return for_record(clean, length)
 
     def number(self, value: Any) -> Any:
         if isinstance(value, float):

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from tavern_core.model.message_translation import say
 from tavern_core.model.nearest import suggestion
+from tavern_core.model.safe_printing import listed
 from tavern_core.model.text_call import TamCall
 from tavern_core.schema.json_reader import NotJson, read_json
 from tavern_core.schema.problem import split_pointer
@@ -18,7 +19,7 @@ from tavern_core.tam.callable_tool_lookup import Catalogue
 from tavern_core.tam.document import Block, Field
 from tavern_core.tam.expected import expected, shown, why_unread
 from tavern_core.tam.field_key_interpretation import command_number
-from tavern_core.tam.field_step_assignment import FieldPlacing, Step, shortened_list
+from tavern_core.tam.field_step_assignment import MOST_STEPS_SHOWN, FieldPlacing, Step
 from tavern_core.tam.foreign_literals import ANY_KIND, repair
 from tavern_core.tam.parameter_key_matching import Meaning
 from tavern_core.tam.wording import WORDS
@@ -212,7 +213,7 @@ class BlockBinding(FieldPlacing):
                 WORDS["no_earlier_step"],
                 key=given.key,
                 step=reference.step,
-                steps=shortened_list(earlier) or say(WORDS["none"]),
+                steps=listed(earlier, MOST_STEPS_SHOWN) or say(WORDS["none"]),
             ),
             at=given,
             step=step.number,

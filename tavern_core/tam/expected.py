@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from tavern_core.model.message_translation import EITHER, joined, say
 from tavern_core.model.nearest import did_you_mean
-from tavern_core.model.safe_printing import shortened
+from tavern_core.model.safe_printing import listed, shortened
 from tavern_core.schema.alternatives_expansion import literals_of, types_of
 from tavern_core.schema.text_coercion import TextReader, Unread
 from tavern_core.tam.foreign_literals import repair
@@ -31,12 +31,11 @@ def expected(reader: TextReader) -> str:
 
 
 def _expected(leaf: Any) -> str:
-    listed = literals_of(leaf)
-    if listed is not None and len(listed) == 1:
-        return shown(listed[0])
-    if listed is not None:
-        more = ", …" if len(listed) > _MAX_VALUES else ""
-        return say(WORDS["one_of"], values=", ".join(map(shown, listed[:_MAX_VALUES])) + more)
+    literals = literals_of(leaf)
+    if literals is not None and len(literals) == 1:
+        return shown(literals[0])
+    if literals is not None:
+        return say(WORDS["one_of"], values=listed(literals, _MAX_VALUES, shown))
     names = [name for name in _TYPES if name in types_of(leaf)]
     items = leaf.get("items") if names == ["array"] else None
     if isinstance(items, dict) and isinstance(items.get("type"), str):

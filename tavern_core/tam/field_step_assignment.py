@@ -10,6 +10,7 @@ from tavern_core.errors import Severity
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model.message_translation import joined, say
 from tavern_core.model.nearest import nearest, suggestion
+from tavern_core.model.safe_printing import listed
 from tavern_core.model.text_call import OnError, TextProblem
 from tavern_core.tam.callable_tool_lookup import Catalogue
 from tavern_core.tam.document import Block, Field
@@ -24,6 +25,7 @@ MOST_ERRORS: Final = 20
 """Maximum problems per code and block: enough to repair it, too few to fill the memory."""
 _LONGEST_REQUEST_ID: Final = 240
 """With the number of a step at its end it is still an idempotency key."""
+MOST_STEPS_SHOWN: Final = 12
 _HINTS: Final = ("json", "base64", "text")
 
 
@@ -117,7 +119,7 @@ class FieldPlacing:
         if self._is_full(place.problem):
             return
         if place.problem == "orphan_parameter":
-            steps = shortened_list(sorted(self._steps))
+            steps = listed(sorted(self._steps), MOST_STEPS_SHOWN)
             self._report(
                 "orphan_parameter",
                 say(WORDS["orphan"], key=given.key, step=place.step, steps=steps),
@@ -275,8 +277,3 @@ class FieldPlacing:
                 say(WORDS["add_or_drop"], key=given.key, of=modifier.of),
                 at=given,
             )
-
-
-def shortened_list(numbers: list[int]) -> str:
-    """Step numbers for a message."""
-    return ", ".join(map(str, numbers[:12])) + (", …" if len(numbers) > 12 else "")

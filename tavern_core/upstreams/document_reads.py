@@ -21,7 +21,7 @@ from tavern_core.kernel.catalogue.tool_spec_cache import ToolSpecs
 from tavern_core.model.call import CallContext, check_caller, shortfall
 from tavern_core.model.event import UPSTREAM_READ
 from tavern_core.model.naming_rules import split_id
-from tavern_core.schema.redact import shortened
+from tavern_core.schema.redact import for_record
 from tavern_core.upstreams.facilities import Granted
 from tavern_core.upstreams.listing_refresh import Listings
 from tavern_core.upstreams.upstream_plugin_candidates import Entry
@@ -73,7 +73,7 @@ class DocumentReads:
             answer = await ask()
         except (TavernError, asyncio.CancelledError) as error:
             code = error.code if isinstance(error, TavernError) else "CANCELLED"
-            text = shortened(error.message) if isinstance(error, TavernError) else "the caller stopped waiting"
+            text = for_record(error.message) if isinstance(error, TavernError) else "the caller stopped waiting"
             self._note(entry, {**data, "ok": False, "error": {"kind": code, "message": text}}, began)
             raise
         written = json.dumps(answer, ensure_ascii=False, default=str).encode("utf-8", "surrogatepass")

@@ -18,6 +18,7 @@ from tavern_core.errors import Outcome
 from tavern_core.isolation.codec import CannotCross
 from tavern_core.isolation.worker.host_client import HostClient
 from tavern_core.kernel.views.values import NotPlain, copied
+from tavern_core.model.safe_printing import encodable
 from tavern_core.schema.bounded_json_copying import MAX_CHARS, json_or
 from tavern_core.schema.redact import compile_redactor
 
@@ -168,7 +169,7 @@ class LinesToHost(logging.Handler):
             text = f"{record.msg!r:.1000} could not be logged: {error!r:.200}"
         finally:
             self._busy.now = False
-        text = text.encode("utf-8", "backslashreplace").decode()[:LONGEST_LINE]
+        text = encodable(text)[:LONGEST_LINE]
         self._host_client.send("log", level=record.levelno, logger=record.name[:200], text=text)
 
 

@@ -40,6 +40,7 @@ from tavern_core.kernel.plugins.plugin_code import FolderCode
 from tavern_core.kernel.plugins.plugin_errors import as_activation_error
 from tavern_core.kernel.plugins.tool_spec_reading import describe
 from tavern_core.model.config import LimitsConfig
+from tavern_core.model.safe_printing import encodable
 from tavern_core.model.settings import SettingItem
 from tavern_core.schema.bounded_json_copying import json_copy
 
@@ -298,7 +299,7 @@ def run_command(command: Command, arguments: list[str], limit: int) -> dict[str,
 
 
 def _bounded(written: io.StringIO, limit: int) -> str:
-    text = written.getvalue().encode("utf-8", "backslashreplace").decode()
+    text = encodable(written.getvalue())
     return text if len(text) <= limit else text[:limit] + SHORTENED
 
 

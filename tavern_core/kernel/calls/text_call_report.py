@@ -30,6 +30,7 @@ from tavern_core.kernel.catalogue.parameter_text import fold_lines, harmless
 from tavern_core.model.message_translation import Language, is_in, row_in, text_in, words_in
 from tavern_core.model.naming_rules import JOB_ANSWER, JOB_RESULT
 from tavern_core.model.result import ToolError, ToolResult
+from tavern_core.model.safe_printing import encodable
 from tavern_core.model.text_call import TextProblem
 from tavern_core.model.text_calls_outcome import Step
 from tavern_core.schema.provider_tool_export import wire_name
@@ -246,8 +247,7 @@ def _shorten(text: str, most: int, labels: Labels) -> str:
 
 def _visible(text: str) -> str:
     """`text` without what breaks lines or cannot be written as UTF-8."""
-    text = text.encode("utf-8", "backslashreplace").decode("utf-8")
-    return "".join(c if c >= " " and c not in "\x7f\x85\u2028\u2029" else " " for c in text)
+    return "".join(c if c >= " " and c not in "\x7f\x85\u2028\u2029" else " " for c in encodable(text))
 
 
 def _problem_lines(problems: Sequence[TextProblem], labels: Labels, language: Language) -> Iterator[str]:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from tavern_core.model import depths
 from tavern_core.model.message_translation import Language, Row, words_in
-from tavern_core.model.safe_printing import seen, shortened
+from tavern_core.model.safe_printing import listed, seen, shortened
 from tavern_core.schema.problem import split_pointer
 
 _MOST_LINES: Final = 100
@@ -139,8 +139,7 @@ class _Writer:
         """Choices, default and limits."""
         enum = [part["const"]] if "const" in part else part.get("enum")
         if isinstance(enum, list | tuple) and enum:
-            choices = ", ".join(_value(choice) for choice in enum[:_MOST_CHOICES])
-            yield f"{self._words['one_of']} {choices}{', …' if len(enum) > _MOST_CHOICES else ''}"
+            yield f"{self._words['one_of']} {listed(enum, _MOST_CHOICES, _value)}"
         if "default" in part:
             yield f"{self._words['default']} {_value(part['default'])}"
         low, high = part.get("minimum", part.get("exclusiveMinimum")), part.get("maximum", part.get("exclusiveMaximum"))

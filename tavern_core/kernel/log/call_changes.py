@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from tavern_core.kernel.settings.result_redaction import strike
+from tavern_core.model.safe_printing import with_length
 from tavern_core.schema.problem import pointer
 from tavern_core.schema.redact import named_secrets
 from tavern_core.schema.secret_encodings import SHORTEST
@@ -124,4 +125,4 @@ def _differences(
 
 def _short(value: Any) -> Any:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return value if len(text) <= LONGEST else f"{text[:LONGEST]}… ({len(text):,} characters)"
+    return value if len(text) <= LONGEST else with_length(text, LONGEST)

@@ -20,6 +20,7 @@ from pydantic_core import to_json
 from tavern_core.model import depths
 from tavern_core.model.event import Event
 from tavern_core.model.result import iso_utc
+from tavern_core.model.safe_printing import encodable
 
 GENESIS: Final = "0" * 64
 """`prev` of the first record."""
@@ -58,9 +59,15 @@ def encode(event: Event, seq: int, prev: str) -> tuple[bytes, str]:
     try:
         return encode_members(event.type, event.time, members(data), as_json(event.call_id), event.plugin, seq, prev)
     except (TypeError, ValueError, RecursionError):
-        data = {_text(str(key)): _plain(value, 0) for key, value in data.items()}
+        data = {encodable(str(key)): _plain(value, 0) for key, value in data.items()}
         return encode_members(
-            _text(event.type), event.time, members(data), as_json(_text(event.call_id)), _text(event.plugin), seq, prev
+            encodable(event.type),
+            event.time,
+            members(data),
+            as_json(encodable(event.call_id)),
+            encodable(event.plugin),
+            seq,
+            prev,
         )
 
 
@@ -150,19 +157,14 @@ def stamp(seconds: float) -> str:
 def _plain(value: Any, depth: int) -> Any:
     """`value` as JSON; anything else becomes a short text."""
     if isinstance(value, str):
-        return _text(value)
+        return encodable(value)
     if depth >= depths.VALUE:
         return _described(value)
     if isinstance(value, Mapping):
-        return {_text(str(key)): _plain(item, depth + 1) for key, item in value.items()}
+        return {encodable(str(key)): _plain(item, depth + 1) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
         return [_plain(item, depth + 1) for item in value]
     return value if value is None or isinstance(value, int | float) else _described(value)
-
-
-def _text(text: str) -> str:
-    """Lone surrogates are not UTF-8: they are written out."""
-    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _described(value: Any) -> str:

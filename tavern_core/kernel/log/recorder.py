@@ -24,7 +24,7 @@ from tavern_core.model.call import CallContext, ToolCall
 from tavern_core.model.event import POLICY_DENIED, TOOL_CALLED, TOOL_RESULT, Event, event_of, event_types
 from tavern_core.model.result import ToolResult
 from tavern_core.model.safe_printing import printed
-from tavern_core.schema.redact import named_secrets, shortened
+from tavern_core.schema.redact import for_record, named_secrets
 
 if TYPE_CHECKING:
     from tavern_core.kernel.log.event_log import EventLog
@@ -124,7 +124,7 @@ class Recorder:
         """POLICY_DENIED: who wanted what, who refused and why."""
         error = result.error
         data = self._about(call, redact)
-        data["reason"] = shortened(error.message) if error else ""
+        data["reason"] = for_record(error.message) if error else ""
         data["by"] = (error.details.get("plugin") if error else None) or ""
         self._add_changes(data, changes, redact)
         event = Event(POLICY_DENIED, time.time(), data, call.id, plugin)
@@ -158,7 +158,7 @@ class Recorder:
         data["ok"] = result.ok
         data["durationMs"] = round(result._trace[3] * 1000, 3) if result._trace else 0.0
         if (error := result.error) is not None:
-            data["error"] = {"kind": error.kind, "message": shortened(error.message), "outcome": error.outcome}
+            data["error"] = {"kind": error.kind, "message": for_record(error.message), "outcome": error.outcome}
         elif self._arguments:
             data["value"] = self._value(call, result.value, redact)
         if result.status not in ("ok", "error"):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tavern_core.errors import Finding, Location, WorkflowInvalid
 from tavern_core.kernel.manifest.foreign_workflow_detection import Foreign, foreign, foreign_text
 from tavern_core.model import depths
+from tavern_core.model.safe_printing import and_more
 from tavern_core.schema.bounded_json_copying import json_copy
 
 if TYPE_CHECKING:
@@ -98,8 +99,7 @@ def write_workflow(workflow: Workflow) -> str:
 
 
 def _invalid(id_: str, findings: tuple[Finding, ...]) -> WorkflowInvalid:
-    more = f" and {len(findings) - 1} more" if len(findings) > 1 else ""
     return WorkflowInvalid(
-        f"workflow {id_ or 'without a name'}: {findings[0].located}{more}", hint=findings[0].hint, findings=findings,
+        f"workflow {id_ or 'without a name'}: {findings[0].located}{and_more(len(findings) - 1)}", hint=findings[0].hint, findings=findings,
         problems=[{"code": CODE, "message": f.message, "hint": f.hint, "where": str(f.where or "")} for f in findings],
     )  # fmt: skip

@@ -18,6 +18,7 @@ from tavern_core.kernel.plugins.candidate import OVERRIDE
 from tavern_core.kernel.plugins.host_registries import Tables
 from tavern_core.kernel.plugins.record import Record
 from tavern_core.kernel.plugins.service_overrides import Override, differences
+from tavern_core.model.safe_printing import and_more
 
 Offered = Mapping[str, Mapping[str, Any]]
 _MOST_NAMED: Final = 5
@@ -65,8 +66,7 @@ def split_overrides(record: Record, offered: Offered, tables: Tables) -> tuple[O
 
 
 def _listed(methods: list[str]) -> str:
-    left = len(methods) - _MOST_NAMED
-    return ", ".join(methods[:_MOST_NAMED]) + (f" and {left} more" if left > 0 else "")
+    return ", ".join(methods[:_MOST_NAMED]) + and_more(len(methods) - _MOST_NAMED)
 
 
 def _marked_in(service: Service) -> str:
