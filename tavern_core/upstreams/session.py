@@ -20,6 +20,7 @@ from typing import Any, Final, Literal, TypeVar
 
 from tavern_core.contract.adapters import Connection
 from tavern_core.errors import CallError, ConnectionLost
+from tavern_core.model.exponential_delay import exponential_delay
 from tavern_core.model.safe_printing import printed
 
 T = TypeVar("T")
@@ -226,8 +227,8 @@ class Session:
 
     def _pause(self) -> None:
         """Before the next try: short after the first failure, longer after each further one, drawn at random."""
-        longest = min(MAX_PAUSE_S, FIRST_PAUSE_S * 2**self._failures)
         self._failures += 1
+        longest = exponential_delay(self._failures, FIRST_PAUSE_S, MAX_PAUSE_S)
         self._not_before = time.monotonic() + random.uniform(longest / 2, longest)
 
     def _lost_error(self) -> ConnectionLost:

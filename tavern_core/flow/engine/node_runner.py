@@ -38,6 +38,7 @@ from tavern_core.kernel.execution.sync_async_drivers import TimeLimit, bounded
 from tavern_core.kernel.execution.threads import Owner
 from tavern_core.kernel.nodes.annotation_coercion import adapt, adapted
 from tavern_core.kernel.views.stream_view import ReadStream
+from tavern_core.model.exponential_delay import exponential_delay
 from tavern_core.model.node import ABSENT, Slot
 from tavern_core.model.safe_printing import with_type
 
@@ -111,8 +112,7 @@ async def tried(scope: ScopePart, number: int, work: Work, once: Callable[[int],
                 with suppress(Exception):  # an error may refuse new attributes
                     error.__tavern_attempts__ = attempt  # type: ignore[attr-defined]
                 raise
-            pause = min(retry.delay_ms * retry.backoff ** (attempt - 1), retry.max_delay_ms)
-            pause = max(pause, asked_ms)
+            pause = max(exponential_delay(attempt, retry.delay_ms, retry.max_delay_ms, retry.backoff), asked_ms)
             reported = {"attempt": attempt, "error": with_type(error)[:500], "pauseMs": pause}
             scope.run.note("retry", scope.prefix + work.step.id, reported)
         async with scope.resting(number):

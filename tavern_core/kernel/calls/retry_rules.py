@@ -13,9 +13,11 @@ the minimum.
 
 from __future__ import annotations
 
+import random
 from typing import Final
 
 from tavern_core.errors import CallError
+from tavern_core.model.exponential_delay import exponential_delay
 from tavern_core.model.result import ToolError
 from tavern_core.model.tool import ToolSpec
 
@@ -47,9 +49,5 @@ def may_pass(error: CallError | ToolError) -> bool:
 
 def pause_before(attempt: int, error: CallError) -> float:
     """Seconds to wait before attempt 2, 3 and so on."""
-    from tenacity import RetryCallState, wait_random_exponential  # only where something has failed
-
-    state = RetryCallState(None, None, (), {})  # type: ignore[arg-type]
-    state.attempt_number = attempt - 1
-    drawn = float(wait_random_exponential(multiplier=FIRST_PAUSE_S, max=LONGEST_PAUSE_S)(state))
+    drawn = random.uniform(0, exponential_delay(attempt - 1, FIRST_PAUSE_S, LONGEST_PAUSE_S))
     return max(drawn, (error.retry_after_ms or 0) / 1000)

@@ -16,6 +16,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import field
+from math import inf
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from tavern_core.builtin.llms.openai.answers import Completion, refusal, written_messages
@@ -24,11 +25,12 @@ from tavern_core.contract.llm import DEADLINE, LLMAnswer, Message
 from tavern_core.contract.structured_answers import schema_validator, structured
 from tavern_core.errors import CallError, CallTimeout, InputInvalid, OutputTooLarge, ToolFailed, UpstreamError
 from tavern_core.frozen_dataclass import dataclass
+from tavern_core.model.exponential_delay import exponential_delay
 
 if TYPE_CHECKING:
     import httpx2
 
-_FIRST_PAUSE_S: Final = 0.2
+_FIRST_PAUSE_S: Final = 0.4
 _LARGEST_REFUSAL: Final = 64_000
 _SHORTEST_SECRET: Final = 4
 _OURS: Final = frozenset({"model", "messages", "stream", "stream_options", "response_format", "n"})
@@ -167,7 +169,9 @@ class OpenAILLM:
                 await response.aclose()
             error = refusal(response.status_code, response.headers, said, self._who, self.model, has_key=has_key)
             attempt += 1
-            pause = (error.retry_after_ms or 0) / 1000 or random.uniform(0, _FIRST_PAUSE_S * 2**attempt)
+            pause = (error.retry_after_ms or 0) / 1000 or random.uniform(
+                0, exponential_delay(attempt, _FIRST_PAUSE_S, inf)
+            )
             left = self.timeout_s if end is None else end - time.perf_counter()
             if not error.retryable or attempt > self.retries or pause >= left:
                 raise error

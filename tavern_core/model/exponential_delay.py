@@ -1,0 +1,15 @@
+"""How long to wait before the next attempt: one function for calls, nodes, language models and connections."""
+
+from __future__ import annotations
+
+
+def exponential_delay(retries: int, first: float, longest: float, factor: float = 2.0) -> float:
+    """The delay before retry 1, 2 and so on, in the unit of `first`; what draws its delay at random takes it as the bound.
+
+    Args:
+        factor: by which it grows with each retry.
+    """
+    try:
+        return min(first * factor ** (retries - 1), longest)
+    except OverflowError:  # after a thousand failures in a row
+        return longest
