@@ -26,7 +26,7 @@ from tavern_core.kernel.catalogue.call_plan import Plan
 from tavern_core.kernel.execution.sync_async_drivers import cancellations
 from tavern_core.kernel.jobs.job_records import LOST, KeptJob, ended
 from tavern_core.kernel.jobs.new_jobs import NewJobs
-from tavern_core.kernel.jobs.running_job import RunningJob, give_answer
+from tavern_core.kernel.jobs.running_job import Left, RunningJob, give_answer
 from tavern_core.kernel.jobs.running_jobs import CANCELLED, NEVER_RAN, RunningJobs, status_of
 from tavern_core.kernel.stores.end_requests import END, ask_to_end
 from tavern_core.model.call import CallContext, check_caller, check_most, owner_of, restored_context
@@ -342,11 +342,7 @@ class Jobs(Mapping[str, Job]):
             str(kept.facts.get("door", "api")),
         )
         await self._records.aside(self._running.enter)
-        running = RunningJob(id, kept.record.owner, request, request.arguments, request.context, job.trace)
-        has_asked = kept.facts.get("asked") and job.error is not None and job.error.outcome == "none"
-        running.has_asked = bool(has_asked) or (is_waiting and not kept.facts.get("approval"))
-        running.point, running.followed = (str(kept.facts.get(name) or "") for name in ("point", "followed"))
-        running.known = [(str(name), value) for name, value in kept.facts.get("answers") or ()]
+        running = RunningJob(id, kept.record.owner, request, job.trace, left=_left(job, kept.facts, is_waiting))
         changed = await self._records.aside(self._taken_up, running, kept)
         if changed is None:
             raise UsageError(f"{id} was taken up elsewhere", hint=f"tavern jobs show {id}")
@@ -422,6 +418,17 @@ class Jobs(Mapping[str, Job]):
             return replace(job, status="running", questions=())
         updated = max(job.updated, known.updated)
         return replace(job, questions=known.questions, status=known.status, error=known.error, updated=updated)
+
+
+def _left(job: Job, facts: Mapping[str, Any], is_waiting: bool) -> Left:
+    """What the process that ran a job before has left."""
+    has_asked = facts.get("asked") and job.error is not None and job.error.outcome == "none"
+    return Left(
+        bool(has_asked) or (is_waiting and not facts.get("approval")),
+        str(facts.get("point") or ""),
+        str(facts.get("followed") or ""),
+        tuple((str(name), value) for name, value in facts.get("answers") or ()),
+    )
 
 
 def _statuses(status: str | Collection[str], tool: str) -> tuple[str, ...]:

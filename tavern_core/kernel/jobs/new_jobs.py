@@ -116,10 +116,7 @@ class NewJobs:
             return job, None
         self._records.report(job, caller.user_id)
         own = request.arguments if arguments is None else arguments
-        running = RunningJob(job.id, owner, request, own, context, trace, outer)
-        if request.done is not None:
-            running.done = request.done
-        return job, running
+        return job, RunningJob(job.id, owner, replace(request, arguments=own, context=context), trace, outer)
 
     def _add(self, job: Job, owner: str, facts: dict[str, Any], digest: str) -> tuple[Job, bool]:
         """Store a new job, under another id where its key was used before; or the same call with the same key, and False.

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from tavern_core.contract.tool_context import LogLevel
 from tavern_core.errors import InputInvalid, TavernError
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.calls.background_call_request import Request
 from tavern_core.kernel.calls.elicitation import mismatch, unanswered
 from tavern_core.kernel.calls.running_call import Frame
 from tavern_core.kernel.jobs.job_records import JobRecords
-from tavern_core.kernel.limits.slots import Slots
-from tavern_core.model.call import CallContext
 from tavern_core.model.job import Job, JobStatus
 from tavern_core.model.question import Question, QuestionKind
 from tavern_core.model.result import ToolResult
@@ -26,13 +25,29 @@ AGAIN_S: Final = 0.2
 """How often the store is asked again that could not be used."""
 
 
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What the process that ran a job before has left for the one that resumes it."""
+
+    has_asked: bool = False
+    """It waited for an answer, or for a slot after that, when its process ended."""
+    point: str = ""
+    """What finds its work at another system again; see `background.ResumePoint`."""
+    followed: str = ""
+    """The definition of the tool whose adapter only follows that work."""
+    answers: tuple[tuple[str, Any], ...] = ()
+    """Each for the next question of its name."""
+
+
+_NOTHING: Final = Left()
+
+
 class RunningJob:
     """A job of this process.
 
     Args:
         owner: its caller, as the store knows it.
-        arguments: the job's own; those of the request may change meanwhile.
-        context: its caller; None: the host.
+        request: with arguments that no one else changes; its context is the caller, None: the host.
         trace: `traceparent` and `tracestate` of the call that began it.
         outer: the call that began it.
     """
@@ -52,14 +67,8 @@ class RunningJob:
     """How many answers of persons, and other jobs, it waits for; meanwhile it has no slot."""
     is_waiting = False
     """For an approval: its tool does not run."""
-    has_asked = False
-    """It waited for an answer, or for a slot after that, when the process ended that ran it before."""
     is_entering = False
     """Its tool has its answers, and waits for a slot before it goes on."""
-    point = ""
-    """What finds its work at another system again; see `background.ResumePoint`."""
-    followed = ""
-    """The definition of the tool whose adapter only follows that work."""
     is_left = False
     """Its host closes: what has not ended by itself stays as it is stored, to be resumed."""
     call_id = ""
@@ -80,24 +89,27 @@ class RunningJob:
         id: str,  # noqa: A002 - the job's
         owner: str,
         request: Request,
-        arguments: Mapping[str, Any] | None,
-        context: CallContext | None,
         trace: Mapping[str, str],
         outer: Frame | None = None,
+        left: Left = _NOTHING,
     ) -> None:
         self.id = id
         self.owner = owner
         self.request = request
-        self.arguments = arguments
-        self.context = context
+        self.arguments = request.arguments
+        self.context = request.context
         self.trace = trace
         self.outer = outer
+        if request.done is not None:
+            self.done = request.done
+        self.has_asked = left.has_asked
+        self.point, self.followed = left.point, left.followed
         self.left: list[Future[Any]] = []
         """Threads of it that could not be stopped."""
         self.asked: dict[str, tuple[Question, asyncio.Future[Any]]] = {}
         """What its tool asks now, and where the answer is waited for."""
-        self.known: list[tuple[str, Any]] = []
-        """Answers of the process that ran it before, each for the next question of its name."""
+        self.known: list[tuple[str, Any]] = [*left.answers]
+        """Answers of the process that ran it before that its tool has not got yet."""
         self.given: list[tuple[str, Any]] = []
         """The answers that its tool has got: another process gives them again."""
         self.entering = asyncio.Lock()
@@ -106,11 +118,30 @@ class RunningJob:
         """Held while questions and answers change or are stored: the newest are stored last."""
 
 
+class JobRunner(Protocol):
+    """What runs a job, for the parts that its tool uses; see `RunningJobs`."""
+
+    records: JobRecords
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a job that gives its slot back may have to wait for the next one."""
+        ...
+
+    def without_slot(self, running: RunningJob) -> AbstractAsyncContextManager[None]:
+        """Inside, the job waits for others and has no slot."""
+        ...
+
+    async def keep_point(self, running: RunningJob, text: str, followed: str) -> None:
+        """Store what finds the work of the job again."""
+        ...
+
+
 class JobPoint:
     """The resume point of a job, stored with it; see `background.ResumePoint`."""
 
-    def __init__(self, keep: Callable[[str, str], Coroutine[Any, Any, None]], running: RunningJob) -> None:
-        self.keep, self.text, self.followed, self._running = keep, running.point, running.followed, running
+    def __init__(self, runner: JobRunner, running: RunningJob) -> None:
+        self._runner, self._running, self.text, self.followed = runner, running, running.point, running.followed
 
     def is_of(self, arguments: object) -> bool:
         return arguments is self._running.arguments
@@ -119,18 +150,15 @@ class JobPoint:
     def is_left(self) -> bool:
         return self._running.is_left and bool(self._running.point)
 
+    async def keep(self, text: str, followed: str) -> None:
+        await self._runner.keep_point(self._running, text, followed)
+
 
 class JobConversation:
     """What the tool of a job asks stays open with the job until it is answered; see `Jobs.answer`."""
 
-    def __init__(
-        self,
-        records: JobRecords,
-        running: RunningJob,
-        slots: Slots,
-        without_slot: Callable[[], AbstractAsyncContextManager[None]],
-    ) -> None:
-        self._records, self._running, self._slots, self._without_slot = records, running, slots, without_slot
+    def __init__(self, runner: JobRunner, running: RunningJob) -> None:
+        self._runner, self._running, self._records = runner, running, runner.records
 
     def can_ask(self, kind: QuestionKind) -> bool:
         return True
@@ -149,9 +177,9 @@ class JobConversation:
             asked[name], waits[key] = (question, future), (name, future)
         try:
             await self._show()
-            async with self._without_slot():
+            async with self._runner.without_slot(self._running):
                 answers = {**known, **{key: await future for key, (_, future) in waits.items()}}
-                if self._slots.is_full and not asked:
+                if self._runner.is_full and not asked:
                     self._running.is_entering = True
                     await self._show()
             return answers

@@ -235,8 +235,13 @@ class RunningJobs:
             raise
         running.has_slot = True
 
+    @property
+    def is_full(self) -> bool:
+        """Whether a job that gives its slot back may have to wait for the next one."""
+        return self._slots.is_full
+
     @asynccontextmanager
-    async def _without_slot(self, running: RunningJob) -> AsyncIterator[None]:
+    async def without_slot(self, running: RunningJob) -> AsyncIterator[None]:
         """While a person is asked, or another job waited for, the job has no slot; it waits for one before it goes on."""
         assert running.task is not None
         loop, has_ended = running.task.get_loop(), False
@@ -308,13 +313,12 @@ class RunningJobs:
         """The call, repeated until no approval is missing."""
         job_id.set(running.id)
         has_asked.set(((running.has_asked or running.point) and running.request.key) or "")
-        resume_point.set(JobPoint(partial(self._keep_point, running), running))
+        resume_point.set(JobPoint(self, running))
         on_progress.set(lambda progress: self._moved(running, progress))
         on_left_behind.set(partial(self._leave_behind, running))
-        beside = partial(self._without_slot, running)
-        without_slot.set(beside)
+        without_slot.set(partial(self.without_slot, running))
         if not running.id.startswith("run-"):  # a run has questions of its own
-            conversation.set(JobConversation(self.records, running, self._slots, beside))
+            conversation.set(JobConversation(self, running))
         if (outer := running.outer) is not None:  # its caller does not wait for it, and still counts as one around it
             current.set((outer[0] + 1, None, running.context, "", outer[4] and Starter(outer[4])))
         while True:
@@ -343,10 +347,10 @@ class RunningJobs:
         running.is_waiting = True
         await self._mark(running, waiting, approval=approval)
         try:
-            async with self._without_slot(running):
+            async with self.without_slot(running):
                 if await self._decided(running, approval) == "rejected":
                     raise _Refused
-                if self._slots.is_full:
+                if self.is_full:
                     await self._mark(running, partial(replace, status="queued", questions=()), approval=None)
         except _Refused:  # its call ends before its tool, so it waits for no slot
             pass
@@ -361,7 +365,8 @@ class RunningJobs:
         assert calls is not None
         return await calls(request.tool, running.arguments, running.context, request.purpose, request.key, request.door)
 
-    async def _keep_point(self, running: RunningJob, text: str, followed: str) -> None:
+    async def keep_point(self, running: RunningJob, text: str, followed: str) -> None:
+        """Store what finds the work of a job again, in this process and in the next one."""
         running.point, running.followed = text, followed
         with suppress(StateDamaged):  # the call goes on; after a kill, its outcome is unknown
             await self.records.aside(self.records.keep, running.id, self._is_ours, point=text, followed=followed)
