@@ -49,6 +49,7 @@ from tavern_core.model.call import CallContext
 from tavern_core.model.event import AGENT_FINISHED, AGENT_STARTED
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.question import Question
+from tavern_core.model.safe_printing import is_text
 from tavern_core.model.untrusted_content_rules import MARK, ContentRead, addresses_in, sources_in, texts_in
 from tavern_core.schema.provider_tool_export import export_tool
 
@@ -461,13 +462,11 @@ def _task_of(task: object) -> str:
         raise UsageError(
             f"the task has {len(task):,} characters; at most {MOST_TASK:,} are taken", hint="pass large data as a file"
         )
-    try:
-        task.encode()
-    except UnicodeEncodeError:
+    if not is_text(task):
         raise UsageError(
             "a task is text, and this one holds half a character (a lone surrogate)",
             hint="decode it with its own encoding",
-        ) from None
+        )
     return task
 
 

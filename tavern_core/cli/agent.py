@@ -10,11 +10,12 @@ import click
 from tavern_core.cli import completion
 from tavern_core.cli.call import caller
 from tavern_core.cli.errors import FAILED, INTERRUPTED, ReportedExit, exit_code_of, print_note, print_problem
-from tavern_core.cli.inputs import json_or_text, named, read_stdin
+from tavern_core.cli.inputs import named, read_stdin
 from tavern_core.cli.lazy_groups import Group
 from tavern_core.cli.output import json_text, one_line, shorten, visible
 from tavern_core.cli.session import Session
 from tavern_core.errors import UsageError
+from tavern_core.schema.json_reader import json_or_text
 
 if TYPE_CHECKING:
     from tavern_core.agents.handle import AgentHandle

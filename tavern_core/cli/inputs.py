@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any, Final
@@ -81,14 +80,6 @@ def json_of(text: str, name: str) -> Any:
         first = document.findings[0]
         raise UsageError(f"{name}: {first.message}", hint=first.hint, findings=document.findings)
     return document.data
-
-
-def json_or_text(word: str) -> Any:
-    """A word of the command line as JSON; as text if it is none."""
-    try:
-        return json.loads(word)
-    except ValueError:
-        return word
 
 
 def read_file(name: str) -> str:

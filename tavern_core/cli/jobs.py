@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import click
 
 from tavern_core.cli.errors import ReportedExit, exit_code_of, print_note, show_call_error
-from tavern_core.cli.inputs import json_or_text
 from tavern_core.cli.lazy_groups import Group
 from tavern_core.cli.output import json_text, one_line
 from tavern_core.cli.session import Session
 from tavern_core.errors import JobNotFound, UsageError
 from tavern_core.model.job import JOB_STATUSES
+from tavern_core.schema.json_reader import json_or_text
 
 if TYPE_CHECKING:
     from tavern_core.model.job import Job

@@ -7,13 +7,14 @@ make a large document; afterwards, a failure is explained with the names that ex
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final
 
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.graph.patch_problems import PatchProblem, PatchRefused, unknown
 from tavern_core.model import depths
+from tavern_core.model.json_pointer import exact_pointer, split_pointer
 from tavern_core.model.safe_printing import printed, said
 
 MOST_OPERATIONS: Final = 10_000
@@ -40,9 +41,9 @@ class Operation:
     value: Any = None
 
     def to_json(self) -> dict[str, Any]:
-        data: dict[str, Any] = {"op": self.op, "path": pointer(self.path)}
+        data: dict[str, Any] = {"op": self.op, "path": exact_pointer(self.path)}
         if self.source is not None:
-            data["from"] = pointer(self.source)
+            data["from"] = exact_pointer(self.source)
         if _NEEDS.get(self.op) == "value":
             data["value"] = self.value
         return data
@@ -63,18 +64,10 @@ class Allowance:
             raise PatchRefused(PatchProblem("PATCH_TOO_LARGE", text, op=operation.at, hint="copy less"))
         if depth + len(operation.path) > depths.VALUE:
             text = f"a value would be nested more than {depths.VALUE} levels deep"
-            place = pointer(operation.path[:10])
+            place = exact_pointer(operation.path[:10])
             raise PatchRefused(
                 PatchProblem("PATCH_TOO_DEEP", text, op=operation.at, pointer=place, hint="write it flatter")
             )
-
-
-def pointer(parts: Sequence[str]) -> str:
-    """The JSON Pointer of `parts`."""
-    text = "/".join(("", *parts))
-    if "~" not in text and text.count("/") == len(parts):
-        return text
-    return "".join("/" + part.replace("~", "~0").replace("/", "~1") for part in parts)
 
 
 def measured(value: Any, most: int) -> tuple[int, int]:
@@ -161,8 +154,7 @@ def _parts(at: int, written: dict[str, Any], member: str) -> Parts:
         )
     if text.count("/") > depths.VALUE:
         raise PatchRefused(PatchProblem("PATCH_TOO_DEEP", f"`{member}` has more than {depths.VALUE} parts", op=at))
-    parts = text.split("/")[1:]
-    return tuple(part.replace("~1", "/").replace("~0", "~") for part in parts) if "~" in text else tuple(parts)
+    return tuple(split_pointer(text))
 
 
 def _lacks(at: int, op: str, member: str) -> PatchRefused:
@@ -208,10 +200,10 @@ def _measure(document: Any, operation: Operation, allowance: Allowance) -> None:
             allowance.take(operation, operation.value)
         return
     if operation.op == "move" and operation.path[: len(operation.source)] == operation.source != operation.path:
-        text = f"{pointer(operation.source)!r:.200} cannot be moved into itself"
+        text = f"{exact_pointer(operation.source)!r:.200} cannot be moved into itself"
         raise PatchRefused(
             PatchProblem(
-                "MOVE_INTO_ITSELF", text, op=operation.at, pointer=pointer(operation.path), hint="copy it instead"
+                "MOVE_INTO_ITSELF", text, op=operation.at, pointer=exact_pointer(operation.path), hint="copy it instead"
             )
         )
     for value in _reached(document, operation.source):
@@ -232,7 +224,7 @@ def _reached(document: Any, parts: Parts) -> Iterator[Any]:
 
 def _failed_test(document: Any, operation: Operation) -> PatchProblem:
     found = list(_reached(document, operation.path))
-    place = pointer(operation.path)
+    place = exact_pointer(operation.path)
     if found:
         text = f"{place!r:.200} is {_short(found[0])}, not {_short(operation.value)}"
         hint = "read the workflow again, and test what is there"
@@ -251,11 +243,11 @@ def _explained(document: Any, operation: Operation, error: Exception) -> PatchPr
         return why
     must_exist = operation.op in ("remove", "replace")
     if (why := _missing(document, at, operation.path, must_exist=must_exist)) is not None:
-        if why.pointer != pointer(operation.path) or why.code != "PATH_MISSING":
+        if why.pointer != exact_pointer(operation.path) or why.code != "PATH_MISSING":
             return why
         other = 'use "add" for a new one' if operation.op == "replace" else "leave the operation out"
         return replace(why, hint=f"{why.hint}; else {other}" if why.hint else other)
-    return PatchProblem("PATH_MISSING", said(error), op=at, pointer=pointer(operation.path))
+    return PatchProblem("PATH_MISSING", said(error), op=at, pointer=exact_pointer(operation.path))
 
 
 def _missing(document: Any, at: int, parts: Parts, *, must_exist: bool) -> PatchProblem | None:
@@ -265,7 +257,7 @@ def _missing(document: Any, at: int, parts: Parts, *, must_exist: bool) -> Patch
         must_exist: also the last part must exist; else its value may be new.
     """
     for number, part in enumerate(parts):
-        place, is_last = pointer(parts[: number + 1]), number == len(parts) - 1
+        place, is_last = exact_pointer(parts[: number + 1]), number == len(parts) - 1
         may_be_new = is_last and not must_exist
         if type(document) is dict:
             if part not in document:
@@ -286,7 +278,7 @@ def _missing(document: Any, at: int, parts: Parts, *, must_exist: bool) -> Patch
                 return None
             document = document[int(part)]
         else:
-            text = f"{pointer(parts[:number])!r:.200} is {_short(document)} and holds nothing"
+            text = f"{exact_pointer(parts[:number])!r:.200} is {_short(document)} and holds nothing"
             return PatchProblem("NOT_A_CONTAINER", text, op=at, pointer=place, hint="replace it by an object first")
     return None
 

@@ -18,10 +18,11 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.graph.json_patch import Allowance, Operation, apply_operation, pointer, read_operations
+from tavern_core.graph.json_patch import Allowance, Operation, apply_operation, read_operations
 from tavern_core.graph.patch_paths import Names, named
 from tavern_core.graph.patch_problems import PatchProblem, PatchRefused
 from tavern_core.graph.patch_view import by_id, merged, show
+from tavern_core.model.json_pointer import exact_pointer
 from tavern_core.model.pydantic_errors import explain
 from tavern_core.model.workflow import InterfaceSlot, Workflow, WorkflowEdge, WorkflowNode
 
@@ -223,7 +224,7 @@ def _interface(
         own = touched.get((key, name)) or every
         if not 1 <= len(name) <= 200:
             problems.append(_misshapen(own, f"/{key}/{name[:20]}", "a key has 1 to 200 characters"))
-        found[name] = _read(InterfaceSlot, slot, pointer((key, name)), own, problems)
+        found[name] = _read(InterfaceSlot, slot, exact_pointer((key, name)), own, problems)
     return found
 
 
@@ -232,7 +233,7 @@ def _read(model: Any, item: Any, place: str, done: list[Operation] | None, probl
         return model.model_validate(item)
     except ValidationError as error:
         for each in explain(error, item, model)[:20]:
-            where = place + pointer([str(part) for part in each.path])
+            where = place + exact_pointer([str(part) for part in each.path])
             problems.append(_misshapen(done, where, f"{where}: {each.message}", each.hint, each.allowed))
     return None
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from tavern_core.graph.json_patch import Operation, Parts, pointer
+from tavern_core.graph.json_patch import Operation, Parts
 from tavern_core.graph.order import circles, topological
 from tavern_core.graph.patch import INTERFACE, Patched
 from tavern_core.graph.patch_problems import PatchProblem
 from tavern_core.graph.problems import FlowProblem
+from tavern_core.model.json_pointer import exact_pointer
 from tavern_core.model.workflow import Workflow
 
 
@@ -24,7 +25,7 @@ def blamed(problems: Iterable[FlowProblem], done: Patched) -> Iterator[PatchProb
         fix = done.names.advice(each.node) if each.code == "DANGLING_EDGE" else ""
         yield PatchProblem(
             each.code, each.message, each.node, each.slot, each.edge, fix or each.hint, each.nearest, each.severity,
-            each.allowed, operation.at if operation is not None else None, pointer(place),
+            each.allowed, operation.at if operation is not None else None, exact_pointer(place),
         )  # fmt: skip
 
 

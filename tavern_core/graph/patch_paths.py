@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from tavern_core.graph.json_patch import Operation, Parts, pointer
+from tavern_core.graph.json_patch import Operation, Parts
 from tavern_core.graph.patch_problems import PatchProblem, PatchRefused, unknown
 from tavern_core.graph.patch_view import DOCUMENT_KEYS, EDGE_KEYS, NODE_KEYS, SECTIONS
+from tavern_core.model.json_pointer import exact_pointer
 from tavern_core.model.workflow import Workflow
 
 _WHAT: Final = {"nodes": "node", "edges": "edge"}
@@ -139,7 +140,7 @@ class _Reader:
             text = f"the new {what} is called {key!r} in the path and {given!r} in `localId`"
             raise _refused("LOCAL_ID_MISMATCH", text, operation, "use one name, or leave `localId` out")
         if key in self._ids[section]:
-            fix = f"choose another localId; to change the {what}, replace its parts: {pointer((section, key))}/…"
+            fix = f"choose another localId; to change the {what}, replace its parts: {exact_pointer((section, key))}/…"
             if is_place:
                 raise _refused("LOCAL_ID_TAKEN", f"there is a {what} with the id {key!r} already", operation, fix)
             text = f"there is a {what} {key!r} already"
@@ -171,7 +172,7 @@ class _Reader:
         for name in found:
             if name not in _KEYS[section]:
                 wrong = unknown("UNKNOWN_KEY", f"a {what} has no key", name, _KEYS[section], op=operation.at)
-                raise PatchRefused(replace(wrong, pointer=pointer((*operation.path, name))))
+                raise PatchRefused(replace(wrong, pointer=exact_pointer((*operation.path, name))))
         return found
 
     def _known(self, operation: Operation, parts: Parts, member: str) -> Parts:
@@ -186,7 +187,7 @@ class _Reader:
             if is_place and self._is_by_place and listed[int(key)] != key:
                 text = f"{key!r} is the id of one {_WHAT[section]} and the place of another, {listed[int(key)]!r}"
                 raise _refused(
-                    "AMBIGUOUS_PATH", text, operation, f"write {pointer((section, listed[int(key)]))}", parts
+                    "AMBIGUOUS_PATH", text, operation, f"write {exact_pointer((section, listed[int(key)]))}", parts
                 )
             return parts
         if is_place:
@@ -194,12 +195,12 @@ class _Reader:
         known = [*listed[:1_000], *new]
         wrong = unknown("PATH_MISSING", f"there is no {_WHAT[section]}", key, known, op=operation.at)
         code = "TEST_FAILED" if operation.op == "test" else "PATH_MISSING"
-        raise PatchRefused(replace(wrong, code=code, pointer=pointer(parts)))
+        raise PatchRefused(replace(wrong, code=code, pointer=exact_pointer(parts)))
 
     def _judge_top(self, operation: Operation, parts: Parts) -> None:
         if parts and parts[0] not in DOCUMENT_KEYS:
             wrong = unknown("UNKNOWN_KEY", "a workflow has no key", parts[0], DOCUMENT_KEYS, op=operation.at)
-            raise PatchRefused(replace(wrong, pointer=pointer(parts)))
+            raise PatchRefused(replace(wrong, pointer=exact_pointer(parts)))
         if operation.op != "test" and parts is operation.path and (not parts or parts[0] == "rev"):
             what = "`rev` is counted by the host" if parts else "a workflow is not replaced as a whole"
             raise _refused("READ_ONLY", what, operation, "patch single nodes and edges")
@@ -220,7 +221,7 @@ class _Reader:
             if path[2] not in (*_KEYS[section], *local):
                 what = f"a {_WHAT[section]} has no key"
                 wrong = unknown("UNKNOWN_KEY", what, path[2], _KEYS[section], op=operation.at)
-                raise PatchRefused(replace(wrong, pointer=pointer(path)))
+                raise PatchRefused(replace(wrong, pointer=exact_pointer(path)))
 
 
 def _is_by_place(operation: Operation) -> bool:
@@ -252,5 +253,7 @@ def _characters(operation: Operation) -> int:
 
 def _refused(code: str, text: str, operation: Operation, fix: str = "", parts: Parts | None = None) -> PatchRefused:
     return PatchRefused(
-        PatchProblem(code, text, op=operation.at, pointer=pointer(operation.path if parts is None else parts), hint=fix)
+        PatchProblem(
+            code, text, op=operation.at, pointer=exact_pointer(operation.path if parts is None else parts), hint=fix
+        )
     )

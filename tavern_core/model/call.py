@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import field, fields, replace
@@ -15,6 +14,7 @@ from tavern_core.model.capability import covers, forbids, missing, unknown_capab
 from tavern_core.model.frozen_json import FrozenDict, frozen
 from tavern_core.model.naming_rules import camel
 from tavern_core.model.nearest import did_you_mean
+from tavern_core.model.safe_printing import is_text
 from tavern_core.model.untrusted_content_rules import STRICTNESS, AfterUntrusted, ContentRead
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ _TEXTS: Final = (
     "session_key", "message_channel", "agent_account_id",
 )  # fmt: skip
 _OF_BUDGET: Final = ("timeout_ms", "max_retries", "max_tool_calls")
-_HALF: Final = re.compile(r"[\ud800-\udfff]")
 _PARTING: Final = str.maketrans({"\x1e": "\x1e0", "\x1f": "\x1e1"})
 
 
@@ -140,13 +139,13 @@ class CallContext:
             value = getattr(self, name)
             if not isinstance(value, str) and (value is not None or name == "principal"):
                 raise UsageError(f"CallContext.{name} must be text, got {type(value).__name__}")
-            if value and not value.isascii() and _HALF.search(value):
+            if value and not value.isascii() and not is_text(value):
                 raise _not_storable(name, value)
         for name in ("principal", "user_id", "profile"):  # what rules for callers match
             if (value := getattr(self, name)) and len(value) > _LONGEST_NAME:
                 raise _not_storable(name, value)
         for role in self.roles:
-            if not role.isascii() and _HALF.search(role):
+            if not role.isascii() and not is_text(role):
                 raise _not_storable("roles", role)
         if type(self.scopes) is not FrozenDict:  # tools and hooks see it, and must not widen what gates read
             object.__setattr__(self, "scopes", _scopes(self.scopes))

@@ -36,11 +36,6 @@ def is_text(value: str) -> bool:
     return True
 
 
-def as_text(value: str) -> str:
-    """`value` with halves of surrogate pairs written as their escapes."""
-    return value if value.isascii() else value.encode("utf-8", "backslashreplace").decode()
-
-
 def shortened(text: str, most: int) -> str:
     """`text` of at most `most` characters; an ellipsis ends one that was cut."""
     return text if len(text) <= most else f"{text[: most - 1]}…"

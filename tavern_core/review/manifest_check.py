@@ -22,6 +22,7 @@ from tavern_core.kernel.manifest.tool_files import TOOL_FILE_SUFFIX
 from tavern_core.kernel.manifest.tool_ids import IdRefusal, canonical_id
 from tavern_core.kernel.manifest.workflow_file_codec import read_workflow
 from tavern_core.kernel.text.json_document import read_json
+from tavern_core.model.json_pointer import split_pointer
 from tavern_core.model.manifest import Entry, Manifest
 from tavern_core.model.naming_rules import split_id
 from tavern_core.model.nearest import did_you_mean, fold
@@ -34,7 +35,6 @@ from tavern_core.review.hookimpl_scan import FoundHook, SourceScan
 from tavern_core.review.name_resolution import UNKNOWN, Definition
 from tavern_core.review.tool_signature_scan import unfit
 from tavern_core.review.unused_permissions import unused_permissions
-from tavern_core.schema.problem import split_pointer
 from tavern_core.schema.schema_check import likely_slips
 from tavern_core.schema.validate import compile_validator
 

@@ -13,9 +13,9 @@ from dataclasses import field
 from typing import Any, Final
 
 from tavern_core.frozen_dataclass import dataclass
+from tavern_core.model.json_pointer import exact_pointer
 from tavern_core.model.parameter_guard_marks import Guard, guard_of
 from tavern_core.schema.patterns import fits, pattern_flaw
-from tavern_core.schema.problem import exact_pointer
 from tavern_core.schema.schema_lint_rules import draft_of
 from tavern_core.schema.tree import REFERENCES, Refs, children, leading_to, nodes_of
 from tavern_core.schema.uniqueness import identity

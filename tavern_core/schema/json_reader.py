@@ -174,12 +174,12 @@ def read_located(
     return value, Scan(text, most_values, deepest, digits).flaws
 
 
-def json_or_text(word: str) -> Any:
-    """The value of a text that is strict JSON; any other text itself."""
+def json_or_text(text: str) -> Any:
+    """The value of a text that a person wrote, if it is strict JSON; else the text itself."""
     try:
-        return read_json(word)
+        return read_json(text.strip())
     except NotJson:
-        return word
+        return text
 
 
 def _is_deeper(text: str, most: int) -> bool:

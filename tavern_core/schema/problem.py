@@ -10,6 +10,7 @@ from typing import Final, Literal
 
 from tavern_core.errors import Problem, Severity, sayable
 from tavern_core.frozen_dataclass import dataclass
+from tavern_core.model.json_pointer import exact_pointer
 from tavern_core.model.message_translation import Row, say
 from tavern_core.model.safe_printing import encodable, shortened
 
@@ -67,24 +68,8 @@ def flaw(
 
 
 def pointer(parts: Iterable[object]) -> str:
-    """The JSON pointer (RFC 6901) of a path, long names shortened.
-
-    >>> pointer(["a/b", 0])
-    '/a~1b/0'
-    """
+    """The JSON pointer of a path for display: long names are shortened."""
     return exact_pointer(printable(str(part)) for part in parts)
-
-
-def exact_pointer(parts: Iterable[object]) -> str:
-    """The same, but never shortened: for look-ups, not for display."""
-    return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in parts)
-
-
-def split_pointer(text: str) -> list[str]:
-    """The parts of a JSON pointer; "" has none."""
-    if not text:
-        return []
-    return [part.replace("~1", "/").replace("~0", "~") for part in text.removeprefix("/").split("/")]
 
 
 def printable(text: str, longest: int = 200) -> str:

@@ -10,10 +10,11 @@ from typing import Any
 from urllib.parse import quote
 
 from tavern_core.errors import Finding, Location, SchemaInvalid
+from tavern_core.model.json_pointer import exact_pointer
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.schema.defaults import compile_defaults
 from tavern_core.schema.prepare import flaws_of
-from tavern_core.schema.problem import SchemaProblem, exact_pointer, flaw, printable
+from tavern_core.schema.problem import SchemaProblem, flaw, printable
 from tavern_core.schema.schema_lint_rules import Draft, draft_of
 from tavern_core.schema.tree import nodes_of, normalise_schema, walk
 from tavern_core.schema.validate import compile_output_validator

@@ -15,6 +15,7 @@ from typing import Final
 
 from pydantic_core import CoreConfig, SchemaValidator, core_schema
 
+from tavern_core.model.safe_printing import is_text
 from tavern_core.schema.secret_encodings import MASK, secret_redactor
 from tavern_core.schema.secret_names import STEMS, is_secret_name, words_of
 
@@ -165,16 +166,7 @@ def _quotations(text: str, change: Masker) -> str:
 
 def may_hold_secret(text: str) -> bool:
     """False if no rule would match in `text`."""
-    return _any_rule().isinstance_python(text) or not (text.isascii() or _is_whole(text))
-
-
-def _is_whole(text: str) -> bool:
-    """False for a text with a surrogate, which Rust does not accept."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    return _any_rule().isinstance_python(text) or not (text.isascii() or is_text(text))
 
 
 @cache
@@ -218,7 +210,7 @@ def _suspicious(text: str) -> list[tuple[int, int]]:
 
 def _masked(text: str, by_name: bool = True) -> str:
     """Args: by_name: also redact values after a name of a secret, not only what looks like a secret."""
-    readable = text.isascii() or _is_whole(text)
+    readable = text.isascii() or is_text(text)
     for question, mask in _asked_rules()[: None if by_name else _BY_LOOK]:
         if not readable or question.isinstance_python(text):
             text = mask(text)

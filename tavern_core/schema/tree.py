@@ -9,8 +9,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, TypeAlias, TypeVar
 from urllib.parse import unquote, urldefrag, urljoin
 
+from tavern_core.model.json_pointer import split_pointer
 from tavern_core.schema.bounded_json_copying import json_copy
-from tavern_core.schema.problem import split_pointer
 
 T = TypeVar("T")
 REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")

@@ -7,12 +7,12 @@ import binascii
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
+from tavern_core.model.json_pointer import split_pointer
 from tavern_core.model.message_translation import say
 from tavern_core.model.nearest import suggestion
 from tavern_core.model.safe_printing import listed
 from tavern_core.model.text_call import TamCall
 from tavern_core.schema.json_reader import NotJson, read_json
-from tavern_core.schema.problem import split_pointer
 from tavern_core.schema.text_coercion import TextReader
 from tavern_core.tam.bound_call_plan import Reference, read_reference
 from tavern_core.tam.callable_tool_lookup import Catalogue

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tavern_core.model.json_pointer import split_pointer
 from tavern_core.schema.bounded_json_copying import is_plain, json_copy, measure
-from tavern_core.schema.problem import describe, pointer, split_pointer
+from tavern_core.schema.problem import describe, pointer
 
 
 class Size(enum.IntEnum):

@@ -12,8 +12,8 @@ from tavern_core.contract.hookspecs import hookimpl
 from tavern_core.contract.nodes import Out, Port, node
 from tavern_core.errors import ToolFailed
 from tavern_core.model import depths
+from tavern_core.model.json_pointer import split_pointer
 from tavern_core.schema.json_reader import NotJson, read_json
-from tavern_core.schema.problem import split_pointer
 
 _WIDEST_INDENT: Final = 16
 _SAID: Final[Mapping[str, str]] = {

@@ -19,9 +19,9 @@ from tavern_core.errors import Finding, StateDamaged, ToolNotFound, ToolQuaranti
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.access.tool_selectors import ToolList, ToolNames
 from tavern_core.kernel.files.json_state import JsonStateFile
+from tavern_core.model.json_pointer import exact_pointer
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.tool import ToolSpec
-from tavern_core.schema.problem import exact_pointer
 
 FILE: Final = "tool-pins.json"
 _NOT_DEFINITION: Final = ("source", "version")

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from tavern_core.model import depths
+from tavern_core.model.json_pointer import split_pointer
 from tavern_core.model.message_translation import Language, Row, words_in
 from tavern_core.model.safe_printing import listed, seen, shortened
-from tavern_core.schema.problem import split_pointer
 
 _MOST_LINES: Final = 100
 _MOST_CHOICES: Final = 50

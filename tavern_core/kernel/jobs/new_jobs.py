@@ -23,6 +23,7 @@ from tavern_core.kernel.jobs.running_jobs import NEVER_RAN, RunningJobs
 from tavern_core.kernel.stores.store_offload import ask
 from tavern_core.model.call import host_context, owner_of, stored_context
 from tavern_core.model.job import Job
+from tavern_core.model.safe_printing import is_text
 
 _HOST: Final = host_context()
 _MOST_TRIED: Final = 100
@@ -83,7 +84,8 @@ class NewJobs:
 
     def _stored_job(self, request: Request) -> tuple[Job, RunningJob | None]:
         """A new job and what runs it; None: the same call with the same key is a job already."""
-        if not all(map(_is_text, (request.tool, request.purpose, request.key or ""))):
+        texts = request.tool, request.purpose, request.key or ""
+        if not all(isinstance(text, str) and is_text(text) for text in texts):
             raise CallMisused(
                 f"{request.tool!r:.80}: tool, purpose and idempotency key of a call are text",
                 hint='for example "text:count", purpose="why", idempotency_key="a name"',
@@ -185,11 +187,6 @@ class NewJobs:
         is_marked = request.marked is not None and any(request.marked(arguments))
         holds_secret = is_marked or (request.key is not None and self._records.disk.text(request.key) != request.key)
         return None if holds_secret else self._records.disk.arguments(arguments)
-
-
-def _is_text(value: object) -> bool:
-    """Whether it is text that can be stored; half a character cannot."""
-    return isinstance(value, str) and (value.isascii() or not any("\ud800" <= sign <= "\udfff" for sign in value))
 
 
 def _named(like: str, whole: str) -> str:

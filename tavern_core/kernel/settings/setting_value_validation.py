@@ -11,7 +11,6 @@ Errors name the setting and the reference, never the value.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,6 +21,7 @@ from tavern_core.kernel.files.atomic_file import read_text
 from tavern_core.kernel.settings.secret_masking import is_secret
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.path_problem import PathProblem
+from tavern_core.model.safe_printing import is_text
 from tavern_core.model.secret_references import REFERENCES, is_reference
 
 if TYPE_CHECKING:
@@ -67,14 +67,16 @@ def problem_of(item: SettingItem, value: Any) -> tuple[str, str] | None:
 
 def from_text(item: SettingItem, text: str) -> Any:
     """Text from a command line or a reference in the setting's type; unchanged if it does not fit."""
+    from tavern_core.schema.json_reader import json_or_text  # not loaded at the start
+
     word = text.strip()
     if word.startswith("{"):
-        return _json_or_text(word, text)
+        return json_or_text(text)
     match item.type:
         case "boolean" if word.lower() in _YES | _NO:
             return word.lower() in _YES
         case "number" | "slider":
-            return _json_or_text(word, text)
+            return json_or_text(text)
         case "select" | "button-group":
             return next((c for c in item.choices() if not isinstance(c, str) and _written(c) == word), text)
         case _:
@@ -168,7 +170,7 @@ def _unstorable(value: Any) -> tuple[str, str] | None:
         return None
     if len(value) > LONGEST_TEXT:
         return f"is longer than {LONGEST_TEXT:,} characters", "put it into a file of your own"
-    if any("\ud800" <= c <= "\udfff" for c in value):
+    if not is_text(value):
         return "holds half a character (a lone surrogate)", "write the text again"
     return None
 
@@ -184,13 +186,6 @@ def _reference_problem(value: Mapping[str, Any]) -> tuple[str, str] | None:
     if kind == "$keyring" and not all(name.rpartition("/")[::2]):
         return "$keyring needs service/name", "for example {$keyring: my-plugin/token}"
     return None
-
-
-def _json_or_text(word: str, text: str) -> Any:
-    try:
-        return json.loads(word)
-    except (ValueError, RecursionError):
-        return text
 
 
 def _written(value: float | bool) -> str:

@@ -31,6 +31,7 @@ from tavern_core.kernel.stores.sqlite_file import (
     is_damaged,
     state_error,
 )
+from tavern_core.model.safe_printing import is_text
 
 if TYPE_CHECKING:
     import sqlite3
@@ -411,13 +412,9 @@ def _any_text(text: bytes) -> str:
     return text.decode("utf-8", "surrogateescape")
 
 
-def _is_whole(text: object) -> bool:
-    return isinstance(text, str) and (text.isascii() or not any("\ud800" <= sign <= "\udfff" for sign in text))
-
-
 def _record(row: _Row) -> Record:
     kind, key, owner, state, data, created, expires, version, crc = row
-    if not (_is_whole(owner) and _is_whole(state)):
+    if not all(isinstance(text, str) and is_text(text) for text in (owner, state)):
         return Record(kind, key, "", DAMAGED, "", created, expires, version)
     if not isinstance(data, str) or zlib.crc32(data.encode("utf-8", "surrogateescape")) != crc:
         return Record(kind, key, owner, DAMAGED, "", created, expires, version)

@@ -26,6 +26,7 @@ from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model.environment_variables import for_programs, is_name, is_passed, is_refused
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.plugin_status import NOT_PART
+from tavern_core.model.safe_printing import is_text
 from tavern_core.model.script_command import RUNNERS, words_before_file
 from tavern_core.schema.secret_names import is_secret_variable
 
@@ -103,7 +104,7 @@ def _words(tool: str, command: Any) -> list[str]:
         raise _wrong(tool, "is empty", '"command": "python scripts/tool.py"')
     if any("\0" in word for word in words):
         raise _wrong(tool, "holds a NUL character", "remove it")
-    if any("\ud800" <= c <= "\udfff" for word in words for c in word):
+    if not all(map(is_text, words)):
         raise _wrong(tool, "holds half of a surrogate pair", "write it as text")
     return words
 
