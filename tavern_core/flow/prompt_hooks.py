@@ -10,7 +10,7 @@ from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.calls.running_call import current
 from tavern_core.kernel.hooks.table import Implementation
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
-from tavern_core.schema.bounded_json_copying import json_copy
+from tavern_core.schema.bounded_json_copying import json_copy, json_or
 
 _HOOK: Final = "tavern_before_prompt"
 _KEYS: Final = frozenset({"system", "model", "tools", "purpose", "conversation"})
@@ -69,7 +69,7 @@ class PromptHooks:
             if impl.plugin == asker:
                 continue
             tables = self._lifecycle.tables
-            given = {"prompt": _copy(request.prompt()), "conversation": _copy(request.conversation)}
+            given = {"prompt": json_or(request.prompt(), None), "conversation": json_or(request.conversation, None)}
             answer = await tables.calls.guard(
                 impl, given, tables.mode, f"the request to {request.model or 'the language model'}"
             )
@@ -146,7 +146,3 @@ def _refused(impl: Implementation, why: str) -> PolicyDenied:
         hint=f"return a changed copy of the prompt, deny(...) or None; see {impl.where}",
         plugin=impl.plugin,
     )
-
-
-def _copy(value: Any) -> Any:
-    return json_copy(value)[0]

@@ -351,7 +351,8 @@ async def _result_or_question(handle: RunHandle) -> RunResult | None:
 
 
 def _tool_result(result: RunResult, only: str, named: Collection[str], kept: Callable[[bytes], Any]) -> ToolResult:
-    from tavern_core.kernel.nodes.json_values import NotPlain, to_plain
+    from tavern_core.kernel.nodes.json_values import to_plain
+    from tavern_core.schema.bounded_json_copying import NotPlain
 
     if not result.ok:
         raise _call_error(result)

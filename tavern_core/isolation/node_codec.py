@@ -31,11 +31,11 @@ from tavern_core.isolation.codec import (
     text_of,
 )
 from tavern_core.kernel.nodes.annotation_coercion import plain
-from tavern_core.kernel.nodes.json_values import NotPlain, from_plain, to_plain
+from tavern_core.kernel.nodes.json_values import from_plain, to_plain
 from tavern_core.kernel.nodes.node_serialization import NotData, node_members, pack_node, unpack_node
 from tavern_core.model.node import NodeSpec, Slot
 from tavern_core.model.run import NodeInfo, RunInfo, RunState
-from tavern_core.schema.bounded_json_copying import json_or
+from tavern_core.schema.bounded_json_copying import NotPlain, json_or
 
 NOTHING: Final = ["nothing", None]
 """Instead of the value of a lazy input that never comes."""

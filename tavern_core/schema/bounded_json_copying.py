@@ -2,13 +2,14 @@
 
     json_copy       what crosses a border: arguments, answers, settings, frames of workers; refused with the place
     json_or         the same where something else can stand for what is not JSON
+    converted_copy  the same where a conversion can make JSON of what is none, with a limit of text
     copied_parts    lists and mappings anew, objects of plugins as they are: between hooks, whose answers are judged later
     from_python     models, dates, sets and enums as JSON
     quick_copy      `json_copy` in one walk, for what is small and usual
 
-Other copies mean other things: `kernel/views/values` also takes tuples and read-only mappings and refuses what runs code,
-`kernel/nodes/json_values` writes bytes and Skip, `flow/engine/node_value_encoding.fresh` copies any object, `schema/redact` masks,
-`kernel/log/record` writes text in place of what is not JSON.
+Other copies mean other things: `kernel/nodes/json_values` writes bytes and Skip, `flow/engine/node_value_encoding.fresh` copies any
+object, `schema/redact` masks, `model/result` and `kernel/log/record` write text in place of what is not JSON, `graph/json_patch`
+copies what has been measured (this layer does not see it).
 
 Arguments, tool output and schemas are untrusted until measured: cyclic, a million levels deep, full of NaN, lone
 surrogates, sets or objects. Everything here is iterative, bounded, linear and never raises.
@@ -20,7 +21,7 @@ these (IntEnum, StrEnum, OrderedDict) counts as its base; tuples, sets, bytes, D
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
 from tavern_core.model import depths
@@ -43,6 +44,16 @@ ROOM: Final = 65_536
 SCALARS: Final = frozenset({str, int, float, bool, type(None)})
 """The types of JSON that hold nothing."""
 _Path: TypeAlias = "tuple[_Path, object] | None"
+
+
+class NotPlain(ValueError):
+    """A value is not plain data, or too large."""
+
+    def __init__(self, problem: str, hint: str = "") -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.hint = hint
+
 
 _INSTEAD = {
     "tuple": "use a list",
@@ -233,6 +244,16 @@ def json_or(value: object, instead: Any) -> Any:
     """`json_copy` of `value`, or `instead` where it is not JSON."""
     copy, problem = json_copy(value)
     return copy if problem is None else instead
+
+
+def converted_copy(
+    value: object, most_chars: int, convert: Callable[[Any, SchemaProblem], Any]
+) -> tuple[Any, SchemaProblem | None]:
+    """`json_copy` of a value with at most `most_chars` of text; of ``convert(value, problem)`` if the value itself is not JSON."""
+    copy, problem = json_copy(value)
+    if problem is not None:
+        copy, problem = json_copy(convert(value, problem))
+    return copy, problem or measure(copy, max_chars=most_chars)
 
 
 def copied_parts(value: Any) -> Any:

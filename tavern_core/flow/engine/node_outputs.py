@@ -13,8 +13,9 @@ from tavern_core.flow.engine.plan_tables import Gives, Work
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.graph.slot_compatibility import as_float, nesting_mismatch, value_mismatch
 from tavern_core.kernel.nodes.annotation_coercion import plain, why_not
-from tavern_core.kernel.nodes.json_values import NotPlain, to_plain
+from tavern_core.kernel.nodes.json_values import to_plain
 from tavern_core.model.nearest import did_you_mean
+from tavern_core.schema.bounded_json_copying import NotPlain
 
 Outputs = Mapping[str, Any]
 SKIPPED: Outputs = {}

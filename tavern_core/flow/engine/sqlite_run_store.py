@@ -28,7 +28,7 @@ from tavern_core.flow.engine.node_outputs import Outputs
 from tavern_core.flow.engine.node_value_encoding import encoded, is_large, written
 from tavern_core.flow.engine.run_event_log import Row
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.kernel.nodes.json_values import NotPlain, from_plain, to_plain
+from tavern_core.kernel.nodes.json_values import from_plain, to_plain
 from tavern_core.kernel.settings.result_redaction import judging, masking
 from tavern_core.kernel.settings.secret_masking import KnownSecrets
 from tavern_core.kernel.stores.sqlite_file import OnDamage, SqliteFile
@@ -36,6 +36,7 @@ from tavern_core.model.naming_rules import is_run_id
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.result import iso_utc
 from tavern_core.model.run import RunEvent
+from tavern_core.schema.bounded_json_copying import NotPlain
 
 if TYPE_CHECKING:
     import sqlite3

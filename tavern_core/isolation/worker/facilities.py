@@ -17,9 +17,9 @@ from tavern_core.contract.read_only_decorators import MUTATES, function_of
 from tavern_core.errors import Outcome
 from tavern_core.isolation.codec import CannotCross
 from tavern_core.isolation.worker.host_client import HostClient
-from tavern_core.kernel.views.values import NotPlain, copied
+from tavern_core.kernel.views.values import copied
 from tavern_core.model.safe_printing import encodable
-from tavern_core.schema.bounded_json_copying import MAX_CHARS, json_or
+from tavern_core.schema.bounded_json_copying import MAX_CHARS, NotPlain, json_or
 from tavern_core.schema.redact import compile_redactor
 
 LONGEST_LINE: Final = 10_000

@@ -15,12 +15,12 @@ from tavern_core.model.result import CallTrace, ToolError, ToolResult, check_res
 from tavern_core.model.safe_printing import said
 from tavern_core.schema.bounded_json_copying import (
     ROOM,
+    SMALL,
     TOO_MUCH,
     TwoKeys,
+    converted_copy,
     from_python,
-    json_copy,
     json_or,
-    measure,
     quick_copy,
 )
 from tavern_core.schema.problem import SchemaProblem
@@ -62,12 +62,14 @@ def plain(value: Any, limit: int, tool: str) -> Any:
         return value
     if (quick := quick_copy(value, min(ROOM, limit))) is not None:
         return quick
-    copy, problem = json_copy(value)
-    if problem is not None:
+    if kind is bool or (kind is int and -SMALL < value < SMALL):
+        return value
+
+    def convert(value: Any, problem: SchemaProblem) -> Any:
         _refuse_too_much(problem, limit, tool)  # before a conversion, which may take for ever
-        copy, problem = json_copy(_jsonable(value, tool, str(problem)))
-    if problem is None and kind is not int and kind is not float:
-        problem = measure(copy, max_chars=limit)
+        return _jsonable(value, tool, str(problem))
+
+    copy, problem = converted_copy(value, limit, convert)
     if problem is not None:
         _refuse_too_much(problem, limit, tool)
         raise _not_json(tool, str(problem), value)

@@ -17,16 +17,13 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from tavern_core.contract.nodes import Skip
 from tavern_core.model import depths
+from tavern_core.schema.bounded_json_copying import NotPlain
 from tavern_core.schema.deserialization import whole_numbers
 
 Mismatch = Callable[[str, str], Exception]
 """(input, what is wrong) → what is raised."""
 SIMPLE: Final = frozenset({str, int, float, bool, bytes, type(None), type(Skip)})
 _ANYTHING: Final = TypeAdapter[Any](Any)
-
-
-class _NotPlain(Exception):
-    """A value that holds an object of a plugin's own."""
 
 
 def adapt(adapters: Mapping[str, TypeAdapter[Any]], inputs: dict[str, Any], mismatch: Mismatch) -> None:
@@ -116,7 +113,7 @@ def plain(value: Any) -> Any:
         return value
     try:
         return _plain(value, depths.WRAPPED)
-    except _NotPlain:
+    except NotPlain:
         return value
 
 
@@ -125,7 +122,7 @@ def _plain(value: Any, depth: int) -> Any:
     if kind in SIMPLE:
         return value
     if depth == 0:
-        raise _NotPlain("nested too deeply")
+        raise NotPlain("nested too deeply")
     if kind is list:
         return (
             value if SIMPLE.issuperset(map(type, value)) else _same(value, [_plain(item, depth - 1) for item in value])
@@ -151,11 +148,11 @@ def _plain(value: Any, depth: int) -> Any:
         or isinstance(value, Iterator | AsyncIterator | BaseException)
         or hasattr(value, "get_secret_value")
     ):
-        raise _NotPlain(kind.__name__)
+        raise NotPlain(kind.__name__)
     try:
         return to_jsonable_python(value)
     except (PydanticSerializationError, ValueError, RecursionError):
-        raise _NotPlain(kind.__name__) from None
+        raise NotPlain(kind.__name__) from None
 
 
 def _same(old: list[Any], new: list[Any]) -> list[Any]:
@@ -167,7 +164,7 @@ def _mapping(value: Mapping[Any, Any], depth: int) -> Any:
         return value
     found = {_name(key): _plain(item, depth - 1) for key, item in value.items()}
     if len(found) < len(value):
-        raise _NotPlain("two keys have the same text")
+        raise NotPlain("two keys have the same text")
     if type(value) is dict and all(map(is_, found, value)) and all(map(is_, found.values(), value.values())):
         return value
     return found
@@ -180,5 +177,5 @@ def _name(key: Any) -> str:
     try:
         [name] = to_jsonable_python({key: None})
     except (PydanticSerializationError, ValueError):
-        raise _NotPlain(type(key).__name__) from None
+        raise NotPlain(type(key).__name__) from None
     return str(name)

@@ -9,16 +9,12 @@ from typing import Any, Final
 from tavern_core.contract.nodes import Skip
 from tavern_core.model import depths
 from tavern_core.model.safe_printing import shortened
-from tavern_core.schema.bounded_json_copying import SCALARS
+from tavern_core.schema.bounded_json_copying import SCALARS, NotPlain
 
 _BYTES: Final = "$bytes"
 _SKIP: Final = "$skip"
 TAGS: Final = frozenset({_BYTES, _SKIP, "$plain"})
 """Keys that mark what JSON cannot say."""
-
-
-class NotPlain(ValueError):
-    """A value that no file can hold."""
 
 
 def to_plain(

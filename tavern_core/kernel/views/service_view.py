@@ -19,8 +19,8 @@ from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.views.clean_errors import fresh
 from tavern_core.kernel.views.sealed_awaitable import awaited
 from tavern_core.kernel.views.sealed_functions import hidden
-from tavern_core.kernel.views.values import NotPlain, copied, flat_copy
-from tavern_core.schema.bounded_json_copying import SCALARS, json_or
+from tavern_core.kernel.views.values import copied, flat_copy
+from tavern_core.schema.bounded_json_copying import SCALARS, NotPlain, json_or
 
 if TYPE_CHECKING:
     from tavern_core.model.config import LimitsConfig

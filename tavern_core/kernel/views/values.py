@@ -12,19 +12,10 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from tavern_core.model import depths
-from tavern_core.schema.bounded_json_copying import MAX_NODES, ROOM, SCALARS, json_copy, measure, quick_copy
+from tavern_core.schema.bounded_json_copying import MAX_NODES, ROOM, SCALARS, NotPlain, converted_copy, quick_copy
 
 _FEW: Final = 64
 _SHORT: Final = 4096
-
-
-class NotPlain(Exception):
-    """A value cannot pass; its arguments are what is wrong and what to do about it."""
-
-    def __init__(self, problem: str, hint: str) -> None:
-        super().__init__(problem, hint)
-        self.problem = problem
-        self.hint = hint
 
 
 def copied(value: Any, most_chars: int) -> Any:
@@ -42,12 +33,7 @@ def copied(value: Any, most_chars: int) -> Any:
         raise NotPlain(f"it has {len(value):,} characters; the limit is {most_chars:,}", "ask for less")
     if (quick := quick_copy(value, min(ROOM, most_chars))) is not None:
         return quick
-    copy, problem = json_copy(value)
-    if problem is not None:
-        if (why := _endless(value)) is not None:
-            raise NotPlain(*why)
-        copy, problem = json_copy(_unfrozen(value, depths.VALUE, [MAX_NODES]))
-    problem = problem or measure(copy, max_chars=most_chars)
+    copy, problem = converted_copy(value, most_chars, _as_json)
     if problem is not None:
         raise NotPlain(str(problem), problem.hint or "pass JSON")
     return copy
@@ -68,12 +54,13 @@ def flat_copy(value: dict[Any, Any]) -> dict[str, Any] | None:
     return copy
 
 
-def _endless(value: Any) -> tuple[str, str] | None:
+def _as_json(value: Any, problem: object) -> Any:
+    name = type(value).__name__
     if inspect.isgenerator(value) or inspect.isasyncgen(value) or hasattr(type(value), "__next__"):
-        return f"{type(value).__name__} is an iterator, which would run code behind the view", "use a list"
+        raise NotPlain(f"{name} is an iterator, which would run code behind the view", "use a list")
     if inspect.isroutine(value) or inspect.isclass(value):
-        return f"a {type(value).__name__} can be called back, and a view passes no code", "pass data"
-    return None
+        raise NotPlain(f"a {name} can be called back, and a view passes no code", "pass data")
+    return _unfrozen(value, depths.VALUE, [MAX_NODES])
 
 
 def _unfrozen(value: Any, depth: int, budget: list[int]) -> Any:
