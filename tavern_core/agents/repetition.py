@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from tavern_core.frozen_dataclass import dataclass
+from tavern_core.model.canonical_json import json_digest
 from tavern_core.model.result import ToolResult
 
 WARN_AT: Final = 2
@@ -47,14 +46,14 @@ class Repetition:
         seen: set[str] = set()
         for made in calls:
             result = made.result
-            call = _digest([made.tool, made.arguments])
+            call = json_digest([made.tool, made.arguments])
             self._problems.clear()
             if result.ok and not made.reads and call not in self._known:
                 self._counts.clear()
             self._known.add(call)
-            seen.add(_digest([call, result.ok, result.value, list(result.content)]))
+            seen.add(json_digest([call, result.ok, result.value, list(result.content)]))
             if (error := result.error) is not None:
-                seen.add(_digest([made.tool, error.kind, error.message]))
+                seen.add(json_digest([made.tool, error.kind, error.message]))
         self._counts.update(seen)
         return max((self._counts[each] for each in seen), default=0)
 
@@ -77,7 +76,3 @@ def is_looping(text: str) -> bool:
     size = _TAIL - _LONGEST_PERIOD
     period = tail.find(tail[:size], 1)
     return 0 < period <= _LONGEST_PERIOD and tail[period:] == tail[: _TAIL - period]
-
-
-def _digest(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True, default=repr).encode()).hexdigest()

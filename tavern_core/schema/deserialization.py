@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from tavern_core.errors import InputInvalid
+from tavern_core.schema.integers import whole_numbers
 from tavern_core.schema.problem import SchemaProblem, pointer, printable
 
 Convert = Callable[[dict[str, Any]], dict[str, Any]]
@@ -71,12 +72,3 @@ def _whole(name: str, value: Any, made: Any, problems: list[SchemaProblem]) -> A
         elif isinstance(given, list) and isinstance(found, list | tuple):
             stack += [((*path, str(at)), item, each) for at, (item, each) in enumerate(zip(given, found, strict=False))]
     return made
-
-
-def whole_numbers(value: Any) -> Any:
-    """`value` with integers instead of whole floats."""
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    if isinstance(value, dict):
-        return {key: whole_numbers(item) for key, item in value.items()}
-    return [whole_numbers(item) for item in value] if isinstance(value, list) else value

@@ -13,6 +13,15 @@ from tavern_core.schema.tree import SAME_PLACE_LISTS, Refs, nodes_of
 Whole = Callable[[Any], Any]
 
 
+def whole_numbers(value: Any) -> Any:
+    """A copy of plain data with each whole number as an integer."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, Mapping):
+        return {key: whole_numbers(item) for key, item in value.items()}
+    return [whole_numbers(item) for item in value] if isinstance(value, list | tuple) else value
+
+
 def compile_integers(schema: Mapping[str, Any] | bool) -> Whole | None:
     """A function that writes the integers of arguments as integers, or None if the schema declares none.
 

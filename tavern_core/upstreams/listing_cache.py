@@ -11,7 +11,6 @@ upstream's files never cost another's.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import threading
@@ -28,6 +27,7 @@ from tavern_core.errors import StateDamaged
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.files.atomic_file import make_private_folder, read_text, write_atomic
 from tavern_core.kernel.files.json_state import JsonStateFile
+from tavern_core.model.canonical_json import json_digest
 from tavern_core.model.tool import Example
 
 LARGEST_FILE: Final = 64_000_000
@@ -213,8 +213,7 @@ class Catalogue:
 
 def digest(data: Any) -> str:
     """``sha256:…`` of plain data, whatever the order of its keys."""
-    text = json.dumps(data, sort_keys=True, ensure_ascii=True, default=str)
-    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+    return f"sha256:{json_digest(data)}"
 
 
 def definition(tool: UpstreamTool) -> dict[str, Any]:

@@ -9,7 +9,6 @@ all that callers and gates rely on: parameters, answer, capabilities, descriptio
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -19,6 +18,7 @@ from tavern_core.errors import Finding, StateDamaged, ToolNotFound, ToolQuaranti
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.access.tool_selectors import ToolList, ToolNames
 from tavern_core.kernel.files.json_state import JsonStateFile
+from tavern_core.model.canonical_json import json_digest
 from tavern_core.model.json_pointer import exact_pointer
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.tool import ToolSpec
@@ -208,8 +208,7 @@ def _renamed_from(now: Mapping[str, Any], pins: Mapping[str, Mapping[str, Any]],
 
 
 def _shape(data: Mapping[str, Any]) -> str:
-    text = json.dumps({key: value for key, value in data.items() if key not in _NAMES}, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
+    return json_digest({key: value for key, value in data.items() if key not in _NAMES})
 
 
 def _quarantined(tool: str, why: str, diff: list[Difference]) -> ToolQuarantined:

@@ -10,9 +10,7 @@ Each request and each answer is recorded. The callback gets copies and cannot ch
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import inspect
-import json
 import threading
 import time
 from collections.abc import Callable
@@ -35,6 +33,7 @@ from tavern_core.kernel.log.recorder import Recorder
 from tavern_core.kernel.stores.store_offload import asked
 from tavern_core.model.approval import Approval, ApprovalRequest, Approver
 from tavern_core.model.call import ToolCall
+from tavern_core.model.canonical_json import json_digest
 from tavern_core.model.capability import RISKS, Risk, describe
 from tavern_core.model.event import APPROVAL_DECIDED, APPROVAL_REQUESTED, Event
 from tavern_core.model.message_translation import say
@@ -273,15 +272,14 @@ def fingerprint(call: ToolCall, spec: ToolSpec) -> str:
     whole: list[Any] = [spec.id, spec.version, who.principal, who.profile, call.arguments]
     if more := {name: value for name in _WHO_ELSE if (value := getattr(who, name))}:
         whole.append(more)
-    text = json.dumps(whole, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+    return f"sha256:{json_digest(whole, is_compact=True)}"
 
 
 def definition_of(spec: ToolSpec) -> str:
     """What identifies the definition of the tool: everything but where that is."""
     data = spec.to_json()
     del data["source"]
-    return hashlib.sha256(json.dumps(data, sort_keys=True, default=str).encode()).hexdigest()[:32]
+    return json_digest(data)[:32]
 
 
 def _definition(plan: Plan, requested: RequestedApproval) -> str:

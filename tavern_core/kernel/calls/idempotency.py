@@ -44,6 +44,7 @@ from tavern_core.kernel.settings.result_redaction import ForDisk
 from tavern_core.kernel.stores.store_offload import ask, at_once
 from tavern_core.model.call import owner_of
 from tavern_core.model.result import ToolResult
+from tavern_core.schema.integers import whole_numbers
 
 KIND: Final = "answer"
 LONGEST_KEY: Final = 255
@@ -352,22 +353,13 @@ def digest_of(values: Mapping[str, Any]) -> str:
 
 def _canonical(values: Mapping[str, Any]) -> bytes:
     if not _PLAIN.issuperset(map(type, values.values())):
-        values = _same_numbers(values)
+        values = whole_numbers(values)  # 1.0 is 1 in JSON, and callers of other languages cannot tell them apart
     if _PLAIN.issuperset(map(type, values.values())):  # as nearly always, and three times as quick
         try:
             return to_json(sorted(values.items()))
         except ValueError:  # half a character, which the other way writes out
             pass
     return json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
-
-
-def _same_numbers(value: Any) -> Any:
-    """A copy of `value` with each whole number written alike: 1.0 is 1 in JSON, and callers of other languages cannot tell them apart."""
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    if isinstance(value, Mapping):
-        return {name: _same_numbers(item) for name, item in value.items()}
-    return [_same_numbers(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _is_of_its_caller(answer: ToolResult, plan: Plan) -> bool:

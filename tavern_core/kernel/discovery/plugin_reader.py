@@ -7,7 +7,6 @@ warm start never gets here.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -30,6 +29,7 @@ from tavern_core.kernel.files.file_stamp import compact_stamp_at, is_settled
 from tavern_core.kernel.files.plugin_file_reader import PluginFiles
 from tavern_core.kernel.manifest.declared_tools import DeclaredTools, read_declared_tools
 from tavern_core.kernel.manifest.manifest_reader import ManifestReading, read_manifest
+from tavern_core.model.canonical_json import json_digest
 from tavern_core.model.manifest import Entry, Manifest
 from tavern_core.model.naming_rules import is_plugin_name
 
@@ -85,7 +85,7 @@ def _filled(
         packed = pack_tools(tools)
         row.details.put(TOOLS, packed)
         said = {**packed, "stamps": [], "findings": row.tool_findings}
-        row.tools_digest = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+        row.tools_digest = json_digest(said)
     if not row.prefix:  # in a folder: a file that is saved in place does not change the time of its folder
         _watch(row, now, *(f"/{relative}" for relative, _ in tools.stamps))
     return row

@@ -18,7 +18,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 from tavern_core.contract.nodes import Skip
 from tavern_core.model import depths
 from tavern_core.schema.bounded_json_copying import NotPlain
-from tavern_core.schema.deserialization import whole_numbers
+from tavern_core.schema.integers import whole_numbers
 
 Mismatch = Callable[[str, str], Exception]
 """(input, what is wrong) → what is raised."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import json
 import random
 import time
 import uuid
@@ -16,6 +14,7 @@ from tavern_core.contract.adapters import UpstreamCall, UpstreamTool
 from tavern_core.errors import IdempotencyConflict, TavernError
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model.call import owner_of
+from tavern_core.model.canonical_json import json_digest
 
 _NAMESPACE: Final = uuid.UUID("6f1b1e0e-53b2-5b5c-9c1d-0c5ad1a6f3aa")
 _LARGEST_SEED: Final = 2**53 - 1
@@ -57,7 +56,7 @@ def order_of(upstream: str, tool: UpstreamTool, arguments: Mapping[str, Any], ca
         run, draw = uuid.uuid4(), random.Random()
     takes = tool.input_schema.get("properties", {})
     seeds = {name: _seed(draw, takes[name]) for name in tool.data["seeds"] if arguments.get(name) is None}
-    mark = hashlib.sha256(json.dumps(arguments, sort_keys=True).encode()).hexdigest()[:32]
+    mark = json_digest(arguments)[:32]
     return Order(tool, str(run), bool(call.key), {**arguments, **seeds}, mark, call)
 
 
