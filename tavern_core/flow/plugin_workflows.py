@@ -25,7 +25,7 @@ class PluginWorkflows:
         self._portal = base.portal
         self._cache = base.home / "cache" / "unpacked"
         """Where zipped plugins are unpacked."""
-        self._unpacked: dict[str, tuple[Any, Path]] = {}
+        self._unpacked: dict[str, tuple[Any, Path | None]] = {}
         """Plugin → (its stamp, the folder of its files)."""
 
     def all(self) -> dict[str, WorkflowSource]:
@@ -64,13 +64,13 @@ class PluginWorkflows:
     def _root(self, record: Record) -> Path | None:
         """The folder of a plugin; for a zipped one, its unpacked folder."""
         candidate = record.candidate
-        if candidate.folder is not None or candidate.unpack is None:
+        if candidate.folder is not None:
             return candidate.folder
         known = self._unpacked.get(record.name)
         if known is None or known[0] != candidate.stamp:
             self._cache.mkdir(parents=True, exist_ok=True)
             try:
-                known = self._unpacked[record.name] = candidate.stamp, candidate.unpack(self._cache)
+                known = self._unpacked[record.name] = candidate.stamp, candidate.origin.unpack(self._cache)
             except (OSError, PluginError):  # a full disk only affects its workflows
                 return None
         return known[1]
@@ -96,5 +96,5 @@ def _entry(record: Record) -> str | None:
     """The value of `workflows.entry` in plugin.yaml, which has a section of this name."""
     from tavern_core.model.manifest import Entry
 
-    declared = record.candidate.manifest().workflows
+    declared = record.candidate.origin.manifest().workflows
     return declared.entry if isinstance(declared, Entry) else None

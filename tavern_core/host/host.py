@@ -176,7 +176,7 @@ class Host:
         from tavern_core.kernel.browser_assets import extension
 
         return [
-            extension(record.candidate.manifest(), record.candidate.folder, record.may)
+            extension(record.candidate.origin.manifest(), record.candidate.folder, record.may)
             for record in self.plugins.lifecycle.records.values()
             if record.usable and not record.candidate.fixed_id
         ]

@@ -53,7 +53,9 @@ class WorkerLaunch:
             data_dir=str(self._data_dir()),
             executor=self._executor(),
             aliases=dict(candidate.facts.aliases),
-            manifest=json_or(candidate.manifest().model_dump(mode="json", by_alias=True, exclude_defaults=True), {}),
+            manifest=json_or(
+                candidate.origin.manifest().model_dump(mode="json", by_alias=True, exclude_defaults=True), {}
+            ),
             limits=self.base.config.limits.model_dump(mode="json", by_alias=True),
             context=facts_of_context(self.ctx),
         )

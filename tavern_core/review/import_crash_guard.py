@@ -116,7 +116,7 @@ class ImportWatch:
         from tavern_core.review.import_probe import prober  # imported here: most hosts know all their plugins
 
         self._has_tried = True
-        artifact = candidate.artifact()  # before the probe, so that an edit during it counts as a change
+        artifact = candidate.origin.artifact()  # before the probe, so that an edit during it counts as a change
         found = prober.probe(_import_of(candidate), seconds=self._seconds)
         if found.outcome == "unknown":
             self._untried(candidate, found.said)
@@ -221,15 +221,15 @@ def _repair(name: str) -> str:
 
 def _is_about(row: Row, candidate: Candidate) -> bool:
     """Whether a stored result applies to these files and this Python."""
-    return row.get("python") == _python() and row.get("artifact") == (candidate.artifact() or None)
+    return row.get("python") == _python() and row.get("artifact") == (candidate.origin.artifact() or None)
 
 
 def _import_of(candidate: Candidate) -> Import:
     """Everything of a plugin that is imported, now or later."""
     from tavern_core.model.manifest import Entry
 
-    nodes = candidate.manifest().nodes if "nodes" in candidate.facts.sections else None
-    declared = candidate.tools() if candidate.tool_ids else None
+    nodes = candidate.origin.manifest().nodes if "nodes" in candidate.facts.sections else None
+    declared = candidate.origin.tools() if candidate.tool_ids else None
     specs = (*declared.specs, *declared.drafts) if declared is not None else ()
     handlers = dict.fromkeys(
         handler for spec in specs if isinstance(handler := spec.implementation.get("handler"), str)

@@ -9,10 +9,11 @@ from typing import Final
 
 from tavern_core.contract.adapters import UpstreamTool
 from tavern_core.errors import Finding, UpstreamNotFound
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.config.configuration import LoadedConfig
 from tavern_core.kernel.discovery.manifest_facts import Facts
 from tavern_core.kernel.manifest.declared_tools import DeclaredTools
-from tavern_core.kernel.plugins.candidate import Candidate
+from tavern_core.kernel.plugins.candidate import Candidate, Origin
 from tavern_core.kernel.plugins.record import Record
 from tavern_core.kernel.signal import Signal
 from tavern_core.model.call import Rights
@@ -92,7 +93,7 @@ class Entry:
         tools = (withheld(tool) if name in held else tool for name, tool in self.tools().items())
         return tuple(spec_of(tool, self.name, self.config, needs, self.definitions.version) for tool in tools)
 
-    def _declared(self, names: Sequence[str]) -> DeclaredTools:
+    def declared(self, names: Sequence[str]) -> DeclaredTools:
         """Its tools; those whose definition was lost are not failures, but listed again."""
         specs = self.specs()
         ids = {f"{self.plugin}:{local_name(name)}" for name in names} - {spec.name for spec in specs}
@@ -148,19 +149,39 @@ class Entry:
         return Candidate(
             self.plugin,
             "upstream",
-            lambda: None,
-            lambda: manifest,
+            _Connection(self, manifest, names),
             facts,
             location=config.target,
             tool_ids=tuple(f"{self.plugin}:{local}" for local in ids.values()),
-            tools=lambda: self._declared(names),
             has_code=False,
-            artifact=lambda: digest(config.target),
             manifest_hash=self.fingerprint,
             stamp=(self.fingerprint,),
             target=config.target,
-            tool_hashes=lambda: lock_form(self.hashes()) if self.is_listed else {},
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Connection(Origin):
+    """An upstream: it has no code, and its tools are those that it listed last."""
+
+    entry: Entry
+    written: Manifest
+    names: Sequence[str]
+
+    def load(self) -> None:
+        return None
+
+    def manifest(self) -> Manifest:
+        return self.written
+
+    def tools(self) -> DeclaredTools:
+        return self.entry.declared(self.names)
+
+    def artifact(self) -> str:
+        return digest(self.entry.config.target)
+
+    def tool_hashes(self) -> Mapping[str, str]:
+        return lock_form(self.entry.hashes()) if self.entry.is_listed else {}
 
 
 class ToolEntry(Entry):

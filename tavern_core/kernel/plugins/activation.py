@@ -157,7 +157,7 @@ def _declare_settings(record: Record, tables: Tables) -> None:
         if spec.config_schema:
             tables.settings.declare(record.name, spec.config_schema, tool=spec.local_name, more=True)
     if "configOptions" in record.candidate.facts.sections:
-        tables.settings.declare(record.name, record.candidate.manifest().config_options, more=True)
+        tables.settings.declare(record.name, record.candidate.origin.manifest().config_options, more=True)
 
 
 async def _ask(record: Record, tables: Tables) -> tuple[Offered, list[Described]]:
@@ -233,7 +233,7 @@ async def _describe_nodes(record: Record, offered: dict[str, dict[str, Any]], ta
     from tavern_core.kernel.nodes.node_signature_reading import NodeOwner, describe_nodes
 
     unique = {id(item): item for item in given}  # a node may be found below `nodes.entry` and be returned as well
-    artifact = "" if candidate.is_given else await _aside(record, tables, candidate.artifact)
+    artifact = "" if candidate.is_given else await _aside(record, tables, candidate.origin.artifact)
     owner = NodeOwner(record.name, candidate.version, candidate.source == "builtin", artifact)
     nodes: dict[str, Any] = {}
     for spec in describe_nodes(list(unique.values()), owner):
@@ -249,7 +249,7 @@ async def _nodes_in_files(record: Record, tables: Tables) -> list[Any]:
     from tavern_core.model.manifest import Entry
 
     candidate = record.candidate
-    if not isinstance(entry := candidate.manifest().nodes, Entry):
+    if not isinstance(entry := candidate.origin.manifest().nodes, Entry):
         return []
     if isinstance(record.thing, RemotePlugin):  # its files are imported where its code lives, and nowhere else
         return await _aside(record, tables, record.thing.nodes, entry.entry)
@@ -293,7 +293,9 @@ def _read(items: Iterator[Any]) -> list[Any]:
 
 def _owner(record: Record, kinds: Collection[str]) -> Owner:
     candidate = record.candidate
-    return Owner.of(candidate, from_mapping=lambda data: spec_from_mapping(data, candidate.manifest()), kinds=kinds)
+    return Owner.of(
+        candidate, from_mapping=lambda data: spec_from_mapping(data, candidate.origin.manifest()), kinds=kinds
+    )
 
 
 async def _handled(

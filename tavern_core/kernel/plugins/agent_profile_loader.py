@@ -25,7 +25,7 @@ def profiles_in(candidate: Candidate, cache: Path) -> tuple[dict[str, AgentProfi
     from tavern_core.model.agent_profile import AgentProfile
     from tavern_core.model.manifest import Entry
 
-    entry = candidate.manifest().profiles if "profiles" in candidate.facts.sections else None
+    entry = candidate.origin.manifest().profiles if "profiles" in candidate.facts.sections else None
     if not isinstance(entry, Entry):
         return {}, []
     root = candidate.unpacked(cache)

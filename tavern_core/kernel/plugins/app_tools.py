@@ -53,7 +53,7 @@ class Registration:
 
         def from_mapping(data: Mapping[str, Any]) -> ToolSpec:
             if "id" in data and "inputSchema" not in data:
-                return spec_from_mapping(data, record.candidate.manifest())
+                return spec_from_mapping(data, record.candidate.origin.manifest())
             return replace(spec := _written_out(data), name=named(spec.name), plugin=plugin)
 
         kinds = self._lifecycle.tables.contributions.kinds_of_plugins()

@@ -11,8 +11,9 @@ import importlib
 import inspect
 import re
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import field, replace
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -65,18 +66,53 @@ class Tiers(Protocol):
         ...
 
 
+class Origin(ABC):
+    """What a plugin comes from: its code, and its files as they are now. Most of it is only there for plugins with files."""
+
+    can_reload = False
+    """Whether `unload` lets `load` read the code again."""
+
+    @abstractmethod
+    def load(self) -> Any:
+        """Import the code in this process; returns the module or object, None for a plugin without code. May raise anything."""
+
+    def unload(self) -> None:  # noqa: B027 - most have nothing to unload
+        """Unload imported code, so that `load` reads it again."""
+
+    @abstractmethod
+    def manifest(self) -> Manifest:
+        """The whole manifest; built on demand."""
+
+    def tools(self) -> DeclaredTools:
+        """What its files say about its tools now."""
+        return _NO_TOOLS
+
+    def artifact(self) -> str:
+        """Hash of its files."""
+        return ""
+
+    def fingerprint(self) -> str:
+        """Of the names, times and sizes of its files: another one where something changed."""
+        return ""
+
+    def unpack(self, cache: Path) -> Path | None:
+        """Put the files of a zipped plugin below the folder `cache`; returns the plugin's own folder. None: it is not zipped."""
+        return None
+
+    def tool_hashes(self) -> Mapping[str, str]:
+        """Of an upstream: tool → hash of its definition, as it was last listed."""
+        return {}
+
+
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """One plugin that may be activated."""
 
     name: str
     source: Source
-    load_here: Callable[[], Any]
-    """Imports the code and returns the module or object; None for a plugin without code. May raise anything."""
-    manifest: Callable[[], Manifest]
-    """The whole manifest; built on demand."""
+    origin: Origin
     facts: Facts
-    """The light half of it."""
+    """The light half of its manifest."""
     distribution: str = ""
     location: str = ""
     folder_path: str = ""
@@ -85,12 +121,8 @@ class Candidate:
     """What is wrong with it; one error among them and it is failed."""
     tool_ids: tuple[str, ...] = ()
     """Ids that are declared; known without import."""
-    tools: Callable[[], DeclaredTools] = field(default=lambda: _NO_TOOLS)
-    """What its files say about its tools now."""
     tool_findings: tuple[Finding, ...] = ()
     """What was wrong with them when it was found; costs those tools, not the plugin."""
-    unload_here: Callable[[], None] | None = None
-    """Unloads imported code, so that `load_here` reads it again; None if that is impossible."""
     implicit: bool = False
     """Passed as an object without a manifest: what it implements counts as declared."""
     has_code: bool = True
@@ -101,13 +133,7 @@ class Candidate:
     """For an `implicit` one: it implements a gate."""
     may_hide_tools: bool = False
     """Its code registers tools whose ids are not declared: it must be activated to know them."""
-    artifact: Callable[[], str] = field(default=lambda: "")
-    """Hash of its files."""
-    fingerprint: Callable[[], str] = field(default=lambda: "")
-    """Of the names, times and sizes of its files: another one where something changed."""
     manifest_hash: str = ""
-    unpack: Callable[[Path], Path] | None = None
-    """For a zipped plugin: puts its files below the given cache folder and returns the plugin's own."""
     stamp: tuple[Any, ...] = ()
     """Changes when the plugin is upgraded or edited."""
     fixed_id: bool = False
@@ -120,21 +146,19 @@ class Candidate:
     """Of a found plugin; the others run in the host."""
     target: str = ""
     """Of an upstream: its exact address or command line."""
-    tool_hashes: Callable[[], Mapping[str, str]] = dict
-    """Of an upstream: tool → hash of its definition, as it was last listed."""
 
     def load(self, ctx: PluginContext) -> Any:
-        """Its code as `load_here` gives it, or the proxy of the process that it runs in. May raise anything.
+        """Its code, or the proxy of the process that it runs in. May raise anything.
 
         Args:
             ctx: what limits the requests of code in a process of its own.
         """
-        return self.tiers.load(self, ctx) if self.tiers is not None and self.isolated() else self.load_here()
+        return self.tiers.load(self, ctx) if self.tiers is not None and self.isolated() else self.origin.load()
 
     def unload(self) -> None:
         """Let the next `load` read the code again; a process of its own reads it each time it starts."""
-        if self.unload_here is not None and not self.isolated():
-            self.unload_here()
+        if not self.isolated():
+            self.origin.unload()
 
     def isolated(self) -> str:
         """Why it runs in its own process now; empty if it runs in the host."""
@@ -171,7 +195,7 @@ class Candidate:
 
     def unpacked(self, cache: Path) -> Path | None:
         """`folder`; of a zipped plugin, that with its files below the folder `cache`."""
-        return self.unpack(cache) if self.unpack is not None and not self.folder_path else self.folder
+        return self.folder or self.origin.unpack(cache)
 
     @property
     def tier(self) -> Tier:
@@ -186,7 +210,7 @@ class Candidate:
     @property
     def scopes(self) -> dict[str, tuple[str, ...]]:
         """Capability → requested scope; without those that have no limit."""
-        asked = self.manifest().permissions.capabilities if self.requested else ()
+        asked = self.origin.manifest().permissions.capabilities if self.requested else ()
         return {c.name: c.scope for c in asked if c.scope}
 
     @property
@@ -199,14 +223,44 @@ class Candidate:
         return tuple(f for f in self.findings if f.severity == "error")
 
 
+@dataclass(frozen=True, slots=True)
+class _Bundled(Origin):
+    name: str
+    version: str
+    module: str
+
+    def load(self) -> Any:
+        return importlib.import_module(self.module)
+
+    def manifest(self) -> Manifest:
+        return _builtin_manifest(self.name, self.version)
+
+
+@dataclass(frozen=True, slots=True)
+class _Given(Origin):
+    """An object that a program passed."""
+
+    thing: Any
+    written: Manifest
+    declared: DeclaredTools
+
+    def load(self) -> Any:
+        return self.thing
+
+    def manifest(self) -> Manifest:
+        return self.written
+
+    def tools(self) -> DeclaredTools:
+        return self.declared
+
+
 @functools.cache
 def builtin_candidate(name: str, module: str, is_nodes_alone: bool, version: str) -> Candidate:
     """One of the plugins in the box; the same for all hosts of a process."""
     return Candidate(
         name,
         "builtin",
-        lambda: importlib.import_module(module),
-        lambda: _builtin_manifest(name, version),
+        _Bundled(name, version, module),
         Facts(name, version),
         location=module,
         implicit=True,
@@ -265,14 +319,12 @@ def object_candidate(given: Any) -> Candidate:
     return Candidate(
         name,
         "object",
-        lambda: thing,
-        lambda: final,
+        _Given(thing, final, tools),
         facts,
         location=_place_of(plugin.thing),
         folder_path=str(folder) if folder is not None and not implicit else "",
         findings=findings,
         tool_ids=tools.ids,
-        tools=lambda: tools,
         tool_findings=tools.findings,
         implicit=implicit,
         may_gate=implicit and implements(thing, "tavern_check_call"),

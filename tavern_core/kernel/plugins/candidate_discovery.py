@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tavern_core.errors import ActivationFailed, PluginError
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.config.configuration import DEFAULT, LoadedConfig
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.discovery.discovery import Discovery, discover
 from tavern_core.kernel.discovery.found_plugin import FoundPlugin
 from tavern_core.kernel.discovery.other_formats import roots_of
-from tavern_core.kernel.plugins.candidate import Candidate, Tiers, has_nodes, isolation_reason
+from tavern_core.kernel.manifest.declared_tools import DeclaredTools
+from tavern_core.kernel.plugins.candidate import Candidate, Origin, Tiers, has_nodes, isolation_reason
 from tavern_core.kernel.plugins.plugin_code import FolderCode, PackageCode
 from tavern_core.model.config import IsolationConfig
 from tavern_core.model.plugin_status import Diagnostic, Source
@@ -138,40 +140,65 @@ def _report_missing_roots(loaded: LoadedConfig, diagnostics: Diagnostics) -> Non
                 diagnostics.put(Diagnostic(PluginError.code, text, hint=hint), found=True)
 
 
+@dataclass(frozen=True, slots=True)
+class _Files(Origin):
+    """The files of a discovered plugin."""
+
+    plugin: FoundPlugin
+    code: PackageCode | FolderCode
+    can_reload = True
+
+    def load(self) -> Any:
+        return self.code.load()
+
+    def unload(self) -> None:
+        self.code.unload()
+
+    def manifest(self) -> Manifest:
+        from tavern_core.model.manifest import Manifest
+
+        plugin = self.plugin
+        return plugin.manifest or Manifest.model_construct(name=plugin.name, version=plugin.version or "0")
+
+    def tools(self) -> DeclaredTools:
+        return self.plugin.current_tools()
+
+    def artifact(self) -> str:
+        return self.plugin.artifact_hash()
+
+    def fingerprint(self) -> str:
+        return self.plugin.fingerprint()
+
+    def unpack(self, cache: Path) -> Path | None:
+        """Raises ActivationFailed (ACTIVATION_FAILED): the disk is full, or a file is too large."""
+        try:
+            return self.plugin.materialise(cache) if self.plugin.row.prefix else None
+        except OSError as error:
+            why = error.strerror or error
+            raise ActivationFailed(f"the files of {self.plugin.name} cannot be unpacked: {why}") from error
+
+
 def _as_candidate(plugin: FoundPlugin, isolation: IsolationConfig, tiers: Tiers) -> Candidate:
     """A discovered plugin, ready to be checked and activated."""
     module, facts, tool_ids = plugin.candidate.module, plugin.facts, plugin.declared_tools
     code = PackageCode(module) if module else FolderCode(plugin.name, plugin.folder)
-    folder = "" if plugin.row.prefix else plugin.row.folder
-
-    def manifest() -> Manifest:
-        from tavern_core.model.manifest import Manifest
-
-        return plugin.manifest or Manifest.model_construct(name=plugin.name, version=plugin.version or "0")
-
     return Candidate(
         plugin.name,
         plugin.source,
-        code.load,
-        manifest,
+        _Files(plugin, code),
         facts,
         plugin.distribution,
         plugin.location,
-        folder,
+        "" if plugin.row.prefix else plugin.row.folder,
         plugin.findings,
         tool_ids,
-        plugin.current_tools,
         plugin.tool_findings,
-        code.unload,
         has_code=plugin.has_python,
         module=module,
         may_hide_tools=not tool_ids and plugin.has_python and _registers_tools(plugin),
         apart=isolation_reason(facts, isolation),
         tiers=tiers,
-        artifact=plugin.artifact_hash,
-        fingerprint=plugin.fingerprint,
         manifest_hash=plugin.manifest_hash,
-        unpack=None if folder else lambda cache: _unpacked(plugin, cache),
         stamp=(
             plugin.manifest_hash,
             plugin.row.tools_digest,
@@ -189,13 +216,3 @@ def _registers_tools(plugin: FoundPlugin) -> bool:
         return False
     sources = (relative for relative, _ in files.files() if relative.endswith(".py"))
     return any(REGISTERS_TOOLS in (files.read(relative) or b"") for relative in islice(sources, MOST_SOURCES))
-
-
-def _unpacked(plugin: FoundPlugin, cache: Path) -> Path:
-    """Raises ActivationFailed (ACTIVATION_FAILED): the disk is full, or a file is too large."""
-    try:
-        folder = plugin.materialise(cache)
-    except OSError as error:
-        raise ActivationFailed(f"the files of {plugin.name} cannot be unpacked: {error.strerror or error}") from error
-    assert folder is not None
-    return folder

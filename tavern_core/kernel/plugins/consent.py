@@ -48,7 +48,7 @@ class Consent:
         if candidate.source in GRANTED_BY_PASSING:
             return Review(facts, Decision(granted=facts.requested, scopes=facts.scopes), reached=reached)
         record = self._grants.read().get(name)
-        asked = candidate.manifest().permissions.capabilities if candidate.requested else ()
+        asked = candidate.origin.manifest().permissions.capabilities if candidate.requested else ()
         return Review(facts, decide(facts, record), {c.name: c.reason for c in asked if c.reason}, record, reached)
 
     async def grant(self, name: str, permissions: Iterable[str], *, all_requested: bool = False) -> None:

@@ -44,7 +44,7 @@ class PluginSettings:
 
     def _declarations(self, record: Record) -> Iterator[Declaration]:
         if "configOptions" in record.candidate.facts.sections:
-            yield record.candidate.manifest().config_options, None
+            yield record.candidate.origin.manifest().config_options, None
         known = known_specs(record, self._cache)
         for spec in {**record.drafts, **known}.values():
             if spec.config_schema:

@@ -179,7 +179,7 @@ class Lifecycle:
             return
         if record.has_settings and "configOptions" in record.candidate.facts.sections:
             try:
-                settings.declare(record.name, record.candidate.manifest().config_options)
+                settings.declare(record.name, record.candidate.origin.manifest().config_options)
             except SettingsInvalid as error:
                 record.broken = error
                 record.judged(record.failed(error))
@@ -276,7 +276,7 @@ class Lifecycle:
             LockMismatch: it is not, and the host is locked (LOCK_MISMATCH).
         """
         files = (
-            record.candidate.fingerprint() if TRUST.id in record.candidate.requested else None
+            record.candidate.origin.fingerprint() if TRUST.id in record.candidate.requested else None
         )  # before they are hashed
         decision = reviewed(record.candidate, self._grants)
         if decision is None:

@@ -85,12 +85,12 @@ def _facts_for(candidate: Candidate, record: GrantRecord) -> PluginFacts:
     plugin at every start would cost more than all the rest; it is computed when the plugin is activated (`reviewed`).
     """
     same = (record.version, record.manifest_hash) == (candidate.version, candidate.manifest_hash)
-    return _facts(candidate, record.artifact_hash if same else candidate.artifact())
+    return _facts(candidate, record.artifact_hash if same else candidate.origin.artifact())
 
 
 def facts_of_now(candidate: Candidate) -> PluginFacts:
     """What the lock file needs to know of a plugin, its files read where they changed."""
-    return _facts(candidate, candidate.artifact())
+    return _facts(candidate, candidate.origin.artifact())
 
 
 def _facts(candidate: Candidate, artifact: str) -> PluginFacts:
@@ -104,7 +104,7 @@ def _facts(candidate: Candidate, artifact: str) -> PluginFacts:
         scopes,
         candidate.tier,
         candidate.target,
-        candidate.tool_hashes,
+        candidate.origin.tool_hashes,
     )
 
 

@@ -193,7 +193,7 @@ class Plugins(Mapping[str, PluginStatus]):
             PluginError: it no longer exists, or cannot be activated in its present form; the status says why.
         """
         record = self._own(name)
-        if record.candidate.unload_here is None:
+        if not record.candidate.origin.can_reload:
             raise UsageError(
                 f"{name} was passed to the host as an object; its code cannot be read again",
                 hint="restart the program, or install the plugin as a package or folder",
@@ -306,7 +306,7 @@ class Plugins(Mapping[str, PluginStatus]):
 
     async def _renewed(self, record: Record) -> Record:
         """What its files say now of a plugin that is not active; raises PluginError: it no longer exists."""
-        if record.active or record.candidate.unload_here is None:
+        if record.active or not record.candidate.origin.can_reload:
             return record
         return await self._lifecycle.renew(record.name, partial(self._read_again, record), wanted=lambda _: False)
 

@@ -230,7 +230,7 @@ class Record:
 
     def looked_at(self) -> DeclaredTools:
         """What its files say about its tools now; remembered as what is known."""
-        declared = self.candidate.tools()
+        declared = self.candidate.origin.tools()
         if declared is not self._declared:
             self.tool_findings = declared.findings
             self.drafts = {spec.name: spec for spec in (*declared.of_code, *declared.drafts)}
@@ -250,7 +250,7 @@ class Record:
 
     def is_intact(self) -> bool:
         """False when it is used for the trust in its files, and these have changed since it became active."""
-        return self.trusted_files is None or self.candidate.fingerprint() == self.trusted_files
+        return self.trusted_files is None or self.candidate.origin.fingerprint() == self.trusted_files
 
     def capabilities(self, spec: ToolSpec) -> frozenset[str]:
         """What the plugin lets this tool do: declared and granted; all of it for an object without a manifest.
