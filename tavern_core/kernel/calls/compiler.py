@@ -270,7 +270,7 @@ class Compiler:
         blocked, approval, access = self._blocked(), policy.approval(spec), policy.for_tool(spec)
         governor = self._limit_table.governor(spec, policy.limits)
         around, around_steps = steps_of(governor)
-        is_watched = governor is not None and governor.idle_s > 0
+        is_watched = governor is not None and bool(governor.limits.idle_ms)
         in_thread = is_watched and bound.stop is None
         milliseconds = spec.timeout_ms or limits.timeout_ms
         source = spec.id if policy.is_source(spec) else ""
@@ -423,5 +423,5 @@ def _plugin_of(written: object) -> str:
 
 def _inline(spec: ToolSpec, governor: Governor | None) -> float | None:
     """How long a caller waits before the call becomes a job; None: as long as it takes."""
-    wait = None if governor is None else governor.inline_s
-    return 0.0 if wait is None and spec.job else wait
+    wait = None if governor is None else governor.limits.inline_ms
+    return (0.0 if spec.job else None) if wait is None else wait / 1000

@@ -156,7 +156,7 @@ class Governance:
             outcome = self.conclusion.redacted(call, failed)
             raise
         finally:
-            cache.end(key, making, plan.spec, outcome, governor.cache_s)
+            cache.end(key, making, plan.spec, outcome, (governor.limits.cache_ms or 0) / 1000)
             held.reset(mark)  # raises where the garbage collector ends the call, in another context
 
     def _retried(self, inner: Around, plan: Plan, call: RunningCall, mode: Mode) -> Awaitable[ToolResult]:
@@ -164,7 +164,7 @@ class Governance:
         assert context is not None
         further = context.budget.max_retries
         if further is None:
-            further = 0 if governor is None else governor.retries
+            further = 0 if governor is None else governor.limits.retries
         return self._tried(inner, plan, call, mode, further) if further else inner(self, plan, call, mode)
 
     async def _tried(self, inner: Around, plan: Plan, call: RunningCall, mode: Mode, further: int) -> ToolResult:
@@ -326,15 +326,15 @@ class Governance:
         """The tool, within the time of one try."""
         governor, whole = plan.governor, call.deadline
         assert governor is not None
-        call.limit, attempt_s = None, governor.attempt_s
-        if attempt_s and (whole is None or whole > time.perf_counter() + attempt_s):
-            call.deadline = time.perf_counter() + attempt_s
+        call.limit, attempt_ms, idle_ms = None, governor.limits.attempt_ms, governor.limits.idle_ms
+        if attempt_ms and (whole is None or whole > time.perf_counter() + attempt_ms / 1000):
+            call.deadline = time.perf_counter() + attempt_ms / 1000
         try:
-            with _moving(call, governor.idle_s) if governor.idle_s else nullcontext():
+            with _moving(call, idle_ms / 1000) if idle_ms else nullcontext():
                 return await inner(self, plan, call, mode)
         except TimeLimit:
             if call.limit is None and call.deadline != whole:
-                call.limit = "attemptMs of the tool", attempt_s * 1000
+                call.limit = "attemptMs of the tool", float(attempt_ms or 0)
             raise
         finally:
             call.deadline = whole

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from tavern_core.contract.stores import RecordStore
@@ -70,22 +71,16 @@ class Governor:
     places: tuple[Place, ...]
     breaker: CircuitBreaker | None
     breaker_place: str
-    cache_s: float
-    """0: no answer is cached."""
-    retries: int
-    inline_s: float | None
-    """How long a caller waits before the call becomes a job; None: as long as it takes."""
+    limits: ToolLimits
+    """The tool's own, completed by those that it shares."""
     is_personal: bool
     """Whether some limits are those of each caller."""
-    attempt_s: float
-    """How long one try may take; 0: as long as the call."""
-    idle_s: float
-    """How long a tool may take without saying how far it is; 0: as long as the call."""
 
     @property
     def has_any(self) -> bool:
         """Whether there is a limit at all."""
-        numbers = self.cache_s, self.retries, self.attempt_s, self.idle_s, self.is_personal, self.inline_s is not None
+        own = self.limits
+        numbers = own.cache_ms, own.retries, own.attempt_ms, own.idle_ms, self.is_personal, own.inline_ms is not None
         return bool(self.rates or self.places or self.breaker or any(numbers))
 
     def rates_of(self, context: CallContext) -> tuple[Rate, ...]:
@@ -97,12 +92,12 @@ class Governor:
 
     def words(self) -> dict[str, str]:
         """What each step does that these limits add; see `calls/optional_steps.py`."""
-        found = {}
-        if self.cache_s:
-            found["result_cache"] = f"gives an answer again for {self.cache_s:g} s"
-        if self.retries:
-            attempts = "attempt" if self.retries == 1 else "attempts"
-            found["retry"] = f"up to {self.retries} further {attempts}, where doing it again does no harm"
+        found, own = {}, self.limits
+        if own.cache_ms:
+            found["result_cache"] = f"gives an answer again for {own.cache_ms / 1000:g} s"
+        if own.retries:
+            attempts = "attempt" if own.retries == 1 else "attempts"
+            found["retry"] = f"up to {own.retries} further {attempts}, where doing it again does no harm"
         if self.breaker is not None:
             rule = self.breaker.rule
             found["breaker"] = f"after {rule.failures} failures in a row no calls for {rule.rest_ms / 1000:g} s"
@@ -120,8 +115,8 @@ class Governor:
         if places:
             words = [f"{size} at a time, {queue} may wait ({place})" for size, queue, place in places]
             found["concurrency"] = ", ".join(words)
-        times = [f"an attempt after {self.attempt_s:g} s"] if self.attempt_s else []
-        times += [f"what says nothing for {self.idle_s:g} s"] if self.idle_s else []
+        times = [f"an attempt after {own.attempt_ms / 1000:g} s"] if own.attempt_ms else []
+        times += [f"what says nothing for {own.idle_ms / 1000:g} s"] if own.idle_ms else []
         if times:
             found["deadlines"] = f"ends {' and '.join(times)}"
         return found
@@ -162,7 +157,7 @@ class LimitTable:
         self.clock: Callable[[], float] = time.monotonic
         """Of breakers; for tests of what takes long."""
         self._callers = dict(callers)
-        self._retries = retries
+        self._of_all = ToolLimits(retries=retries)
         self._recorder = recorder
         self._diagnostics = diagnostics
         self._lock = threading.Lock()
@@ -172,14 +167,17 @@ class LimitTable:
         """Rate → how many uses of a block are left, and until when they hold."""
         self._personal: dict[tuple[Any, ...], tuple[tuple[Rate, ...], tuple[Place, ...]]] = {}
 
-    def _cached_for(self, tool: ToolSpec, cache_ms: int) -> int:
-        if cache_ms and not tool.read_only:
+    def _completed(self, tool: ToolSpec, own: ToolLimits, shared: Iterable[LimitRule]) -> ToolLimits:
+        """A tool's own limits, completed by those that it shares, and by what holds of all tools."""
+        for rule in shared:
+            own = own.over(rule.limits)
+        if own.cache_ms and not tool.read_only:
             self._diagnostics.add(
                 "CACHE_IGNORED", f"{tool.id}: only answers of read-only tools are cached; this one may do more",
                 hint="mark it read_only, or take cacheMs out of its limits",
             )  # fmt: skip
-            return 0
-        return cache_ms
+            own = replace(own, cache_ms=0)
+        return own.over(self._of_all)
 
     def governor(self, tool: ToolSpec, rules: LimitRules) -> Governor | None:
         """The limits of a tool; None: it has none."""
@@ -200,26 +198,8 @@ class LimitTable:
             if limits.concurrency is not None
         )
         breaker, breaker_place = self._breaker_of(tool, merged, shared, origin)
-
-        def values(name: str) -> list[Any]:
-            """What the tool's own limits say, then those that it shares."""
-            return [getattr(limits, name) for _, limits, _ in reversed(everything)]
-
-        cache_ms = self._cached_for(tool, next((ms for ms in values("cache_ms") if ms is not None), 0))
-        inline_ms = next((ms for ms in values("inline_ms") if ms is not None), None)
-        governor = Governor(
-            self,
-            rates,
-            places,
-            breaker,
-            breaker_place,
-            cache_s=cache_ms / 1000,
-            retries=next((count for count in values("retries") if count is not None), self._retries),
-            inline_s=None if inline_ms is None else inline_ms / 1000,
-            is_personal=bool(self._callers),
-            attempt_s=next(filter(None, values("attempt_ms")), 0) / 1000,
-            idle_s=next(filter(None, values("idle_ms")), 0) / 1000,
-        )
+        limits = self._completed(tool, merged, reversed(shared))
+        governor = Governor(self, rates, places, breaker, breaker_place, limits, bool(self._callers))
         return governor if governor.has_any else None
 
     def _slots_of(self, key: str, limits: ToolLimits) -> Slots:

@@ -120,7 +120,7 @@ class Registration:
             raise NameConflict(f"the name {plugin!r} is reserved for the host", hint="choose another for plugin=")
         if record is None:
             candidate = object_candidate(Plugin(SimpleNamespace(), name=plugin))
-            record = Record(candidate, len(self._lifecycle.records))
+            record = self._lifecycle.records.new(candidate, len(self._lifecycle.records))
             record.standing = Standing("granted")
             self._lifecycle.records[plugin] = record
             await self._lifecycle.activate(plugin)

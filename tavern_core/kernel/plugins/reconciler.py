@@ -56,7 +56,7 @@ class Reconciler:
         """As the host was opened: with ``none`` a new grant starts no plugin either."""
         self._decisions: dict[str, Decided] = {}
         self._decided = grants.read().records
-        self._records.add({c.name: Record(c, rank) for rank, c in enumerate(self._candidates())})
+        self._records.add(self._records.new(c, rank) for rank, c in enumerate(self._candidates()))
 
     async def start(self, activate: Activate) -> None:
         """Activate what must be active from the start."""
@@ -104,7 +104,7 @@ class Reconciler:
         for name, (rank, _) in fresh.items():
             if name in self._records:
                 self._records[name].rank = rank
-        self._records.add({name: Record(c, rank) for name, (rank, c) in fresh.items() if name not in self._records})
+        self._records.add(self._records.new(c, rank) for name, (rank, c) in fresh.items() if name not in self._records)
         self.judge()
         await self._activate_early()
 
@@ -113,7 +113,7 @@ class Reconciler:
         ranks = {candidate.name: (candidate, rank) for rank, candidate in enumerate(self._candidates())}
         if name not in ranks:
             raise PluginError(f"plugin {name} is no longer there", hint="tavern plugins list")
-        self._records[name] = Record(*ranks[name])
+        self._records[name] = self._records.new(*ranks[name])
         self.judge()
         self._base.signals.tools.emit()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import ItemsView, Iterator, Mapping, MutableMapping, ValuesView
+from collections.abc import ItemsView, Iterable, Iterator, Mapping, MutableMapping, ValuesView
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -71,15 +71,18 @@ class Usage:
 
 
 class Record:
-    """The state of one plugin."""
+    """The state of one plugin.
 
-    def __init__(self, candidate: Candidate, rank: int) -> None:
+    Args:
+        rank: place in the order of precedence; the lower one wins a clash.
+        changed: emitted when its standing has changed.
+    """
+
+    def __init__(self, candidate: Candidate, rank: int, changed: Signal) -> None:
         self.candidate = candidate
         self.name = candidate.name
         self.rank = rank
-        """Place in the order of precedence; the lower one wins a clash."""
-        self.changed: Signal | None = None
-        """Emitted when its standing has changed; None while it is in no table."""
+        self._changed = changed
         self._standing = Standing(findings=candidate.findings)
         self.broken: TavernError | None = None
         """Why its last activation failed; holds until it is reloaded, enabled or granted again."""
@@ -124,8 +127,7 @@ class Record:
     @standing.setter
     def standing(self, standing: Standing) -> None:
         self._standing = standing
-        if self.changed is not None:
-            self.changed.emit()
+        self._changed.emit()
 
     @property
     def state(self) -> PluginState:
@@ -338,14 +340,16 @@ class Records(MutableMapping[str, Record]):
         found = self._now.get(name)
         return self._gone[name] if found is None else found
 
-    def __setitem__(self, name: str, record: Record) -> None:
-        self.add({name: record})
+    def new(self, candidate: Candidate, rank: int) -> Record:
+        """A record of a plugin that is not in the mapping yet."""
+        return Record(candidate, rank, self._changed)
 
-    def add(self, records: Mapping[str, Record]) -> None:
+    def __setitem__(self, name: str, record: Record) -> None:
+        self.add([record])
+
+    def add(self, records: Iterable[Record]) -> None:
         """Add several with one change: each copies the whole mapping."""
-        for record in records.values():
-            record.changed = self._changed
-        now = {**self._now, **records}
+        now = {**self._now, **{record.name: record for record in records}}
         self._now = {name: now[name] for _, name in sorted([(record.rank, name) for name, record in now.items()])}
 
     def __delitem__(self, name: str) -> None:
