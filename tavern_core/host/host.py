@@ -189,7 +189,7 @@ class Host:
             return failure(CallMisused(text, hint='door="chat"'))
         if timeout_ms is not None and context is None:
             try:
-                context = (await self.compiler.find(call.tool, None)).host
+                context = (await self.compiler.find(call.tool, None)).admission.host
             except TavernError:
                 timeout_ms = None  # the call itself reports why there is nothing to call
         if timeout_ms is not None and isinstance(context, CallContext):

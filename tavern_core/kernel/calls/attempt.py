@@ -15,7 +15,7 @@ from tavern_core.kernel.calls.call_errors import explained, timed_out
 from tavern_core.kernel.calls.result_normalisation import to_result
 from tavern_core.kernel.calls.running_call import CallLimits, RunningCall
 from tavern_core.kernel.calls.taint_tracking import marked, taken_over
-from tavern_core.kernel.catalogue.call_plan import Execute, Plan
+from tavern_core.kernel.catalogue.call_plan import Execute, Plan, Runner
 from tavern_core.kernel.execution.sync_async_drivers import Mode
 from tavern_core.kernel.execution.threads import Owner
 from tavern_core.model.result import ToolResult, success
@@ -52,7 +52,21 @@ def execute_of(bound: BoundTool, owner: Owner, *, in_thread: bool = False) -> Ex
     return threaded if bound.blocking or in_thread else at_once
 
 
-def way_of(bound: BoundTool) -> str:
+def runner_of(
+    bound: BoundTool, owner: Owner, kind: str, *, preview: Execute | None = None, in_thread: bool = False
+) -> Runner:
+    """How a tool of this kind is run; the arguments are those of `execute_of`."""
+    return Runner(
+        bound,
+        execute_of(bound, owner, in_thread=in_thread),
+        bound.run if bound.is_async or not (bound.blocking or in_thread) else None,
+        bound.is_async or bound.blocking or in_thread,
+        preview,
+        f"runs the {kind} tool {_way_of(bound)}",
+    )
+
+
+def _way_of(bound: BoundTool) -> str:
     """`execute_of` in words."""
     if bound.is_async:
         return "on the event loop"
@@ -73,9 +87,9 @@ def accept(plan: Plan, call: RunningCall, value: Any, limits: CallLimits, series
         if limits.keep_raw:
             call.value = value
         raise timed_out(call, stopped=False, outcome="done")
-    call.stage, kind = plan.answer_stage, type(value)
+    call.stage, kind = plan.answers.stage, type(value)
     trace = (plan.id, call.number, call.started, now - call.clock, series)
-    if kind in plan.sure and (kind is not int or value.bit_length() < SMALL_BITS):
+    if kind in plan.answers.sure and (kind is not int or value.bit_length() < SMALL_BITS):
         result = success(value, trace)
         return marked(call, result) if call.reads else result
     if limits.keep_raw:
@@ -83,7 +97,8 @@ def accept(plan: Plan, call: RunningCall, value: Any, limits: CallLimits, series
     result = to_result(value, trace, limits.output_bytes, plan.id)
     if result._meta is not None:
         result = taken_over(call, result)
-    if plan.returns is not None and result.ok and not plan.returns(result.value) and plan.is_judged(result):
+    accepts = plan.answers.accepts
+    if accepts is not None and result.ok and not accepts(result.value) and plan.answers.apply_to(result):
         raise _output_invalid(plan, result.value)
     if call.reads:
         result = marked(call, result)
@@ -91,8 +106,8 @@ def accept(plan: Plan, call: RunningCall, value: Any, limits: CallLimits, series
 
 
 def _output_invalid(plan: Plan, value: Any) -> OutputInvalid:
-    assert plan.outputs is not None
-    error = explained(OutputInvalid, plan.id, plan.outputs, value, "answer")
+    assert plan.answers.validator is not None
+    error = explained(OutputInvalid, plan.id, plan.answers.validator, value, "answer")
     # The hints of the schema are for who made the value: not the caller.
     error.hint = "report it to the plugin's author"
     for problem in error.details["problems"]:

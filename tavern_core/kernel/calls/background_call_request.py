@@ -98,7 +98,9 @@ class Request:
         again = spec.may_be_repeated(has_key=has_key) or (has_key and spec.finds_by_key)
         is_run = spec.kind == "workflow"
         named = tuple(sorted(spec.output_names)) if is_run else ()
-        return replace(self, tool=plan.id, is_run=is_run, named=named, is_harmless_again=again, marked=plan.marked)
+        return replace(
+            self, tool=plan.id, is_run=is_run, named=named, is_harmless_again=again, marked=plan.arguments.marked
+        )
 
 
 class Background(Protocol):

@@ -123,11 +123,12 @@ def _limit_of(call: RunningCall) -> tuple[str, float]:
         ends.append((clock + context.budget.timeout_ms / 1000, "budget.timeoutMs"))
     if outer is not None and outer[1] is not None:
         ends.append((outer[1], "what was left to the call that made it"))
-    if ends and (deadline is None or plan is None or plan.seconds is None or min(ends)[0] <= deadline + 1e-6):
+    if ends and (deadline is None or plan is None or plan.bounds.seconds is None or min(ends)[0] <= deadline + 1e-6):
         end, name = min(ends)
         return name, max(end - clock, 0) * 1000
     own = plan.spec.timeout_ms if plan is not None else None
-    return "the tool's timeout" if own else "limits.timeoutMs", (plan.seconds or 0) * 1000 if plan is not None else 0
+    seconds = None if plan is None else plan.bounds.seconds
+    return "the tool's timeout" if own else "limits.timeoutMs", (seconds or 0) * 1000
 
 
 def timed_out(call: RunningCall, *, stopped: bool, outcome: Outcome, begun: bool = True) -> CallTimeout:

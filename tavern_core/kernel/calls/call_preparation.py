@@ -35,7 +35,7 @@ def admit(plan: Plan, call: RunningCall, deepest: int, ahead: int | None = None)
     Raises:
         BudgetExceeded: too deep, or too many calls (BUDGET_EXCEEDED).
     """
-    seconds, outer, context = plan.seconds, call.outer, call.context
+    seconds, outer, context = plan.bounds.seconds, call.outer, call.context
     if outer is not None:
         depth, deadline, caller, _, _ = outer
         call.depth = depth + 1
@@ -46,7 +46,7 @@ def admit(plan: Plan, call: RunningCall, deepest: int, ahead: int | None = None)
             left = deadline - call.clock
             seconds = left if seconds is None else min(left, seconds)
     if context is None:
-        context = plan.host
+        context = plan.admission.host
     budget = context.budget
     if budget.timeout_ms is not None:
         own = budget.timeout_ms / 1000
@@ -109,10 +109,13 @@ def tool_call(plan: Plan, call: RunningCall, context: CallContext, series: str) 
         PolicyDenied: a plugin with a granted gate could not be activated, so the gate refuses
             (POLICY_DENIED).
     """
-    if plan.blocked:
-        guilty = plan.blocked.partition(":")[0]
-        raise PolicyDenied(plan.blocked, hint=f"correct it, or `tavern plugins disable {guilty}`", plugin=guilty)
-    rights = plan.rights if context is plan.host else replace(plan.rights, caller=context.permissions)
+    admission = plan.admission
+    if admission.blocked:
+        guilty = admission.blocked.partition(":")[0]
+        raise PolicyDenied(admission.blocked, hint=f"correct it, or `tavern plugins disable {guilty}`", plugin=guilty)
+    rights = admission.rights
+    if context is not admission.host:
+        rights = replace(rights, caller=context.permissions)
     if context.scopes:
         rights = narrowed(rights, context)
     parent = call.outer[3] if call.outer else None
@@ -153,21 +156,21 @@ def fill_and_validate(plan: Plan, call: RunningCall) -> None:
     Raises:
         InputInvalid: they do not fit (INPUT_SCHEMA_INVALID), with the place and repair of every problem.
     """
-    values = call.values or {}
-    if plan.fill is not None:
-        values = call.values = plan.fill(values)
+    values, rules = call.values or {}, plan.arguments
+    if rules.fill is not None:
+        values = call.values = rules.fill(values)
     if not call.fits:
-        if not plan.accepts(values):
-            raise _blamed(explained(InputInvalid, plan.id, plan.inputs, values, "arguments"), call.changes or ())
-        if plan.whole is not None:
-            values = call.values = plan.whole(values)
+        if not rules.validator.accepts(values):
+            raise _blamed(explained(InputInvalid, plan.id, rules.validator, values, "arguments"), call.changes or ())
+        if rules.whole is not None:
+            values = call.values = rules.whole(values)
     if call.call is not None and call.call.arguments is not values:
         call.call = with_arguments(call.call, values)
 
 
 def give_copy(plan: Plan, call: RunningCall, limit: int) -> None:
     """The tool gets its own copy if the host reads the arguments again afterwards."""
-    given = None if call.values is None else plan.intake(call.values)
+    given = None if call.values is None else plan.arguments.intake(call.values)
     call.given = own_copy(call.values, plan.id, limit) if given is None else given
     call.handed = call.call and with_arguments(call.call, call.given)
 

@@ -13,11 +13,22 @@ from typing import Any, Final
 from tavern_core.contract.protocols import BoundTool
 from tavern_core.contract.python_targets import BindsItself, PythonTarget
 from tavern_core.errors import CallError, PluginError, PolicyDenied, TavernError, ToolNotFound, UpstreamError
-from tavern_core.kernel.calls.attempt import execute_of, way_of
+from tavern_core.kernel.access.limit_rules import LimitRules
+from tavern_core.kernel.calls.attempt import execute_of, runner_of
 from tavern_core.kernel.calls.cross_process_cancellation import Cancellation
 from tavern_core.kernel.calls.optional_steps import steps_of
 from tavern_core.kernel.calls.running_call import current
-from tavern_core.kernel.catalogue.call_plan import Execute, Inner, Plan
+from tavern_core.kernel.catalogue.call_plan import (
+    Admission,
+    AnswerRules,
+    ArgumentRules,
+    Bounds,
+    ContentRules,
+    Execute,
+    Inner,
+    Plan,
+    PlanHooks,
+)
 from tavern_core.kernel.catalogue.namespace_resolvers import canonical
 from tavern_core.kernel.catalogue.tool_catalogue import ToolCatalogue
 from tavern_core.kernel.hooks.argument_copies import ShownTool
@@ -132,7 +143,10 @@ class Compiler:
             # What a person set up as the model of an agent is neither a stranger to it nor a place to send things to.
             # And who makes such a call waits for its answer, so it is never a job.
             plan = replace(
-                plan, access=access, guarded=guarded, source="", effect="", reads_addresses=False, inline_s=None
+                plan,
+                admission=replace(plan.admission, access=access, guarded=guarded),
+                bounds=replace(plan.bounds, inline_s=None),
+                content=ContentRules(),
             )
             known = self._inner_plans[inner] = state, plan
         return known[1]
@@ -151,11 +165,12 @@ class Compiler:
                 raise PolicyDenied(
                     f"{plan.id} was refused: {error.message}", hint=error.hint, profile=context.profile
                 ) from error
-        verdict = plan.access.verdict(context, inventory)
+        verdict = plan.admission.access.verdict(context, inventory)
         if not verdict.allowed:
             raise PolicyDenied(f"{plan.id} was refused: {verdict.reason}", hint=verdict.fix, rule=verdict.rule)
         if inventory is not None and inventory.capabilities is not None:
-            plan = replace(plan, rights=replace(plan.rights, profile=frozenset(inventory.capabilities)))
+            rights = replace(plan.admission.rights, profile=frozenset(inventory.capabilities))
+            plan = replace(plan, admission=replace(plan.admission, rights=rights))
         return plan
 
     async def still_holds(self, plan: Plan, context: CallContext) -> None:
@@ -166,9 +181,9 @@ class Compiler:
         """
         which: Any = next((inner for inner in tuple(self._inner_plans) if inner.spec is plan.spec), plan.id)
         fresh = await self.find(which, context)
-        if fresh.guarded or context.profile is not None:
+        if fresh.admission.guarded or context.profile is not None:
             fresh = await self.admits(fresh, context)
-        if fresh.usage is not plan.usage or fresh.spec != plan.spec or fresh.rights != plan.rights:
+        if fresh.usage is not plan.usage or fresh.spec != plan.spec or fresh.admission.rights != plan.admission.rights:
             raise PolicyDenied(
                 f"{plan.id} was refused: the tool, its plugin or its grants changed while the call waited for approval",
                 hint="call it again; approval is requested again",
@@ -253,88 +268,46 @@ class Compiler:
         if is_kept:
             self._specs.judge_pin(spec)
         bound, preview = self._bound(spec, record)
-        limits, policy = self._specs.config.limits, self._specs.policy()
-        is_foreign = record.candidate.has_foreign_schemas
-        inputs = compile_validator(spec.input_schema, name=spec.id, is_foreign=is_foreign).build()
-        intake = compile_intake(inputs.judged_by, limits.argument_bytes) if is_kept else None
-        outputs = (
-            None
-            if spec.output_schema is None
-            else compile_output_validator(spec.output_schema, name=spec.id, is_foreign=is_foreign).build()
-        )
-        fill, marked = compile_defaults(spec.input_schema), compile_marked(spec.input_schema)
-        before, gates, transforms, after = (self._specs.hooks.for_tool(name, spec) for name in _HOOKS)
-        events = self._specs.hooks.of("tavern_on_event")
-        all_hooks = (*before, *gates, *transforms, *after, *events)
-        ends_in_hooks = bool(transforms or after)
-        blocked, approval, access = self._blocked(), policy.approval(spec), policy.for_tool(spec)
-        governor = self._limit_table.governor(spec, policy.limits)
-        around, around_steps = steps_of(governor)
-        is_watched = governor is not None and bool(governor.limits.idle_ms)
-        in_thread = is_watched and bound.stop is None
-        milliseconds = spec.timeout_ms or limits.timeout_ms
-        source = spec.id if policy.is_source(spec) else ""
+        policy, config, is_foreign = self._specs.policy(), self._specs.config, record.candidate.has_foreign_schemas
+        hooks = self._hooks(spec)
+        bounds = self._bounds(spec, policy.limits)
+        in_thread = bounds.is_watched and bound.stop is None
         effect = effect_of(spec, record.candidate.requested)
-        is_outside = bool(source or effect)
-        needs_call = bool(bound.wants_call or blocked or all_hooks or approval or self._recorder.is_on or is_outside)
-        rights = replace(
-            self._specs.rights(record, spec),
-            scopes=tuple(self._reach.scopes(record).items()),
-            places=tuple(self._reach.places(record).items()),
-        )
+        source = spec.id if policy.is_source(spec) else ""
         return Plan(
-            spec=spec,
-            id=spec.id,
-            usage=record.usage,
-            execute=execute_of(bound, (record.name, spec.id), in_thread=in_thread),
-            tool=bound.run if bound.is_async or not (bound.blocking or in_thread) else None,
-            preview=preview,
-            is_awaited=bound.is_async or bound.blocking or in_thread,
-            way=f"runs the {spec.kind} tool {way_of(bound)}",
-            gives_copy=marked is not None or (needs_call and (bound.wants_call or ends_in_hooks)),
-            intake=intake or partial(quick_copy, room=min(ROOM, limits.argument_bytes)),
-            intake_judges=intake is not None,
-            accepts=inputs.accepts,
-            inputs=inputs,
-            fill=fill,
-            whole=compile_integers(spec.input_schema),
-            returns=outputs.accepts if outputs else None,
-            outputs=outputs,
-            sure=frozenset() if limits.keep_raw else _sure(spec.output_schema),
-            is_annotated=isinstance(spec.impl, PythonTarget) and spec.impl.annotation == spec.output_schema,
-            seconds=None if milliseconds is None else milliseconds / 1000,
-            shown=ShownTool(spec),
-            before=before,
-            gates=gates,
-            transforms=transforms,
-            after=after,
-            events=events,
-            ends_in_hooks=ends_in_hooks or bool(events),
-            approval=approval,
-            blocked=blocked,
-            access=access,
-            guarded=bool(access.denied or access.not_allowed or not access.host.allowed),
-            rights=rights,
-            host=replace(self._specs.default, permissions=rights.caller),
-            redact=compile_redactor(spec.input_schema, known_secrets=lambda: self._known_secrets.values),
-            marked=marked,
-            needs_call=needs_call,
-            prepares=needs_call or intake is None or fill is not None or marked is not None,
-            is_plain=not needs_call and milliseconds is None,
-            wants_control=bound.wants_control,
-            stop=bound.stop,
-            ends_quietly=not needs_call and marked is None and self._specs.config.artifacts.over is None,
-            is_recorded=self._recorder.is_on or bool(events),
-            governor=governor,
-            around=around,
-            around_steps=around_steps,
-            inline_s=_inline(spec, governor),
-            needs_loop=bound.is_async or is_watched or any(i.is_async for i in all_hooks),
-            source=source,
-            effect=effect,
-            reads_addresses=reads_addresses(spec),
-            addresses=_addresses(spec),
+            spec,
+            record.usage,
+            runner_of(bound, (record.name, spec.id), spec.kind, preview=preview, in_thread=in_thread),
+            _argument_rules(spec, is_foreign, config.limits.argument_bytes, is_kept=is_kept),
+            _answer_rules(spec, is_foreign, keeps_raw=config.limits.keep_raw),
+            hooks,
+            self._admission(spec, record),
+            bounds,
+            ContentRules(source, effect, reads_addresses(spec), _addresses(spec)),
+            compile_redactor(spec.input_schema, known_secrets=lambda: self._known_secrets.values),
+            is_recorded=self._recorder.is_on or bool(hooks.events),
+            keeps_whole=config.artifacts.over is None,
         )
+
+    def _hooks(self, spec: ToolSpec) -> PlanHooks:
+        hooks = self._specs.hooks
+        before, gates, transforms, after = (hooks.for_tool(name, spec) for name in _HOOKS)
+        return PlanHooks(ShownTool(spec), before, gates, transforms, after, hooks.of("tavern_on_event"))
+
+    def _admission(self, spec: ToolSpec, record: Record) -> Admission:
+        policy = self._specs.policy()
+        access = policy.for_tool(spec)
+        guarded = bool(access.denied or access.not_allowed or not access.host.allowed)
+        scopes, places = tuple(self._reach.scopes(record).items()), tuple(self._reach.places(record).items())
+        rights = replace(self._specs.rights(record, spec), scopes=scopes, places=places)
+        host = replace(self._specs.default, permissions=rights.caller)
+        return Admission(access, guarded, rights, host, policy.approval(spec), self._blocked())
+
+    def _bounds(self, spec: ToolSpec, rules: LimitRules) -> Bounds:
+        governor = self._limit_table.governor(spec, rules)
+        milliseconds = spec.timeout_ms or self._specs.config.limits.timeout_ms
+        seconds = None if milliseconds is None else milliseconds / 1000
+        return Bounds(governor, *steps_of(governor), seconds, _inline(spec, governor))
 
     def _bound(self, spec: ToolSpec, record: Record) -> tuple[BoundTool, Execute | None]:
         """A tool, bound by the executor of its kind; and its preview: a second function with the same signature, in the same process.
@@ -399,8 +372,38 @@ def _broken_executor(spec: ToolSpec, owner: str, what: str) -> UpstreamError:
     )
 
 
+def _argument_rules(spec: ToolSpec, is_foreign: bool, most: int, *, is_kept: bool) -> ArgumentRules:
+    """From what a caller gives to what the tool gets.
+
+    Args:
+        most: characters of text.
+        is_kept: as for `Compiler._compile`.
+    """
+    schema = spec.input_schema
+    validator = compile_validator(schema, name=spec.id, is_foreign=is_foreign).build()
+    intake = compile_intake(validator.judged_by, most) if is_kept else None
+    return ArgumentRules(
+        validator,
+        intake or partial(quick_copy, room=min(ROOM, most)),
+        intake is not None,
+        compile_defaults(schema),
+        compile_integers(schema),
+        compile_marked(schema),
+    )
+
+
+def _answer_rules(spec: ToolSpec, is_foreign: bool, *, keeps_raw: bool) -> AnswerRules:
+    """What the answers of the tool must be."""
+    schema = spec.output_schema
+    validator = (
+        None if schema is None else compile_output_validator(schema, name=spec.id, is_foreign=is_foreign).build()
+    )
+    is_annotated = isinstance(spec.impl, PythonTarget) and spec.impl.annotation == schema
+    return AnswerRules(validator, frozenset() if keeps_raw else _sure(schema), is_annotated)
+
+
 def _sure(schema: Mapping[str, Any] | None) -> frozenset[type]:
-    """The types of which an output schema takes every value, without being asked; see `Plan.sure`."""
+    """The types of which an output schema takes every value, without being asked; see `AnswerRules.sure`."""
     if schema is None:
         return frozenset(_SURE.values())
     if schema.keys() != {"type"}:

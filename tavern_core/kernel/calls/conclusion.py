@@ -37,7 +37,7 @@ class Conclusion:
     def redacted(self, call: RunningCall, result: ToolResult) -> ToolResult:
         """The result without what the host knows to be secret, nor what came in where the schema or a name says so."""
         known, plan = self.secrets.values, call.plan
-        marked = plan.marked(call.values) if plan is not None and plan.marked is not None else ()
+        marked = plan.arguments.marked(call.values) if plan is not None and plan.arguments.marked is not None else ()
         if result.error is not None:
             return redact_result(result, [*known, *marked], named_secrets([call.arguments, call.values]))
         return redact_result(result, [*known, *marked]) if known or marked else result
@@ -46,25 +46,25 @@ class Conclusion:
         """Put the beginning of a call on the record, before its tool runs; return the event where a plugin observes."""
         assert call.call is not None
         call.is_recorded = True
-        wanted = bool(plan.events)
+        wanted = bool(plan.hooks.events)
         return self.recorder.called(call.call, plan.redact, call.changes or (), plan.spec.plugin, wanted=wanted)
 
     async def finish(self, plan: Plan, call: RunningCall, result: ToolResult, mode: Mode) -> ToolResult:
         """Result hooks, the record, observers."""
         asked = call.call = call.call or self._refused_call(call, result)
         made: Sequence[Change] = ()
-        if plan.transforms:
-            fits = plan.returns if plan.is_judged(result) else None
+        if plan.hooks.transforms:
+            fits = plan.answers.accepts if plan.answers.apply_to(result) else None
             try:
-                result, made = await self.hooks.change_result(plan.transforms, asked, result, fits, mode)
+                result, made = await self.hooks.change_result(plan.hooks.transforms, asked, result, fits, mode)
             except BaseException:  # Ctrl-C, or the caller's own task is being cancelled
                 self.record(call, result)
                 raise
             result = marked(call, redact_result(result, self.secrets.values))
         for event in self.record(call, result, made):
-            await self.hooks.notify(plan.events, {"event": event}, mode)
-        if plan.after:
-            await self.hooks.notify(plan.after, {"call": asked, "result": result}, mode)
+            await self.hooks.notify(plan.hooks.events, {"event": event}, mode)
+        if plan.hooks.after:
+            await self.hooks.notify(plan.hooks.after, {"call": asked, "result": result}, mode)
         return result
 
     def record(self, call: RunningCall, result: ToolResult, made: Sequence[Change] = ()) -> Sequence[Event]:
@@ -77,7 +77,7 @@ class Conclusion:
             The events for the observers of the tool.
         """
         plan, asked, recorder = call.plan, call.call, self.recorder
-        is_wanted = call.is_recorded or recorder.is_on or (plan is not None and plan.events)
+        is_wanted = call.is_recorded or recorder.is_on or (plan is not None and plan.hooks.events)
         if not is_wanted or (asked is None and result.ok):
             return ()
         asked = asked or self._refused_call(call, result)
@@ -86,7 +86,7 @@ class Conclusion:
             asked = replace(asked, tool=redact(asked.tool))
         else:
             redact, plugin = plan.redact, plan.spec.plugin
-        wanted = plan is not None and bool(plan.events)
+        wanted = plan is not None and bool(plan.hooks.events)
         changes = () if call.is_recorded or call.changes is None else call.changes
         if result.error is not None and result.error.kind in DENIALS:
             denied = recorder.denied(asked, result, redact, plugin, changes)

@@ -157,7 +157,8 @@ def _end(call: RunningCall) -> bool:
     call.is_cancelled = True
     task, plan = call.task, call.plan
     if task is None:
-        return plan is not None and plan.stop is not None and call.call is not None and plan.stop(call.call.id)
+        stop = None if plan is None else plan.runner.bound.stop
+        return stop is not None and call.call is not None and stop(call.call.id)
 
     def end() -> None:
         if plan is not None and call in plan.usage.calls:

@@ -43,10 +43,10 @@ class Foresight:
         asked = call.call or tool_call(plan, call, context, self.series)
         asked = call.call = replace(asked, arguments=call.values or {})
         call.stage = "check_call"
-        requested = judged(plan, call, await self.hooks.judge(plan.gates, asked, plan.shown, mode))
-        if (rule := plan.approval) is not None:
+        requested = judged(plan, call, await self.hooks.judge(plan.hooks.gates, asked, plan.hooks.shown, mode))
+        if (rule := plan.admission.approval) is not None:
             check_rule(plan, rule)
-        shown = None if plan.preview is None else await self._preview(plan, call, mode, plan.preview)
+        shown = None if plan.runner.preview is None else await self._preview(plan, call, mode, plan.runner.preview)
         if shown is not None and (error := shown.error) is not None:
             return shown.replace(error=replace(error, details={**error.details, "stage": call.stage}))
         given = call.asked if call.asked is not None else call.values or {}
@@ -63,8 +63,8 @@ class Foresight:
     async def _preview(self, plan: Plan, call: RunningCall, mode: Mode, preview: Execute) -> ToolResult:
         """What the tool says that it would do. Its own code says so: within the call, for its caller and until its deadline."""
         call.stage = "preview"
-        if plan.source:
-            has_read(call, (plan.source,))
+        if plan.content.source:
+            has_read(call, (plan.content.source,))
         give_copy(plan, call, self.limits.argument_bytes)
         call.token = entered = enter(frame_of(plan, call))
         try:
@@ -78,7 +78,7 @@ class Foresight:
 
     def _check_approval(self, plan: Plan, asked: ToolCall, requested: RequestedApproval | None) -> None:
         """Raises CallError: the call needs an approval that it cannot get."""
-        if (rule := plan.approval) is not None:
+        if (rule := plan.admission.approval) is not None:
             check_rule(plan, rule)
             requested = requested or RequestedApproval(rule.place, rule.reason)
         if requested is not None:
@@ -106,12 +106,12 @@ class Foresight:
         try:
             plan = await self.compiler.find(written, context)
             context = admit(plan, call, self.limits.depth, ahead=earlier)
-            if plan.guarded or context.profile is not None:
+            if plan.admission.guarded or context.profile is not None:
                 plan = await self.compiler.admits(plan, context)
-            known: Mapping[str, Any] = {} if plan.before else arguments
-            call.values = known if plan.fill is None else plan.fill(known)
+            known: Mapping[str, Any] = {} if plan.hooks.before else arguments
+            call.values = known if plan.arguments.fill is None else plan.arguments.fill(known)
             asked = tool_call(plan, call, context, self.series)
-            requested = judged(plan, call, await self.hooks.judge(own_gates(plan), asked, plan.shown, mode))
+            requested = judged(plan, call, await self.hooks.judge(own_gates(plan), asked, plan.hooks.shown, mode))
             self._check_approval(plan, asked, requested)
         except CallError as error:
             return error
@@ -122,4 +122,4 @@ class Foresight:
 
 def own_gates(plan: Plan) -> tuple[Implementation, ...]:
     """The gates of the host, which give the same answer every time."""
-    return tuple(gate for gate in plan.gates if gate.is_builtin)
+    return tuple(gate for gate in plan.hooks.gates if gate.is_builtin)

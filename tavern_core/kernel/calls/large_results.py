@@ -46,7 +46,7 @@ class LargeResults:
         plan, context, most = call.plan, call.context, self.limits.inline_bytes
         if plan is None or context is None or most is None or isinstance(call.written, Inner):
             return result
-        owner = None if context is plan.host else context
+        owner = None if context is plan.admission.host else context
         try:
             return self._shortened(result, most, plan.id, owner)
         except StateDamaged as error:

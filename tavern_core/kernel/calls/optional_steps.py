@@ -70,14 +70,14 @@ class Governance:
             BaseException: what the tool raised, or why it was not run; as `Pipeline.run` finds it without these steps.
         """
         if call.key is None:
-            return await plan.around(self, plan, call, mode)  # type: ignore[no-any-return]
+            return await plan.bounds.around(self, plan, call, mode)  # type: ignore[no-any-return]
         call.stage = "idempotency"
         claim = await self.idempotency.claim(plan, call, mode)
         if not isinstance(claim, Claim):
             return taken_over(call, claim.replace(trace=call.trace(self.conclusion.series)))
         mark = held.set(held.get() | {claim.record.key})
         try:
-            result: ToolResult = await plan.around(self, plan, call, mode)
+            result: ToolResult = await plan.bounds.around(self, plan, call, mode)
         except BaseException as error:
             failed = marked(call, failure(error_of(error, call), call.trace(self.conclusion.series)))
             await self.idempotency.finish(claim, plan, call, self.conclusion.redacted(call, failed), mode)
@@ -101,7 +101,7 @@ class Governance:
             BudgetExceeded: a rate is used up, or too many calls wait (BUDGET_EXCEEDED).
             BaseException: why the call would be refused, or what the preview raised.
         """
-        governor, context = plan.governor, call.context
+        governor, context = plan.bounds.governor, call.context
         if governor is None:
             return await planned(plan, call, mode)
         assert context is not None
@@ -113,11 +113,11 @@ class Governance:
                 and (wait := await governor.table.take(apart, mode, call.seconds)) > 0
             ):
                 raise _used_up(plan, rate, wait)
-        places = governor.places_of(context) if plan.preview is not None else ()
+        places = governor.places_of(context) if plan.runner.preview is not None else ()
         return await (self._placed(planned, places, plan, call, mode) if places else planned(plan, call, mode))
 
     async def _cached(self, inner: Around, plan: Plan, call: RunningCall, mode: Mode) -> ToolResult:
-        governor, context = plan.governor, call.context
+        governor, context = plan.bounds.governor, call.context
         assert context is not None
         assert governor is not None
         cache = governor.table.cache
@@ -144,7 +144,7 @@ class Governance:
         self, inner: Around, plan: Plan, call: RunningCall, mode: Mode, key: Key, making: Making
     ) -> ToolResult:
         """A call whose answer is cached. Equal calls that begin meanwhile get its answer, or its failure."""
-        governor, outcome = plan.governor, None
+        governor, outcome = plan.bounds.governor, None
         assert governor is not None
         cache, mark = governor.table.cache, held.set(held.get() | {key})
         try:
@@ -160,7 +160,7 @@ class Governance:
             held.reset(mark)  # raises where the garbage collector ends the call, in another context
 
     def _retried(self, inner: Around, plan: Plan, call: RunningCall, mode: Mode) -> Awaitable[ToolResult]:
-        governor, context = plan.governor, call.context
+        governor, context = plan.bounds.governor, call.context
         assert context is not None
         further = context.budget.max_retries
         if further is None:
@@ -213,12 +213,12 @@ class Governance:
             "message": plan.redact(failed.message),
         }  # fmt: skip
         event = self.conclusion.recorder.note(RETRY, data, plugin=plan.spec.plugin, call_id=call.call.id)
-        if plan.events:
-            await self.conclusion.hooks.notify(plan.events, {"event": event}, mode)
+        if plan.hooks.events:
+            await self.conclusion.hooks.notify(plan.hooks.events, {"event": event}, mode)
 
     async def _unless_broken(self, inner: Around, plan: Plan, call: RunningCall, mode: Mode) -> ToolResult:
         """A try, unless the breaker is open; it counts how tries end."""
-        governor = plan.governor
+        governor = plan.bounds.governor
         assert governor is not None
         breaker = governor.breaker
         assert breaker is not None
@@ -235,7 +235,7 @@ class Governance:
 
     async def _rated(self, inner: Around, plan: Plan, call: RunningCall, mode: Mode) -> ToolResult:
         """A try that its rates still allow."""
-        governor, context = plan.governor, call.context
+        governor, context = plan.bounds.governor, call.context
         assert governor is not None
         assert context is not None
         table = governor.table
@@ -246,7 +246,7 @@ class Governance:
         return await inner(self, plan, call, mode)
 
     def _concurrent(self, inner: Around, plan: Plan, call: RunningCall, mode: Mode) -> Awaitable[ToolResult]:
-        governor, context = plan.governor, call.context
+        governor, context = plan.bounds.governor, call.context
         assert governor is not None
         assert context is not None
         places = governor.places_of(context)
@@ -313,8 +313,8 @@ class Governance:
         token = enter(frame_of(plan, call))
         call.token = call.token or token
         try:
-            value: Any = plan.execute(call, mode)
-            if plan.is_awaited:
+            value: Any = plan.runner.execute(call, mode)
+            if plan.runner.is_awaited:
                 value = await value
             if type(value) not in NOT_AWAITABLE and inspect.isawaitable(value):
                 value = await mode.awaited(value, call.seconds)
@@ -324,7 +324,7 @@ class Governance:
 
     async def _timed(self, inner: Around, plan: Plan, call: RunningCall, mode: Mode) -> ToolResult:
         """The tool, within the time of one try."""
-        governor, whole = plan.governor, call.deadline
+        governor, whole = plan.bounds.governor, call.deadline
         assert governor is not None
         call.limit, attempt_ms, idle_ms = None, governor.limits.attempt_ms, governor.limits.idle_ms
         if attempt_ms and (whole is None or whole > time.perf_counter() + attempt_ms / 1000):

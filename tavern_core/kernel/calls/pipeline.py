@@ -79,7 +79,7 @@ class Phase:
 
     def is_detached(self, plan: Plan) -> bool:
         """Whether the call is made in the background: where its caller asks for that, or its tool and nothing else is asked for."""
-        return self.is_job or (plan.inline_s is not None and not self.is_dry and not self.token)
+        return self.is_job or (plan.bounds.inline_s is not None and not self.is_dry and not self.token)
 
 
 DRY_RUN: Final = Phase(is_dry=True)
@@ -164,41 +164,44 @@ class Pipeline:
             running.add(call)
             # The host itself, with no call around it, calls a tool that is neither limited nor kept from it.
             is_free = plan.is_free and context is None and call.outer is None and phase is None and key is None
-            is_detached = not is_free and (plan.inline_s is not None if phase is None else phase.is_detached(plan))
+            is_detached = not is_free and (
+                plan.bounds.inline_s is not None if phase is None else phase.is_detached(plan)
+            )
             if is_detached and not job_id.get():
                 return await self._detached(plan, call, mode)
 
             call.stage = "admit"
             if is_free:
-                context = call.context = plan.host
-                if plan.seconds is not None:
-                    call.deadline = call.clock + plan.seconds
+                context = call.context = plan.admission.host
+                if plan.bounds.seconds is not None:
+                    call.deadline = call.clock + plan.bounds.seconds
             else:
                 context = admit(plan, call, self.limits.depth)
-                if plan.guarded or context.profile is not None:
+                if plan.admission.guarded or context.profile is not None:
                     plan = call.plan = await self.compiler.admits(plan, context)
 
-            intake = plan.intake  # by a local name, as above
+            intake = plan.arguments.intake  # by a local name, as above
             values = call.values = intake(arguments)
             if values is not None and not plan.prepares and phase is None:
                 call.given = values
             elif (planned := await self._prepare(plan, call, context, mode, phase)) is not None:
                 return self.conclusion.redacted(call, planned)
 
-            if not is_free and (plan.governor is not None or key is not None or context.budget.max_retries):
+            if not is_free and (plan.bounds.governor is not None or key is not None or context.budget.max_retries):
                 result = await self.governance.run(plan, call, mode)
             else:
                 call.stage = "execute"
                 own = (0, None, None, "", call) if is_free and plan.is_plain else frame_of(plan, call)
                 call.token = token = enter(own)
-                tool, execute, is_timed = plan.tool, plan.execute, call.deadline is not None
+                runner, is_timed = plan.runner, call.deadline is not None
+                tool, execute = runner.tool, runner.execute  # by local names, as above
                 value = execute(call, mode) if is_timed or tool is None else tool(call.given, call.handed)
-                if plan.is_awaited:
+                if runner.is_awaited:
                     value = await value
                 kind = type(value)
-                is_sure = kind in plan.sure and (kind is not int or value.bit_length() < SMALL_BITS)
+                is_sure = kind in plan.answers.sure and (kind is not int or value.bit_length() < SMALL_BITS)
                 if is_sure and not is_timed and call.reads is None:  # nothing more to find out, as of most answers
-                    call.stage = plan.answer_stage
+                    call.stage = plan.answers.stage
                     trace = (plan.id, number, call.started, perf_counter() - call.clock, self.series)
                     result = success(value, trace)
                 else:
@@ -217,7 +220,7 @@ class Pipeline:
                     pass
             if running is not None:  # from now on it cannot be cancelled, nor its progress be read
                 running.discard(call)
-                if plan.wants_control and call.call is not None:
+                if plan.runner.bound.wants_control and call.call is not None:
                     RUNNING.pop(call.call.id, None)
         if result.error is None and plan.ends_quietly and call.reads is None and not self.conclusion.secrets.values:
             return result
@@ -287,20 +290,20 @@ class Pipeline:
         Returns:
             What the call would do, when that is all that is asked for.
         """
-        call.fits = plan.intake_judges and call.values is not None
+        call.fits = plan.arguments.intake_judges and call.values is not None
         if call.values is None:
             take(plan, call, self.limits.argument_bytes)
         if plan.needs_call:
             call.call = tool_call(plan, call, context, self.series)
-        if plan.before:
+        if plan.hooks.before:
             await self._change(plan, call, mode)
         call.stage = "validate_input"
-        if plan.fill is not None or not call.fits:
+        if plan.arguments.fill is not None or not call.fits:
             fill_and_validate(plan, call)
         if phase is not None and phase.is_dry:
             return await self.governance.dry(plan, call, mode, self.foresight.planned)
         token = phase.token if phase is not None else ""
-        if plan.gates or plan.approval is not None or plan.is_judged_after_reading:
+        if plan.hooks.gates or plan.admission.approval is not None or plan.is_judged_after_reading:
             if token:  # no approval is requested for a call that its token does not let run
                 await self.plans.check(token, plan, self._planned(plan, call, context), mode, call.seconds)
             await self._judge(plan, call, mode)
@@ -309,22 +312,22 @@ class Pipeline:
             if used_up is not None:
                 call.used_up = (*call.used_up, used_up)
         if plan.is_recorded and (event := self.conclusion.record_beginning(plan, call)) is not None:
-            await self.hooks.notify(plan.events, {"event": event}, mode)
+            await self.hooks.notify(plan.hooks.events, {"event": event}, mode)
         call.given, call.handed = call.values or {}, call.call
         if plan.gives_copy:
             give_copy(plan, call, self.limits.argument_bytes)
-        if plan.wants_control and call.call is not None:
+        if plan.runner.bound.wants_control and call.call is not None:
             conclusion = self.conclusion
             RUNNING[call.call.id] = CallControl(call, conclusion.recorder, self.artifacts, conclusion.secrets)
-        if plan.source:  # before it runs: what it reads may reach its caller, or a call within it, before it ends
-            has_read(call, (plan.source,))
+        if source := plan.content.source:  # before it runs: its caller may get what it reads before it ends
+            has_read(call, (source,))
         return None
 
     async def _detached(self, plan: Plan, call: RunningCall, mode: Mode) -> ToolResult:
         """Make the call in the background. Its caller gets its answer, where that is there in time, else a job."""
         call.stage = "detach"
-        own = plan.intake(call.arguments)
-        done: Future[ToolResult] | None = Future() if plan.inline_s else None
+        own = plan.arguments.intake(call.arguments)
+        done: Future[ToolResult] | None = Future() if plan.bounds.inline_s else None
         request = Request(
             plan.id, call.arguments if own is None else own, call.context, call.purpose, call.key, call.door,
             has_copy=own is not None, done=done,
@@ -333,7 +336,7 @@ class Pipeline:
         left = max(min(ends) - perf_counter(), 0) if ends else None
         job = await self.background.begin(request, mode, left)
         if done is not None:
-            if await mode.until(done, plan.inline_s):
+            if await mode.until(done, plan.bounds.inline_s):
                 return done.result()
             job = await self.background.now(job, mode, _LOOK_S)
         return ToolResult(True, handle(job), status="job", job=job.id, trace=call.trace(self.series))
@@ -347,7 +350,7 @@ class Pipeline:
         assert call.call is not None
         call.stage, call.changes = "before_execute", []
         call.asked = call.values
-        call.call = await self.hooks.change_call(plan.before, call.call, plan.shown, mode, call.changes)
+        call.call = await self.hooks.change_call(plan.hooks.before, call.call, plan.hooks.shown, mode, call.changes)
         take_changed(plan, call, call.call.arguments, self.limits.argument_bytes)
 
     async def _judge(self, plan: Plan, call: RunningCall, mode: Mode) -> None:
@@ -358,15 +361,17 @@ class Pipeline:
         """
         assert call.call is not None
         call.stage = "check_call"
-        requested = await self.hooks.judge(plan.gates, call.call, plan.shown, mode) if plan.gates else None
+        requested = (
+            await self.hooks.judge(plan.hooks.gates, call.call, plan.hooks.shown, mode) if plan.hooks.gates else None
+        )
         if plan.is_judged_after_reading:
             call.stage = "after_untrusted"
             requested = judged(plan, call, requested)
-        if requested is None and plan.approval is None:
+        if requested is None and plan.admission.approval is None:
             return
         call.stage = "approval"
-        if plan.approval is not None:
-            check_rule(plan, plan.approval)
+        if plan.admission.approval is not None:
+            check_rule(plan, plan.admission.approval)
         if not _only_follows(plan, call):
             call.deadline = None  # a person may take longer than the tool may
             call.deadline = await self._approved(mode, plan, call, call.call, requested)
@@ -385,7 +390,7 @@ class Pipeline:
         Raises:
             CallError: it was not approved, or the approved call is no longer what would run.
         """
-        rule = plan.approval
+        rule = plan.admission.approval
         ends = _ends_of_caller(call)
         end = min(ends, default=None)
         left = None if end is None else end - perf_counter()
@@ -393,8 +398,8 @@ class Pipeline:
             raise TimeLimit(stopped=True, begun=False)
 
         async def emit(event: Event) -> None:
-            if plan.events:
-                await self.hooks.notify(plan.events, {"event": event}, mode)
+            if plan.hooks.events:
+                await self.hooks.notify(plan.hooks.events, {"event": event}, mode)
 
         wanted = requested or RequestedApproval(
             rule.place if rule is not None else "", rule.reason if rule is not None else ""
@@ -404,9 +409,9 @@ class Pipeline:
             call.used_up = (used_up,)
         # Files, grants and plugins may have changed in the meantime; the approval was for the earlier state.
         await self.compiler.still_holds(plan, asked.context)
-        await self.hooks.judge(own_gates(plan), asked, plan.shown, mode)
-        if plan.seconds is not None:
-            ends.append(perf_counter() + plan.seconds)
+        await self.hooks.judge(own_gates(plan), asked, plan.hooks.shown, mode)
+        if plan.bounds.seconds is not None:
+            ends.append(perf_counter() + plan.bounds.seconds)
         return min(ends, default=None)
 
 

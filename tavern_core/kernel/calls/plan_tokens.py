@@ -86,7 +86,7 @@ class PlanTokens:
                 most=MOST_OPEN,
             )
         token, now = f"plan-{secrets.token_hex(16)}", time.time()
-        marked = plan.marked(call.arguments) if plan.marked is not None else ()
+        marked = plan.arguments.marked(call.arguments) if plan.arguments.marked is not None else ()
         kept = (
             None if any(marked) or self._disk.arguments(dict(call.arguments)) is None else self._disk.arguments(given)
         )

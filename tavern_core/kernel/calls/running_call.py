@@ -178,7 +178,7 @@ def begin_traced(call: RunningCall, steps: list[tuple[str, float]]) -> TracedCal
 
 def frame_of(plan: Plan, call: RunningCall) -> Frame:
     """What the calls that a tool makes see of its own."""
-    caller = None if call.context is plan.host else call.context
+    caller = None if call.context is plan.admission.host else call.context
     return (call.depth, call.deadline, caller, call.call.id if call.call else "", call)
 
 

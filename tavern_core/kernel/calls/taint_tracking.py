@@ -174,16 +174,16 @@ def judged(plan: Plan, call: RunningCall, requested: RequestedApproval | None) -
     Raises:
         PolicyDenied: such calls are refused now (POLICY_DENIED).
     """
-    how, sources = restraint(call)
-    if how == "allow" or not (plan.effect or plan.reads_addresses):
+    (how, sources), content = restraint(call), plan.content
+    if how == "allow" or not (content.effect or content.reads_addresses):
         return requested
     values = call.values or {}
-    marked = () if plan.addresses is None else plan.addresses(values)
-    address = "" if plan.effect or not plan.reads_addresses else composed(call, values, marked)
-    if not plan.effect and not address:
+    marked = () if content.addresses is None else content.addresses(values)
+    address = "" if content.effect or not content.reads_addresses else composed(call, values, marked)
+    if not content.effect and not address:
         return requested
-    why = _reason(call, plan.id, plan.effect, address, sources)
-    facts: dict[str, Any] = {MARK: list(sources), "effect": plan.effect or "reads"}
+    why = _reason(call, plan.id, content.effect, address, sources)
+    facts: dict[str, Any] = {MARK: list(sources), "effect": content.effect or "reads"}
     if how == "deny":
         raise PolicyDenied(why, hint=_INSTEAD, rule=AFTER_READING, **facts)
     if requested is not None:
@@ -216,7 +216,7 @@ def may_act(reader: Reader | None, capability: str) -> bool:
     """Whether services may act with a capability for what runs: not after reading, unless its own call was judged as one with an effect."""
     if not effect_with((capability,)) or restraint(reader)[0] == "allow":
         return True
-    return isinstance(reader, RunningCall) and reader.plan is not None and bool(reader.plan.effect)
+    return isinstance(reader, RunningCall) and reader.plan is not None and bool(reader.plan.content.effect)
 
 
 def _reason(reader: Reader, what: str, effect: Effect, address: str, sources: Sequence[str]) -> Said:
@@ -291,8 +291,8 @@ def concluded(call: RunningCall, result: ToolResult) -> ToolResult:
         found.append(result.error.message)
     for context in watching:
         read = context.ledger.content_read
-        if plan.reads_addresses:
+        if plan.content.reads_addresses:
             read.trust(call.values)
-        if plan.source or call.reads or not read.sources:
+        if plan.content.source or call.reads or not read.sources:
             read.learn(found, given)
     return marked(call, result)

@@ -82,14 +82,15 @@ class _Found:
     @property
     def schema(self) -> Any:
         """The schema for the arguments: like the host, the text refuses undeclared names."""
-        return self.spec.input_schema if self.plan is None else self.plan.inputs.judged_by
+        return self.spec.input_schema if self.plan is None else self.plan.arguments.validator.judged_by
 
     def problems(self, arguments: Mapping[str, Any]) -> list[tuple[str, str]]:
         """What the tool's schema refuses: (JSON pointer, message)."""
         if (plan := self.plan) is None:
             return []
-        whole = arguments if plan.fill is None else plan.fill(arguments)
-        return [] if plan.accepts(whole) else [tam.pointed(problem) for problem in plan.inputs.problems(whole)]
+        rules = plan.arguments
+        whole = arguments if rules.fill is None else rules.fill(arguments)
+        return [] if rules.validator.accepts(whole) else [*map(tam.pointed, rules.validator.problems(whole))]
 
 
 class _TooLarge(Exception):
@@ -300,7 +301,9 @@ class Transcript:
     ) -> ToolResult:
         spec = found.spec
         around = frame()
-        context = context or (around[2] if around is not None else None) or (found.plan.host if found.plan else None)
+        context = context or (around[2] if around is not None else None)
+        if context is None and found.plan is not None:
+            context = found.plan.admission.host
         if context is not None and call.request_id:
             context = replace(context, request_id=call.request_id, trace_id=call.request_id)
         if context is not None and call.retry is not None:

@@ -84,7 +84,7 @@ class CallControl:
     def _secrets(self) -> frozenset[str]:
         """What the host knows to be secret, and what came in where the schema or a name says so."""
         call, plan = self._call, self._call.plan
-        marked = plan.marked(call.values) if plan is not None and plan.marked is not None else ()
+        marked = plan.arguments.marked(call.values) if plan is not None and plan.arguments.marked is not None else ()
         renewed = () if self._hidden is None else self._hidden.renewed
         return frozenset([*self._known.values, *renewed, *marked, *named_secrets([call.arguments, call.values])])
 
@@ -129,7 +129,7 @@ class CallControl:
 
     def _owner(self) -> CallContext | None:
         call = self._call
-        return None if call.plan is not None and call.context is call.plan.host else call.context
+        return None if call.plan is not None and call.context is call.plan.admission.host else call.context
 
     def progress(self, done: float, total: float | None, message: str) -> None:
         call, now = self._call, time.perf_counter()

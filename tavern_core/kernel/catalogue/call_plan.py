@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
+from tavern_core.contract.protocols import BoundTool
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.access.approval_rules import ApprovalRule
 from tavern_core.kernel.access.tool_access import ToolAccess
@@ -37,56 +38,88 @@ class Inner:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """One tool, ready to be called."""
+class Runner:
+    """How a tool is run: by what it is, and whether its time can be watched."""
 
-    spec: ToolSpec
-    id: str
-    usage: Usage
+    bound: BoundTool
     execute: Execute
     tool: Callable[[Mapping[str, Any], ToolCall | None], Any] | None
     """``tool(arguments, call)`` is `execute` where no deadline has to be kept; None: it takes a thread."""
-    preview: Execute | None
-    """``preview(running_call, mode)`` shows what the tool would do, where it can."""
     is_awaited: bool
     """Whether `execute` returns what is to be awaited, rather than the value itself."""
+    preview: Execute | None
+    """``preview(running_call, mode)`` shows what the tool would do, where it can."""
     way: str
     """How it is run, in words: for people who read the steps."""
-    gives_copy: bool
-    """Whether the tool gets a copy of the arguments, as the host reads them again after it ran."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArgumentRules:
+    """From what a caller gives to what a tool gets."""
+
+    validator: Validator
     intake: Callable[[Any], dict[str, Any] | None]
     """A quick copy of the arguments; None when the full validator must copy and check them."""
     intake_judges: bool
     """What comes from `intake` is known to fit."""
-    accepts: Callable[[Any], bool]
-    """Quick answer whether arguments fit; only for plain JSON, which `intake` and `json_copy` make."""
-    inputs: Validator
     fill: Callable[[Mapping[str, Any]], dict[str, Any]] | None
     """Fills in defaults; None when the schema has none."""
     whole: Callable[[Any], Any] | None
     """Writes integers that came as 2.0 as 2; None when the schema has no integers."""
-    returns: Callable[[Any], bool] | None
-    """Quick answer whether an answer fits; only for plain JSON. None when the tool has no output schema."""
-    outputs: Validator | None
+    marked: Callable[[Any], list[str]] | None
+    """Lists the texts of the arguments that the schema marks as secret; None when it marks none."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerRules:
+    """What an answer must be."""
+
+    validator: Validator | None
+    """None when the tool has no output schema."""
     sure: frozenset[type]
     """Types of answers that are plain JSON as they are, and of which the output schema takes every value."""
     is_annotated: bool
     """True when the output schema is the function's return annotation, and not written for the answer."""
-    seconds: float | None
-    """Deadline of one call; None: none."""
+    accepts: Callable[[Any], bool] | None = field(init=False)
+    """Quick answer whether an answer fits; only for plain JSON."""
+    stage: str = field(init=False)
+    """The step that looks at an answer."""
+
+    def __post_init__(self) -> None:
+        validator = self.validator
+        object.__setattr__(self, "accepts", None if validator is None else validator.accepts)
+        object.__setattr__(self, "stage", "normalise" if validator is None else "validate_output")
+
+    def apply_to(self, result: ToolResult) -> bool:
+        """Whether the output schema applies to this answer.
+
+        An annotation such as ``-> dict`` describes what the function returns, which for the `content` and `details` of
+        seed 002 is that very mapping: neither the details nor the text of the content are what it describes. Nor is what
+        a job in the background shows of itself: its answer is still to come.
+        """
+        return result.status != "job" and not (self.is_annotated and result.has_content)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanHooks:
+    """The hooks of the calls of one tool."""
+
     shown: ShownTool
-    """`spec` as hooks see it."""
+    """The tool as hooks see it."""
     before: tuple[Implementation, ...]
     gates: tuple[Implementation, ...]
     transforms: tuple[Implementation, ...]
     after: tuple[Implementation, ...]
     events: tuple[Implementation, ...]
-    ends_in_hooks: bool
-    """Whether any of the last three looks at the end of a call."""
-    approval: ApprovalRule | None
-    """Why each call needs approval, or cannot get it; None when it needs none."""
-    blocked: str
-    """Why no call may pass, when a plugin with a gate could not be activated; empty otherwise."""
+
+    def all(self) -> tuple[Implementation, ...]:
+        return (*self.before, *self.gates, *self.transforms, *self.after, *self.events)
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """Who may call a tool, and with which rights it runs."""
+
     access: ToolAccess
     """Who may use it, by lists and profile."""
     guarded: bool
@@ -95,33 +128,37 @@ class Plan:
     """`caller` is filled in per call."""
     host: CallContext
     """The context of a call without one: the host's own principal with this plugin's rights."""
-    redact: Redactor
-    marked: Callable[[Any], list[str]] | None
-    """Lists the texts of the arguments that the schema marks as secret; None when it marks none."""
-    needs_call: bool
-    """True when any step looks at the ToolCall; without one it is never built."""
-    prepares: bool
-    """True when a validator, hooks, defaults, gates, an approval or the log come between `intake` and the tool."""
-    is_plain: bool
-    """Whether the calls that the tool makes see nothing of a call by the host itself but what it has read."""
-    wants_control: bool
-    """Whether the tool sees its own call while it runs (`ToolContext`)."""
-    stop: Callable[[str], bool] | None
-    """Ends a call, by its id, that runs without an event loop; None: nothing can."""
-    ends_quietly: bool
-    """True when nothing inspects a successful call: no log, no hook, no secret among its arguments."""
-    is_recorded: bool
-    """Whether the log, a subscriber or an observer gets the call."""
+    approval: ApprovalRule | None
+    """Why each call needs approval, or cannot get it; None when it needs none."""
+    blocked: str
+    """Why no call may pass, when a plugin with a gate could not be activated; empty otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The limits of the calls of one tool, and the steps that keep them."""
+
     governor: Governor | None
-    """Its limits; None: it has none."""
+    """None: it has no limits."""
     around: Callable[[Any, Any, Any, Any], Any]
     """``await around(governance, plan, running_call, mode)`` runs the tool with the steps of its limits: see `calls/optional_steps.py`."""
-    around_steps: tuple[PlanStep, ...]
+    steps: tuple[PlanStep, ...]
     """The steps of `around`."""
+    seconds: float | None
+    """Deadline of one call; None: none."""
     inline_s: float | None
     """How long a caller waits before the call becomes a job, 0: not at all; None: until the end."""
-    needs_loop: bool
-    """True when the tool or a hook is async."""
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether a call is ended that says nothing for some time."""
+        return self.governor is not None and bool(self.governor.limits.idle_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class ContentRules:
+    """What a tool has to do with untrusted content."""
+
     source: str = ""
     """Its name as a source of untrusted content; empty: it is none."""
     effect: Effect = ""
@@ -131,29 +168,49 @@ class Plan:
     addresses: Callable[[Any], Sequence[Any]] | None = None
     """Lists the arguments that the schema marks as addresses; None when it marks none."""
 
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One tool, ready to be called."""
+
+    spec: ToolSpec
+    usage: Usage
+    runner: Runner
+    arguments: ArgumentRules
+    answers: AnswerRules
+    hooks: PlanHooks
+    admission: Admission
+    bounds: Bounds
+    content: ContentRules
+    redact: Redactor
+    is_recorded: bool
+    """Whether the log, a subscriber or an observer gets the call."""
+    keeps_whole: bool
+    """Whether answers are handed around whole, however large."""
+    # What is known of every call, so that none has to find it out.
+    id: str = field(init=False)
+    needs_call: bool = field(init=False)
+    """True when any step looks at the ToolCall; without one it is never built."""
+    prepares: bool = field(init=False)
+    """True when a validator, hooks, defaults, gates, an approval or the log come between `intake` and the tool."""
+    gives_copy: bool = field(init=False)
+    """Whether the tool gets a copy of the arguments, as the host reads them again after it ran."""
+    is_plain: bool = field(init=False)
+    """Whether the calls that the tool makes see nothing of a call by the host itself but what it has read."""
     is_free: bool = field(init=False)
     """Whether no list keeps the host from it, no limit governs it, and its calls never become jobs."""
-    answer_stage: str = field(init=False)
-    """The step that looks at its answer."""
+    is_judged_after_reading: bool = field(init=False)
+    """Whether a call may need approval because of what its caller has read."""
+    ends_in_hooks: bool = field(init=False)
+    """Whether a hook looks at the end of a call."""
+    ends_quietly: bool = field(init=False)
+    """True when nothing inspects a successful call: no log, no hook, no secret among its arguments."""
+    needs_loop: bool = field(init=False)
+    """True when the tool or a hook is async."""
 
     def __post_init__(self) -> None:
-        is_free = not self.guarded and self.governor is None and self.inline_s is None
-        object.__setattr__(self, "is_free", is_free)
-        object.__setattr__(self, "answer_stage", "normalise" if self.returns is None else "validate_output")
-
-    @property
-    def is_judged_after_reading(self) -> bool:
-        """Whether a call may need approval because of what its caller has read."""
-        return bool(self.effect) or self.reads_addresses
-
-    def is_judged(self, result: ToolResult) -> bool:
-        """Whether the output schema applies to this answer.
-
-        An annotation such as ``-> dict`` describes what the function returns, which for the `content` and `details` of
-        seed 002 is that very mapping: neither the details nor the text of the content are what it describes. Nor is what
-        a job in the background shows of itself: its answer is still to come.
-        """
-        return result.status != "job" and not (self.is_annotated and result.has_content)
+        for name, value in _facts(self).items():
+            object.__setattr__(self, name, value)
 
     def steps(self) -> tuple[PlanStep, ...]:
         """The steps of each direct call of this tool, in order; only those that a list, hook, limit or schema requires.
@@ -178,6 +235,29 @@ class PlanStep:
         return {"step": self.name, "does": self.does, "by": list(self.by)}
 
 
+def _facts(plan: Plan) -> dict[str, Any]:
+    """What follows from the rules of a plan."""
+    bound, arguments, hooks, bounds = plan.runner.bound, plan.arguments, plan.hooks, plan.bounds
+    admission, content, all_hooks = plan.admission, plan.content, hooks.all()
+    is_outside = bool(content.source or content.effect)
+    is_judged = bool(admission.blocked or admission.approval or all_hooks or is_outside)
+    needs_call = bound.wants_call or is_judged or plan.is_recorded
+    changes = arguments.fill is not None or arguments.marked is not None
+    return {
+        "id": plan.spec.id,
+        "needs_call": needs_call,
+        "prepares": needs_call or changes or not arguments.intake_judges,
+        "gives_copy": arguments.marked is not None
+        or (needs_call and bool(bound.wants_call or hooks.transforms or hooks.after)),
+        "is_plain": not needs_call and bounds.seconds is None,
+        "is_free": not admission.guarded and bounds.governor is None and bounds.inline_s is None,
+        "is_judged_after_reading": bool(content.effect) or content.reads_addresses,
+        "ends_in_hooks": bool(hooks.transforms or hooks.after or hooks.events),
+        "ends_quietly": not needs_call and arguments.marked is None and plan.keeps_whole,
+        "needs_loop": bound.is_async or bounds.is_watched or any(impl.is_async for impl in all_hooks),
+    }
+
+
 def _plugins(implementations: tuple[Implementation, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(one.plugin for one in implementations))
 
@@ -186,41 +266,41 @@ def _steps(plan: Plan) -> Iterator[PlanStep]:
     """In the order of `calls/pipeline.py`."""
     own = (plan.spec.plugin,)
     yield PlanStep("resolve", "finds the tool and activates its plugin", own)
-    if plan.inline_s is not None:  # the job makes the whole call, so it is begun before anything is checked
-        when = f"after {plan.inline_s:g} s" if plan.inline_s else "at once"
+    if plan.bounds.inline_s is not None:  # the job makes the whole call, so it is begun before anything is checked
+        when = f"after {plan.bounds.inline_s:g} s" if plan.bounds.inline_s else "at once"
         yield PlanStep("detach", f"becomes a job {when}, and the job makes the call")
-    lists = ", the tool lists of tavern.yaml" if plan.guarded else ""
-    limit = "" if plan.seconds is None else f"; it has {plan.seconds:g} s"
+    lists = ", the tool lists of tavern.yaml" if plan.admission.guarded else ""
+    limit = "" if plan.bounds.seconds is None else f"; it has {plan.bounds.seconds:g} s"
     yield PlanStep("admit", f"checks depth and budget of the caller{lists}{limit}")
     yield PlanStep("copy_arguments", "copies the arguments as plain JSON")
-    if plan.before:
-        yield PlanStep("before_execute", "hooks change the arguments", _plugins(plan.before))
-    if plan.fill is not None:
+    if plan.hooks.before:
+        yield PlanStep("before_execute", "hooks change the arguments", _plugins(plan.hooks.before))
+    if plan.arguments.fill is not None:
         yield PlanStep("defaults", "fills in the defaults of the schema")
     yield PlanStep("validate_input", "checks the arguments against the input schema")
-    if plan.gates:
-        yield PlanStep("check_call", "gates allow or refuse the call", _plugins(plan.gates))
+    if plan.hooks.gates:
+        yield PlanStep("check_call", "gates allow or refuse the call", _plugins(plan.hooks.gates))
     if plan.is_judged_after_reading:
         does = "asks before an effect, or a new address, after an agent has read untrusted content"
         yield PlanStep("after_untrusted", does)
-    if (rule := plan.approval) is not None:
+    if (rule := plan.admission.approval) is not None:
         does = "refuses the call" if rule.decision == "deny" else "asks for approval"
         yield PlanStep("approval", f"{does}: {rule.reason}", (rule.place,))
     if plan.is_recorded:
-        yield PlanStep("record_call", "writes TOOL_CALLED", _plugins(plan.events))
-    yield from plan.around_steps
-    yield PlanStep("execute", plan.way, own)
+        yield PlanStep("record_call", "writes TOOL_CALLED", _plugins(plan.hooks.events))
+    yield from plan.bounds.steps
+    yield PlanStep("execute", plan.runner.way, own)
     yield from _steps_of_answer(plan)
 
 
 def _steps_of_answer(plan: Plan) -> Iterator[PlanStep]:
     yield PlanStep("normalise", "makes plain JSON of the answer")
-    if plan.returns is not None:
+    if plan.answers.accepts is not None:
         yield PlanStep("validate_output", "holds the answer against the output schema")
     yield PlanStep("redact", "removes secrets from the answer")
-    if plan.transforms:
-        yield PlanStep("transform_result", "hooks change the result", _plugins(plan.transforms))
+    if plan.hooks.transforms:
+        yield PlanStep("transform_result", "hooks change the result", _plugins(plan.hooks.transforms))
     if plan.is_recorded:
-        yield PlanStep("record_result", "writes TOOL_RESULT", _plugins(plan.events))
-    if plan.after:
-        yield PlanStep("after_execute", "hooks see the result", _plugins(plan.after))
+        yield PlanStep("record_result", "writes TOOL_RESULT", _plugins(plan.hooks.events))
+    if plan.hooks.after:
+        yield PlanStep("after_execute", "hooks see the result", _plugins(plan.hooks.after))
