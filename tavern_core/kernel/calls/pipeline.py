@@ -220,7 +220,7 @@ class Pipeline:
                     pass
             if running is not None:  # from now on it cannot be cancelled, nor its progress be read
                 running.discard(call)
-                if plan.runner.bound.wants_control and call.call is not None:
+                if call.call is not None and plan.runner.bound.wants_control:
                     RUNNING.pop(call.call.id, None)
         if result.error is None and plan.ends_quietly and call.reads is None and not self.conclusion.secrets.values:
             return result
