@@ -25,6 +25,7 @@ from tavern_core.kernel.catalogue.parameter_text import fold_lines
 from tavern_core.model.call import CallContext
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.result import ToolError, ToolResult, failure
+from tavern_core.model.safe_printing import is_text
 from tavern_core.model.text_calls_outcome import TextOutcome
 from tavern_core.schema.provider_tool_export import export_tool
 
@@ -147,15 +148,11 @@ class ToolCalls:
         arguments = read_arguments(call.arguments)
         if arguments is None:
             raise not_an_object(tool, call.arguments)
-        try:
-            json.dumps(arguments, ensure_ascii=False).encode()
-        except UnicodeEncodeError:
+        if not is_text(json.dumps(arguments, ensure_ascii=False)):
             raise InputInvalid(
                 f"{tool}: the arguments hold half a character (a lone surrogate): {call.arguments[:200]}",
                 hint="write each character whole, as itself", fixFor="caller",
-            ) from None  # fmt: skip
-        except RecursionError:
-            raise not_an_object(tool, call.arguments) from None
+            )  # fmt: skip
         return tool, arguments
 
     async def _reads(self, tool: str) -> bool:

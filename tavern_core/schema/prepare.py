@@ -9,21 +9,26 @@ engine asserts (`content*`; `format` is an annotation to both, as 2020-12 says).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 from tavern_core.errors import Finding, Location, SchemaInvalid
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.schema.bounded_json_copying import json_copy
-from tavern_core.schema.meta import meta_flaws
 from tavern_core.schema.patterns import pattern_flaw, written_out
 from tavern_core.schema.problem import SchemaProblem, pointer
-from tavern_core.schema.schema_lint_rules import Draft, draft_of, house_flaws
+from tavern_core.schema.schema_lint_rules import VALIDATORS, Draft, draft_of, house_flaws
 from tavern_core.schema.tree import Refs, Schema, children, leading_to, nodes_of, normalise_schema, walk
+from tavern_core.schema.uniqueness import unique_items
+
+if TYPE_CHECKING:
+    from jsonschema.protocols import Validator as Engine
 
 _ANNOTATIONS = ("$schema", "$vocabulary", "$comment", "contentEncoding", "contentMediaType", "contentSchema")
 _UNSURE = frozenset({"$dynamicRef", "$recursiveRef", "unevaluatedProperties", "unevaluatedItems"})
 _FALSE_IN_MAPS = ("properties", "patternProperties", "dependentSchemas", "dependencies", "$defs", "definitions")
 _FALSE_IN_LISTS = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
+_MOST_FLAWS = 20
 _FALSE_ALONE = ("not", "if", "then", "else", "contains", "propertyNames")
 
 
@@ -216,3 +221,51 @@ def schema_invalid(flaws: list[SchemaProblem], name: str) -> SchemaInvalid:
         hint=first.hint,
         findings=findings,
     )
+
+
+# The meta-schema of a draft --------------------------------------------------------------------------------------------
+
+
+@cache
+def python_draft(draft: Draft) -> type[Engine]:
+    """jsonschema's validator class of a draft."""
+    import jsonschema
+
+    found: type[Engine] = getattr(jsonschema, VALIDATORS[draft])
+    return found
+
+
+@cache
+def _meta_engine(draft: Draft) -> Engine:
+    """The validator for schemas of a draft; a list of ten thousand types costs no more than reading it."""
+    import attrs
+    from jsonschema import validators
+
+    extend: Callable[..., Any] = validators.extend
+    made = extend(python_draft(draft), {"uniqueItems": unique_items})
+    # The parts of a meta-schema name their draft, for which jsonschema would take its own class again.
+    made.evolve = lambda engine, **changes: attrs.evolve(engine, **changes)
+    judge: Engine = made(made.META_SCHEMA)
+    return judge
+
+
+def meta_flaws(schema: dict[str, Any], draft: Draft) -> list[SchemaProblem]:
+    """Where a schema of bounded size breaks the meta-schema of its draft."""
+    if _is_quickly_accepted(schema, draft):
+        return []
+    from tavern_core.schema.explain import explain
+
+    errors = _meta_engine(draft).iter_errors(schema)
+    return explain(errors, _MOST_FLAWS)
+
+
+def _is_quickly_accepted(schema: dict[str, Any], draft: Draft) -> bool:
+    import jsonschema_rs
+
+    named = {"draft-07": "http://json-schema.org/draft-07/schema#"}.get(
+        draft, f"https://json-schema.org/draft/{draft}/schema"
+    )
+    try:
+        return bool(jsonschema_rs.meta.is_valid({**schema, "$schema": named}))
+    except ValueError:
+        return False

@@ -14,9 +14,8 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from tavern_core.schema.bounded_json_copying import count_values
-from tavern_core.schema.meta import python_draft
 from tavern_core.schema.patterns import fits, options
-from tavern_core.schema.prepare import Prepared, schema_invalid, to_explain
+from tavern_core.schema.prepare import Prepared, python_draft, schema_invalid, to_explain
 from tavern_core.schema.problem import flaw
 from tavern_core.schema.schema_lint_rules import VALIDATORS, Draft
 from tavern_core.schema.tree import REFERENCES
