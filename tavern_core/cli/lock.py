@@ -73,7 +73,7 @@ def _records_of(path: Path) -> Mapping[str, GrantRecord]:
 def _text(path: Path) -> str:
     """The file with its comments."""
     from tavern_core.kernel.files.atomic_file import read_text
-    from tavern_core.kernel.text.document_limits import LARGEST_FILE
+    from tavern_core.kernel.text.document import LARGEST_FILE
 
     return read_text(path, LARGEST_FILE) or ""
 

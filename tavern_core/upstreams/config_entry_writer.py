@@ -215,7 +215,7 @@ def check_names(file: Path, entries: Sequence[NewEntry]) -> None:
 
 def written_entries(file: Path) -> dict[str, Any]:
     """The upstreams that tavern.yaml has, by name. Raises ConfigInvalid: it cannot be read (CONFIG_INVALID)."""
-    from tavern_core.kernel.text.document_limits import LARGEST_FILE
+    from tavern_core.kernel.text.document import LARGEST_FILE
     from tavern_core.kernel.text.yaml_reader import read_yaml
 
     text = read_text(file, LARGEST_FILE) if file.is_file() else None

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from tavern_core.errors import Finding, Location, ProfileInvalid
 from tavern_core.kernel.files.file_stamp import Stamp, stamp_of
 from tavern_core.kernel.files.regular_file import open_regular
-from tavern_core.kernel.text.document_limits import LARGEST_FILE
+from tavern_core.kernel.text.document import LARGEST_FILE
 from tavern_core.model.nearest import did_you_mean
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.config.config_key_lookup import FREE, Keys, annotation_at, canonical, section_of, split_key
 from tavern_core.kernel.config.places import PROJECT_FILE, PYPROJECT
 from tavern_core.kernel.files.atomic_file import read_bytes
-from tavern_core.kernel.text.document_limits import LARGEST_FILE
+from tavern_core.kernel.text.document import LARGEST_FILE
 from tavern_core.model import depths
 from tavern_core.model.naming_rules import camel
 
@@ -78,7 +78,7 @@ def yaml_layer(path: Path) -> Layer:
 
 def toml_layer(path: Path) -> Layer | None:
     """``[tool.tavern]`` of pyproject.toml; None when it has none. Mistakes elsewhere in the file are not ours to report."""
-    from tavern_core.kernel.text.yaml_reader import decode
+    from tavern_core.kernel.text.document import decode
 
     content, problems = _read(path)
     text = decode(content, str(path), _CODE)

@@ -24,7 +24,7 @@ from tavern_core.errors import ConfigInvalid
 from tavern_core.kernel.config.config_key_lookup import Keys
 from tavern_core.kernel.files.atomic_file import kept_mode, read_text, write_atomic
 from tavern_core.kernel.files.file_lock import locked
-from tavern_core.kernel.text.document_limits import LARGEST_FILE
+from tavern_core.kernel.text.document import LARGEST_FILE
 from tavern_core.kernel.text.yaml_reader import read_yaml
 from tavern_core.model.safe_printing import shortened
 

@@ -16,7 +16,7 @@ from tavern_core.errors import Finding, Location, StateDamaged
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.files.atomic_file import keep_aside, read_text, write_atomic
 from tavern_core.kernel.files.file_lock import locked
-from tavern_core.kernel.text.document_limits import LARGEST_FILE
+from tavern_core.kernel.text.document import LARGEST_FILE
 
 FORMAT: Final = 1
 _CODE: Final = StateDamaged.code

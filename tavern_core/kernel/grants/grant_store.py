@@ -27,7 +27,7 @@ from tavern_core.kernel.grants.grants import (
     expand,
     record_of,
 )
-from tavern_core.kernel.text.document_limits import LARGEST_FILE
+from tavern_core.kernel.text.document import LARGEST_FILE
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.result import iso_utc
 

@@ -8,7 +8,8 @@ from typing import Final
 
 from tavern_core.errors import Finding, Location
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.kernel.text.yaml_reader import decode, read_yaml
+from tavern_core.kernel.text.document import decode
+from tavern_core.kernel.text.yaml_reader import read_yaml
 from tavern_core.model.safe_printing import seen
 from tavern_core.model.skill import split_skill
 

@@ -19,7 +19,8 @@ from tavern_core.model.tool import ToolSpec
 
 if TYPE_CHECKING:
     from tavern_core.kernel.manifest.tool_files import SpecReading, ToolFileReading
-    from tavern_core.kernel.text.yaml_reader import Document, YamlDocument
+    from tavern_core.kernel.text.document import Document
+    from tavern_core.kernel.text.yaml_reader import YamlDocument
     from tavern_core.model.manifest import Manifest
     from tavern_core.model.path_problem import Path
 

@@ -20,7 +20,7 @@ from tavern_core.errors import Finding
 from tavern_core.kernel.files.safe_paths import path_problem
 from tavern_core.kernel.manifest.tool_ids import IdRefusal, canonical_id
 from tavern_core.kernel.settings.setting_value_validation import key_problem, setting_problems
-from tavern_core.kernel.text.document_limits import MOST_FINDINGS
+from tavern_core.kernel.text.document import MOST_FINDINGS
 from tavern_core.kernel.text.yaml_reader import YamlDocument
 from tavern_core.model.capability_scope import entry_problem
 from tavern_core.model.manifest import Entry, Manifest

@@ -15,9 +15,9 @@ import yaml
 
 from tavern_core.errors import Finding, Location
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.kernel.text.document_limits import LARGEST_FILE
+from tavern_core.kernel.text.document import LARGEST_FILE, decode
 from tavern_core.kernel.text.yaml_dialect import EventParser
-from tavern_core.kernel.text.yaml_reader import YamlDocument, decode, read_yaml
+from tavern_core.kernel.text.yaml_reader import YamlDocument, read_yaml
 from tavern_core.model.nearest import known_instead
 from tavern_core.model.safe_printing import seen
 from tavern_core.model.skill import split_skill

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from tavern_core.errors import Finding, Location
-from tavern_core.kernel.text.document_limits import LARGEST_FILE, MOST_NODES
-from tavern_core.kernel.text.yaml_reader import Document, text_of
+from tavern_core.kernel.text.document import LARGEST_FILE, MOST_NODES, Document, text_of
 from tavern_core.model.path_problem import Mark, Path
 from tavern_core.schema.json_reader import Scan, read_located
 

@@ -20,7 +20,7 @@ from yaml.events import (
     StreamEndEvent,
 )
 
-from tavern_core.kernel.text.document_limits import MOST_NODES
+from tavern_core.kernel.text.document import MOST_NODES
 from tavern_core.kernel.text.yaml_dialect import CONTROL, NUMBER_STARTS, WORDS, EventParser, NotSimple, number
 from tavern_core.model import depths
 

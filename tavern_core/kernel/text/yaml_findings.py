@@ -25,7 +25,7 @@ from yaml.events import (
 )
 
 from tavern_core.errors import Finding, Location
-from tavern_core.kernel.text.document_limits import MOST_FINDINGS, MOST_NODES
+from tavern_core.kernel.text.document import MOST_FINDINGS, MOST_NODES
 from tavern_core.kernel.text.yaml_dialect import (
     CONTROL,
     NUMBER_STARTS,

@@ -12,69 +12,16 @@ limits of `yaml_dialect`. No function here raises on content or opens a file.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from collections.abc import Mapping
 
 import yaml
 
 from tavern_core.errors import Finding, Location
-from tavern_core.kernel.text.document_limits import LARGEST_FILE
+from tavern_core.kernel.text.document import Document, place, text_of
 from tavern_core.kernel.text.yaml_data import read_data
 from tavern_core.kernel.text.yaml_dialect import FORBIDDEN, NotSimple
 from tavern_core.kernel.text.yaml_findings import LocatedReading
-from tavern_core.model.path_problem import SMALLER, Mark, Path
-
-
-@dataclass(frozen=True)
-class Document:
-    """What one text holds, and where in it.
-
-    Args:
-        file: shown in findings.
-        text: the decoded text, without a byte order mark.
-        data: dicts, lists and scalars; None for an empty text. With errors it holds the readable part.
-        findings: all errors, in the order of the text.
-        code: the error code of the findings.
-    """
-
-    file: str
-    text: str
-    data: Any
-    findings: tuple[Finding, ...] = ()
-    code: str = "MANIFEST_INVALID"
-
-    @property
-    def is_readable(self) -> bool:
-        """False when anything in it was refused."""
-        return not self.findings
-
-    @cached_property
-    def _marks(self) -> Mapping[Path, tuple[Mark, Mark]]:
-        """Path → where its key and its value begin; read when it is first asked for."""
-        return self._read_marks()
-
-    def _read_marks(self) -> Mapping[Path, tuple[Mark, Mark]]:
-        return {}
-
-    def locate(self, path: Sequence[str | int], *, key: bool = False) -> Location:
-        """Where the value at `path` begins, or (`key`) where its key does.
-
-        A path that is not in the text (a missing field) is placed at the nearest part of it that is.
-        """
-        wanted = tuple(path)
-        pointer = ".".join(str(part) for part in wanted)
-        for length in range(len(wanted), -1, -1):
-            if (found := self._marks.get(wanted[:length])) is not None:
-                line, column = found[0 if key or length < len(wanted) else 1]
-                return Location(self.file, line, column, pointer)
-        return Location(self.file, pointer=pointer)
-
-    def line(self, number: int) -> str:
-        """Line `number` (from 1) without its end; empty if there is none."""
-        lines = self.text.splitlines()
-        return lines[number - 1] if 0 < number <= len(lines) else ""
+from tavern_core.model.path_problem import Mark, Path
 
 
 class YamlDocument(Document):
@@ -112,33 +59,3 @@ def read_yaml(text: str | bytes, file: str, *, code: str = "MANIFEST_INVALID") -
         builder = LocatedReading(text, file, code)  # again, slower, to say what is wrong and where
         data = builder.build()
     return YamlDocument(file, text, data, tuple(builder.findings), code)
-
-
-def text_of(text: str | bytes, file: str, code: str, largest: int = LARGEST_FILE) -> str | Finding:
-    """The characters of a file without a byte order mark, or why there are none."""
-    if len(text) > largest:
-        return Finding(code, f"the file is larger than {largest:,} bytes", SMALLER, Location(file))
-    if isinstance(text, bytes):
-        decoded = decode(text, file, code)
-        if isinstance(decoded, Finding):
-            return decoded
-        text = decoded
-    return text.removeprefix("\ufeff")
-
-
-def place(text: str, offset: int) -> Mark:
-    """Line and column, from 1, of the character at `offset`."""
-    before = text[:offset]
-    return before.count("\n") + 1, offset - (before.rfind("\n") + 1) + 1
-
-
-def decode(content: bytes, file: str, code: str) -> str | Finding:
-    """The text of a file in UTF-8, or what is wrong with it and where."""
-    if content.startswith((b"\xff\xfe", b"\xfe\xff")):
-        return Finding(code, "the file is UTF-16", "save it as UTF-8", Location(file, 1, 1))
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        good = content[: error.start].decode("utf-8", "replace")
-        where = Location(file, *place(good, len(good)))
-        return Finding(code, f"byte 0x{content[error.start]:02X} is not UTF-8", "save the file as UTF-8", where)
