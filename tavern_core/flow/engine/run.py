@@ -213,14 +213,15 @@ class Run:
             if timer is not None:
                 timer.cancel()
         self.note(f"run:{state}", "")
-        outputs = self._outputs(scope)
-        latency = (time.perf_counter() - clock) * 1000
+        return self._result(scope, state, (time.perf_counter() - clock) * 1000)
+
+    def _result(self, scope: Scheduler, state: RunState, latency: float) -> RunResult:
         questions = tuple(question.to_json() for question in self.unanswered.values()) if state == "waiting" else ()
         return RunResult(
             self.id,
             self.prepared.plan.id,
             state,
-            outputs,
+            self._outputs(scope),
             tuple(self.errors),
             dict(self.states),
             self.started,

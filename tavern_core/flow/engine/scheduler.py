@@ -59,18 +59,19 @@ class Scheduler:
         prefix: path of its group, with a slash at the end; empty for the workflow itself.
         given: values of the interface inputs, defaults filled in.
         wanted: the steps to begin; including the steps that they need, except lazy ones.
+        out: of a group: its own streams, which get the streams of its plan.
     """
 
     def __init__(
-        self, run: RunPart, prepared: Prepared, prefix: str, given: Mapping[str, Any], wanted: frozenset[int]
-    ) -> None:
+        self, run: RunPart, prepared: Prepared, prefix: str, given: Mapping[str, Any], wanted: frozenset[int],
+        out: Mapping[str, Channel] | None = None,
+    ) -> None:  # fmt: skip
         self.run = run
         self.gates = run.gates
         self.prepared = prepared
         self.prefix = prefix
         self.given = given
-        self.out: Mapping[str, Channel] | None = None
-        """For a group: its own streams, which get the streams of its plan."""
+        self.out = out
         self.results: dict[str, Any] = {}
         """The inputs of `GroupOutput` nodes."""
         count = len(prepared.works)
@@ -157,8 +158,7 @@ class Scheduler:
         Args:
             out: the targets of its output streams; None: they are collected.
         """
-        child = Scheduler(self.run, inner, prefix, given, inner.plan.wanted)
-        child.out = out
+        child = Scheduler(self.run, inner, prefix, given, inner.plan.wanted, out)
         self._inside.add(child)
         return child
 

@@ -305,48 +305,45 @@ class Jobs(Mapping[str, Job]):
         runs = self._engines.runs
         is_run = id.startswith("run-") and runs is not None and runs.job(id) is not None
         if kept is None or (is_run and not kept.facts.get("approval")):
-            is_lost = job.error is not None and job.error.kind == "CONNECTION_LOST"
-            if runs is None or not (job.status == "input_required" or is_lost):
-                can_go_on = job.status in ("failed", "cancelled")
-                command = f"tavern workflows resume {id}" if can_go_on else f"tavern workflows runs {id}"
-                raise UsageError(f"{id} is {job.status}: there is nothing to resume", hint=command)
-            await runs.resume(id)
+            await self._resume_run(job)
             return await self._records.aside(self.find, id)
-        process = str(kept.facts.get("process", ""))
-        is_here = job.status == "input_required" and await self._records.aside(self._records.store.is_present, process)
-        if is_here:
+        process, is_waiting = str(kept.facts.get("process", "")), job.status == "input_required"
+        if is_waiting and await self._records.aside(self._records.store.is_present, process):
             raise UsageError(f"a process of this home runs {id}", hint=f"answer it: tavern jobs answer {id} VALUE")
-        is_waiting = job.status == "input_required"
-        if not is_waiting and (job.error is None or job.error.kind != "CONNECTION_LOST"):
-            raise UsageError(f"{id} is {job.status}: there is nothing to resume", hint="start it again")
-        # Its key is stored before its tool runs, so while it holds, it gives the answer that there is, or says that it is unknown.
-        is_keyed = kept.facts.get("key") is not None and time.time() < job.created + self._new.key_s
-        is_safe = is_keyed or bool(kept.facts.get("again") or kept.facts.get("point"))
-        if not is_waiting and job.error is not None and job.error.outcome != "none" and not is_safe:
-            raise UsageError(
-                f"{id} had started, and it is unknown whether it happened", hint="look, then start it again"
-            )
-        if not is_waiting and not kept.is_lost:  # its process has seen its end
-            raise UsageError(
-                f"{id} is over: there is nothing to resume", hint=f"`tavern jobs show {id}` shows its error"
-            )
-        if kept.facts.get("arguments") is None:
-            raise UsageError(f"the arguments of {id} held secrets and were not stored", hint="start it again")
-        caller = kept.facts.get("caller")
-        request = Request(
-            job.tool,
-            kept.facts["arguments"],
-            None if caller is None else restored_context(caller),
-            job.purpose,
-            kept.facts.get("key"),
-            str(kept.facts.get("door", "api")),
-        )
+        if not is_waiting:
+            self._check_lost(job, kept)
+        request = _request(job, kept.facts)
         await self._records.aside(self._running.enter)
         running = RunningJob(id, kept.record.owner, request, job.trace, left=_left(job, kept.facts, is_waiting))
         changed = await self._records.aside(self._taken_up, running, kept)
         if changed is None:
             raise UsageError(f"{id} was taken up elsewhere", hint=f"tavern jobs show {id}")
         return changed
+
+    async def _resume_run(self, job: Job) -> None:
+        """`resume` for a run of a workflow. Raises UsageError: there is nothing to resume (USAGE)."""
+        runs, is_lost = self._engines.runs, job.error is not None and job.error.kind == "CONNECTION_LOST"
+        if runs is None or not (job.status == "input_required" or is_lost):
+            can_go_on = job.status in ("failed", "cancelled")
+            command = f"tavern workflows resume {job.id}" if can_go_on else f"tavern workflows runs {job.id}"
+            raise UsageError(f"{job.id} is {job.status}: there is nothing to resume", hint=command)
+        await runs.resume(job.id)
+
+    def _check_lost(self, job: Job, kept: KeptJob) -> None:
+        """Did its process end before it did, and may it be made again? Raises UsageError (USAGE)."""
+        if job.error is None or job.error.kind != "CONNECTION_LOST":
+            raise UsageError(f"{job.id} is {job.status}: there is nothing to resume", hint="start it again")
+        # Its key is stored before its tool runs, so while it holds, it gives the answer that there is, or says that it is unknown.
+        is_keyed = kept.facts.get("key") is not None and time.time() < job.created + self._new.key_s
+        is_safe = is_keyed or bool(kept.facts.get("again") or kept.facts.get("point"))
+        if job.error.outcome != "none" and not is_safe:
+            raise UsageError(
+                f"{job.id} had started, and it is unknown whether it happened", hint="look, then start it again"
+            )
+        if not kept.is_lost:  # its process has seen its end
+            raise UsageError(
+                f"{job.id} is over: there is nothing to resume", hint=f"`tavern jobs show {job.id}` shows its error"
+            )
 
     def _taken_up(self, running: RunningJob, found: KeptJob) -> Job | None:
         """Take over a job of another process; None: it has changed since it was found."""
@@ -418,6 +415,17 @@ class Jobs(Mapping[str, Job]):
             return replace(job, status="running", questions=())
         updated = max(job.updated, known.updated)
         return replace(job, questions=known.questions, status=known.status, error=known.error, updated=updated)
+
+
+def _request(job: Job, facts: Mapping[str, Any]) -> Request:
+    """The call of a stored job. Raises UsageError: its arguments were not stored (USAGE)."""
+    if facts.get("arguments") is None:
+        raise UsageError(f"the arguments of {job.id} held secrets and were not stored", hint="start it again")
+    caller = facts.get("caller")
+    context = None if caller is None else restored_context(caller)
+    return Request(
+        job.tool, facts["arguments"], context, job.purpose, facts.get("key"), str(facts.get("door", "api"))
+    )  # fmt: skip
 
 
 def _left(job: Job, facts: Mapping[str, Any], is_waiting: bool) -> Left:
