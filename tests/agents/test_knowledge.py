@@ -278,6 +278,7 @@ def test_no_folder_is_read_beyond_its_bounds(open_base, monkeypatch):
     assert "the rest is not read" in state.findings[0].message
 
 
+@pytest.mark.slow
 @given(st.one_of(st.binary(max_size=300), st.text("#`-~ \n\tab中。", max_size=300).map(str.encode)), st.booleans())
 def test_any_bytes_are_passages_or_a_finding(content, is_markdown):
     document = read_document(content, "x.md", is_markdown=is_markdown)

@@ -19,6 +19,7 @@ from tavern_core.kernel.access.profiles import parse_profile, profile_schema
 from tavern_core.model.agent_profile import AgentProfile
 from tavern_core.model.token_estimate import tokens_of
 from tests.agents.shop import CLERK, LATE, shop, write
+from tests.each_case import each_case
 
 TASKS = {"en": "A customer wants a refund after a month", "zh": "顾客想在一个月后退款"}
 TOOLS = "{{{system:available_tools}}}"
@@ -66,7 +67,7 @@ def test_the_built_in_prompt_holds_tools_skills_and_what_fits_the_task(tmp_path,
 
 
 @pytest.mark.slow
-@settings(max_examples=125, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     profile=st.sampled_from(["clerk", "tam", "native", "short", "twice"]),
     budget=st.integers(1, 2_600),
@@ -178,7 +179,7 @@ UNREADABLE = {
 }
 
 
-@pytest.mark.parametrize(("number", "reason"), list(enumerate(UNREADABLE.values())))
+@each_case(("number", "reason"), list(enumerate(UNREADABLE.values())))
 def test_a_prompt_that_cannot_be_read_stops_the_agent(odd, number, reason):
     with pytest.raises(ProfileInvalid) as caught:
         odd(f"unreadable{number}")
@@ -216,7 +217,7 @@ MEANINGLESS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("number", range(len(MEANINGLESS)), ids=[where for _, where, _, _ in MEANINGLESS])
+@each_case("number", range(len(MEANINGLESS)), ids=[where for _, where, _, _ in MEANINGLESS])
 def test_a_field_without_a_meaning_is_a_located_warning(odd, number):
     _, where, message, hint = MEANINGLESS[number]
     (finding,) = odd(f"meaningless{number}").findings
@@ -232,7 +233,7 @@ WRONG_BUDGETS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("number", range(len(WRONG_BUDGETS)), ids=map(str, WRONG_BUDGETS))
+@each_case("number", range(len(WRONG_BUDGETS)), ids=map(str, WRONG_BUDGETS))
 def test_a_budget_that_means_nothing_is_refused_with_its_place(odd, number):
     with pytest.raises(ProfileInvalid) as caught:
         odd(f"budget{number}")

@@ -212,6 +212,7 @@ CUT: dict[str, tuple[list[Any], dict[str, Any]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", CUT)
 def test_a_run_that_was_killed_after_any_event_goes_on_as_if_it_had_not_been(office: Office, what: str) -> None:
     answers, budget = CUT[what]
@@ -387,6 +388,7 @@ def test_a_run_whose_secret_was_lost_is_replayed_as_it_was(office: Office) -> No
         assert tavern.agents.replay_sync(run).ok
 
 
+@pytest.mark.slow
 def test_what_compaction_leaves_out_is_stored_without_its_secrets(office: Office) -> None:
     key = "sk-abcdefghijklmnopqrstuvwxyz0123456789ABCD"
     office.answers(turns(f"I use {key}. " + block("long"), block("long", lines=2999), block("long", lines=2998), FINE))

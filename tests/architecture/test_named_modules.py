@@ -7,6 +7,8 @@ import importlib
 import re
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 NAMED = re.compile(r"\btavern_core(?:\.[A-Za-z_]\w*)+")
 FILES = [
@@ -43,6 +45,7 @@ def resolve(name: str) -> None:
             value = getattr(value, parts[end - 1])
 
 
+@pytest.mark.slow
 def test_whatever_a_text_names_is_there() -> None:
     missing = {}
     for name, files in named().items():

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tavern_core.model.nearest import did_you_mean, nearest, slips
+from tests.each_case import each_case
 
 NAMES = [
     "text:count", "text:wipe", "text:check", "file-operator:WriteFile", "hook:server:tool:check", "read:fs", "write:fs",
@@ -15,7 +16,7 @@ NAMES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("written", "meant"),
     [
         ("cuont", "count"),
@@ -48,7 +49,7 @@ def test_a_slip_is_recognised(written: str, meant: str) -> None:
     assert repr(meant) in did_you_mean(written, NAMES)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "written",
     ["nothere", "nope", "text:nope", "hook:server:tool:wipe", "missing", "unknown", "nothing", "zzz", "limits.nope",
      "x", "", ":", "foo:bar", "天气", "x" * 10_000, "🦄"],
@@ -58,7 +59,7 @@ def test_what_looks_a_little_alike_is_not_offered(written: str) -> None:
     assert offered == [] or not written.strip(":"), offered
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("written", "known", "meant"),
     [
         ("txet", ["text"], ["text"]),
@@ -76,7 +77,7 @@ def test_the_closest_come_first_and_equal_ones_alone(written: str, known: list[s
     assert nearest(written, known) == meant
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("one", "other", "number"),
     [("", "", 0), ("a", "", 1), ("ab", "ba", 1), ("abc", "acb", 1), ("kitten", "sitting", 3), ("ca", "abc", 3), ("abcd", "badc", 2)],
 )  # fmt: skip
@@ -87,6 +88,7 @@ def test_slips_are_counted(one: str, other: str, number: int) -> None:
         assert slips(one, other, number - 1) == number
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(st.text("abc", max_size=9), st.text("abc", max_size=9), st.integers(0, 9))
 def test_giving_up_early_changes_no_number(one: str, other: str, most: int) -> None:

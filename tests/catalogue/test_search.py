@@ -124,6 +124,7 @@ def test_a_hostile_query_is_only_words(catalogue, query):
     assert scores == sorted(scores, reverse=True)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(query=st.text(st.characters(), max_size=60), limit=st.integers(-2, 5))
 def test_any_text_may_be_searched_for(query, limit):
@@ -153,6 +154,7 @@ def test_filters_hold_for_names_and_words_and_the_blank_query():
     assert ids(index.search("a:read", among={"a:write"})) == []
 
 
+@pytest.mark.slow
 def test_a_filter_never_hides_a_tool_behind_better_ones(catalogue):
     catalogue.add(*(ToolSpec(f"noise:t{n}", "weather city weather 天气 城市") for n in range(2_000)))
     assert ids(catalogue.search("天气", among={"weather:forecast"})) == ["weather:forecast"]
@@ -243,6 +245,7 @@ def test_hostile_specifications_are_indexed():
     assert len(index.search("again w half circle", limit=10)) >= 3
 
 
+@pytest.mark.slow
 def test_threads_may_search_while_tools_come_and_change():
     index = ToolIndex(TOOLS)
     failures: list[BaseException] = []

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tavern_core.contract.permissions import describe_permission, requested_permissions
 from tavern_core.kernel.manifest.manifest_reader import manifest_from_data, read_manifest
+from tests.each_case import each_case
 
 EVERYTHING = """\
 # yaml-language-server: $schema=plugin.schema.json
@@ -128,7 +129,7 @@ def test_what_is_asked_for_has_canonical_names_risks_and_sentences() -> None:
     assert describe_permission("ui:inject:node:footer").risk == "low"
 
 
-@pytest.mark.parametrize(
+@each_case(
     "text",
     [
         "name: my-theme-only\nversion: '1'\nfrontend: {type: vanilla, vanilla: {entry: theme.css}}\n",
@@ -287,12 +288,12 @@ WRONG = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("text", "expected"), WRONG)
+@each_case(("text", "expected"), WRONG)
 def test_one_mistake_gives_one_finding_with_place_and_repair(text: str, expected: str) -> None:
     assert findings_of(text) == [expected]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("path", "reason"),
     [
         ("../other", "'..' leaves"),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tavern_core.kernel.text.yaml_findings import LocatedReading
 from tavern_core.kernel.text.yaml_reader import read_yaml
+from tests.each_case import each_case
 
 
 def check(text: str | bytes, *expected: str) -> None:
@@ -22,7 +23,7 @@ def check(text: str | bytes, *expected: str) -> None:
         assert e.partition(" ")[2] in f"{finding.message} ({finding.hint})", finding
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "value"),
     [
         ("true", True), ("True", True), ("FALSE", False), ("yes", "yes"), ("no", "no"), ("on", "on"), ("Off", "Off"),
@@ -125,7 +126,7 @@ extensions.text.x: 1
 """
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("path", "value", "key"),
     [
         ((), "1:1", "1:1"),

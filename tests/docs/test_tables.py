@@ -7,8 +7,6 @@ import re
 from dataclasses import fields
 from pathlib import Path
 
-import pytest
-
 from tavern_core import CallContext, Tavern
 from tavern_core.assistant.cycle import ANSWER_CODES
 from tavern_core.assistant.form_widgets import OUTPUT_WIDGETS, TEXT_WIDGETS
@@ -30,6 +28,7 @@ from tavern_core.model.naming_rules import RESERVED_NAMESPACES
 from tavern_core.model.plugin_status import PluginState
 from tavern_core.model.run import NodeState
 from tavern_core.schema.provider_tool_export import DIALECTS
+from tests.each_case import each_case
 
 from .blocks import DOCS
 
@@ -93,7 +92,7 @@ EVERYTHING = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("what", EVERYTHING)
+@each_case("what", EVERYTHING)
 def test_nothing_is_left_out(what: str) -> None:
     expected, found = EVERYTHING[what]
     assert expected - set(found) == set()

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.each_case import each_case
 from tests.engine.nodes import ALL
 from tests.engine.workbench import compiled, flow, group
 
@@ -152,7 +153,7 @@ INNER = flow(
 )
 
 
-@pytest.mark.parametrize("name", PROBLEMS)
+@each_case("name", PROBLEMS)
 def test_a_workflow_is_refused_with_everything_that_is_wrong(name: str) -> None:
     workflow, wanted, words = PROBLEMS[name]
     found = compiled(workflow, ALL, [SELF, EVEN, ODD, BROKEN, INNER])

@@ -17,6 +17,7 @@ from tavern_core.builtin.executors.script.command import check_names, environmen
 from tavern_core.builtin.executors.script.executor import ScriptExecutor
 from tavern_core.errors import ToolFileInvalid
 from tavern_core.model.tool import ToolSpec
+from tests.each_case import each_case
 
 from .workbench import Scripts, home
 
@@ -47,7 +48,7 @@ def made(folder: Path) -> Path:
     return root
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("command", "argv"),
     [
         ("python scripts/a.py", "/py {}/scripts/a.py"),
@@ -76,7 +77,7 @@ def test_a_runner_with_a_file_or_a_file_of_the_plugin(plugin: Path, command: Any
     assert read.folder == plugin
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("command", "words"),
     [
         ("bash -c ls", "'bash' is neither a known runner nor a file of the plugin"),
@@ -162,7 +163,7 @@ def test_no_command_does_more_than_be_refused(command: Any) -> None:
         read_command("p:t", command, None, Path("/proc/self/fdinfo"))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("cwd", "words"),
     [
         ("..", "leads out"),

@@ -28,6 +28,7 @@ from tavern_core.kernel.limits.slots import Full, Slots
 from tavern_core.model.rate_and_concurrency_limits import Breaker, ToolLimits, parse_rate
 from tavern_core.model.result import ToolError
 from tests import programs
+from tests.each_case import each_case
 from tests.governance import redis_server
 
 ANN = CallContext(principal="user:ann")
@@ -54,7 +55,7 @@ def pong() -> int:
     return 1
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "rate"),
     [
         ("10/minute", (10, 60)),
@@ -68,7 +69,7 @@ def test_rates_read_as_people_write_them(text: str, rate: tuple[int, float]) -> 
     assert parse_rate(text) == rate
 
 
-@pytest.mark.parametrize(
+@each_case(
     "text",
     [
         "",
@@ -93,7 +94,7 @@ def test_what_is_no_rate_is_refused_where_it_stands(text: str, tmp_path: Path) -
     assert "limits.tools.t:ping.rate" in str(refused.value.findings[0])
 
 
-@pytest.mark.parametrize("limits", [{"rat": "1/s"}, {"concurrency": 0}, {"retries": 1.5}, {"breaker": {"fail": 1}}, 7])
+@each_case("limits", [{"rat": "1/s"}, {"concurrency": 0}, {"retries": 1.5}, {"breaker": {"fail": 1}}, 7])
 def test_what_is_no_limit_is_refused_by_the_decorator(limits: Any) -> None:
     with pytest.raises(UsageError):
         tool(limits=limits)
@@ -558,6 +559,7 @@ def test_a_call_does_not_wait_for_an_equal_one_on_an_event_loop_that_has_stopped
         stopped.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["reload", "disable and enable"])
 def test_a_cached_answer_does_not_outlive_the_code_that_gave_it(tmp_path: Path, how: str) -> None:
     plugin = tmp_path / "plugins" / "shelf"

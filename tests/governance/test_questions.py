@@ -17,6 +17,7 @@ from tavern_core import CallContext, NodeContext, Out, Plugin, Question, Tavern,
 from tavern_core.errors import InputInvalid, StateDamaged, UsageError
 from tavern_core.flow.engine import sqlite_run_store
 from tavern_core.kernel.calls.elicitation import conversation, mismatch
+from tests.each_case import each_case
 from tests.forked_programs import ForkedProgram, run_forked
 from tests.governance import redis_server
 from tests.state.processes import ENVIRONMENT, start
@@ -286,7 +287,7 @@ def test_a_job_that_is_cancelled_before_it_begins_is_over(tmp_path: Path) -> Non
     run(tmp_path, work)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("question", "answer", "fits"),
     [
         (Question.form("?", COUNT), {"count": 1}, True),
@@ -322,7 +323,7 @@ MESSAGES: dict[str, tuple[Any, Any]] = {
 }
 
 
-@pytest.mark.parametrize("case", MESSAGES)
+@each_case("case", MESSAGES)
 def test_a_completion_is_asked_with_messages(case: str) -> None:
     given, expected = MESSAGES[case]
     if not isinstance(expected, str):

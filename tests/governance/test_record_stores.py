@@ -26,6 +26,7 @@ from tavern_core.errors import StateDamaged
 from tavern_core.kernel.stores.memory_records import MemoryRecords
 from tavern_core.kernel.stores.owed_changes import OwedChanges
 from tavern_core.kernel.stores.sqlite_records import SqliteRecords
+from tests.each_case import each_case
 from tests.governance import redis_server
 from tests.state.processes import start
 
@@ -160,7 +161,7 @@ def test_a_changed_rate_counts_the_uses_before_the_change(
     assert store.take(key, after, 10.0, 111.5) == pytest.approx(wait)
 
 
-@pytest.mark.parametrize("number", [3, 7, 8, 25])
+@each_case("number", [3, 7, 8, 25])
 def test_the_uses_that_an_earlier_version_stored_are_counted(tmp_path: Path, number: int) -> None:
     path, key, most = tmp_path / "state.sqlite", "t:tool", 5
     SqliteRecords(path).take("another", 1, 1.0, 0.0)

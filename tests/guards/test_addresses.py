@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tavern_core.contract.guards.addresses import BadUrl, address_flaw, is_public, read_url
+from tests.each_case import each_case
 from tests.guards.conftest import Desk, refusal
 
 URL = {"type": "object", "properties": {"u": {"type": "string", "x-tavern": {"guard": "url"}}}}
@@ -92,12 +93,12 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize("url", ALLOWED)
+@each_case("url", ALLOWED)
 def test_public_names_on_the_ports_of_the_web_are_let_through(desk: Desk, url: str) -> None:
     assert desk.tool(URL, "read:web")({"u": url}).ok
 
 
-@pytest.mark.parametrize(("url", "why"), REFUSED, ids=range(len(REFUSED)))
+@each_case(("url", "why"), REFUSED)
 def test_other_addresses_are_refused_and_the_tool_does_not_run(desk: Desk, url: str, why: str) -> None:
     said = refusal(desk.tool(URL, "read:web")({"u": url}))
     assert why in said or "cannot be read" in said
@@ -227,12 +228,12 @@ PRIVATE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("address", PRIVATE)
+@each_case("address", PRIVATE)
 def test_private_link_local_and_disguised_addresses_are_not_public(address: str) -> None:
     assert not is_public(ip_address(address))
 
 
-@pytest.mark.parametrize("address", ["1.1.1.1", "93.184.216.34", "2606:4700::1111", "::ffff:1.1.1.1"])
+@each_case("address", ["1.1.1.1", "93.184.216.34", "2606:4700::1111", "::ffff:1.1.1.1"])
 def test_public_addresses_are(address: str) -> None:
     assert is_public(ip_address(address))
 

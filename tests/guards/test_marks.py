@@ -13,6 +13,7 @@ from tavern_core.model.parameter_guard_marks import Guard
 from tavern_core.model.tool import ToolSpec
 from tavern_core.schema.guarded_value_search import TooMuchMarked, compile_guarded
 from tavern_core.schema.schema_check import check_schema
+from tests.each_case import each_case
 from tests.guards.conftest import Desk
 
 P: dict[str, Any] = {"x-tavern": {"guard": "path"}}
@@ -115,7 +116,7 @@ CASES: list[tuple[Any, Any, dict[str, str]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("schema", "value", "found"), CASES, ids=range(len(CASES)))
+@each_case(("schema", "value", "found"), CASES)
 def test_marks_are_found_wherever_they_may_hold(schema: Any, value: Any, found: dict[str, str]) -> None:
     assert places(schema, value) == found
 
@@ -156,7 +157,7 @@ def test_too_many_values_are_a_refusal(desk: Desk, tmp_path: Any) -> None:
     assert "too many" in result.error.message
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("mark", "said"),
     [
         ({"guard": "pth"}, "did you mean 'path'?"),
@@ -195,7 +196,7 @@ def test_a_mark_under_another_name_is_an_error_of_the_schema(key: str) -> None:
     assert [(one.severity, "write x-tavern" in str(one)) for one in findings] == [("error", True)]
 
 
-@pytest.mark.parametrize(("value", "fine"), [("x/y?z", True), ("", True), ("https://example.com", True), ("//127.0.0.1/x", False), ("http://127.0.0.1", False)])  # fmt: skip
+@each_case(("value", "fine"), [("x/y?z", True), ("", True), ("https://example.com", True), ("//127.0.0.1/x", False), ("http://127.0.0.1", False)])  # fmt: skip
 def test_a_reference_is_judged_when_it_names_a_host(desk: Desk, value: str, fine: bool) -> None:
     assert desk.tool(obj(a={"type": "string", "format": "uri-reference"}), "read:web")({"a": value}).ok is fine
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.each_case import each_case
 from tests.guards.conftest import Desk, refusal
 
 
@@ -150,7 +151,7 @@ def test_one_statement_that_only_reads_is_let_through(desk: Desk, text: str) -> 
     assert result.ok, result.error
 
 
-@pytest.mark.parametrize("text", [*WRITES, *NEVER], ids=range(len(WRITES) + len(NEVER)))
+@each_case("text", [*WRITES, *NEVER])
 def test_anything_else_is_refused_and_the_tool_does_not_run(desk: Desk, text: str) -> None:
     assert "argument /q: the SQL" in refusal(desk.tool(schema(), "read:db")({"q": text}))
     assert not desk.ran
@@ -183,7 +184,7 @@ def test_taking_a_lock_counts_as_writing(desk: Desk) -> None:
     )
 
 
-@pytest.mark.parametrize("text", NEVER, ids=range(len(NEVER)))
+@each_case("text", NEVER)
 def test_with_write_db_nothing_beyond_the_rows_is_let_through(desk: Desk, text: str) -> None:
     refusal(desk.tool(schema(), "read:db", "write:db")({"q": text}))
 

@@ -37,6 +37,7 @@ from tavern_core.errors import (
 )
 from tavern_core.kernel.manifest.manifest_reader import read_manifest
 from tavern_core.model.agent_profile import AgentProfile
+from tests.each_case import each_case
 from tests.rows import row
 
 from .conftest import Opened, run, tools
@@ -341,7 +342,7 @@ def test_an_unknown_option_of_hookimpl_names_the_nearest() -> None:
         mark("tavern_start")
 
 
-@pytest.mark.parametrize("wrong", ["sometimes", "", None, True, ["all"]], ids=repr)
+@each_case("wrong", ["sometimes", "", None, True, ["all"]])
 def test_an_unknown_way_to_activate_names_the_choices(wrong: Any) -> None:
     with pytest.raises(UsageError, match="needed, all, none"):
         Tavern.open({}, activate=wrong)
@@ -420,7 +421,7 @@ def test_an_object_that_says_no_text_goes_by_its_class(opened: Opened) -> None:
 # Aliases the wrong way round --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("written", "line"),
     [
         ("getSubtitle: [BilibiliFetch:getSubtitle]", "BilibiliFetch:getSubtitle: getSubtitle"),

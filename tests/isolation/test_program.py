@@ -20,6 +20,7 @@ from tavern_core.box import runtime_paths
 from tavern_core.box.layer_probe import PROGRAM
 from tavern_core.box.policy import LAYERS, BoxLimits, BoxPolicy
 from tavern_core.box.syscalls import KERNEL
+from tests.each_case import each_case
 from tests.forked_programs import ForkedProgram, run_forked
 
 from ..executors.workbench import processes_with
@@ -134,6 +135,7 @@ def test_every_layer_is_missed_by_name_and_done_without_where_that_is_allowed(us
     assert (out, weak["skipped"]) == ("ran\n", [layer])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "policy", "code", "said"),
     [
@@ -151,7 +153,7 @@ def test_the_command_ends_as_the_program_does(program: list[str], policy: BoxPol
     assert (done.returncode, said in done.stderr) == (code, True), done.stderr
 
 
-@pytest.mark.parametrize(
+@each_case(
     "arguments",
     [[], ["{}"], ["{}", "/", "--", "sh"], ["nonsense", "/", "--", "/bin/sh"], ['{"a": 1}', "/", "--", "/bin/sh"]],
 )

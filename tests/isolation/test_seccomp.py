@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import struct
 
-import pytest
-
 from tavern_core.box import seccomp
 from tavern_core.box.policy import BoxPolicy
+from tests.each_case import each_case
 
 POLICIES = {
     "nothing allowed": BoxPolicy(),
@@ -16,9 +15,9 @@ POLICIES = {
 }
 
 
-@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
-@pytest.mark.parametrize("own", [1, 77, 4_194_304])
-@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
+@each_case("machine", ["x86_64", "aarch64"])
+@each_case("own", [1, 77, 4_194_304])
+@each_case("policy", POLICIES.values(), ids=POLICIES)
 def test_a_filter_differs_from_that_of_another_process_in_its_number_alone(
     policy: BoxPolicy, own: int, machine: str
 ) -> None:

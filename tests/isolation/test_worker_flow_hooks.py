@@ -18,6 +18,7 @@ from tavern_core.isolation.node_codec import HOOK_VALUES, Stays
 from tavern_core.kernel.hooks.argument_copies import shown
 from tavern_core.model.node import NodeSpec, Slot
 from tavern_core.model.run import NodeInfo, RunInfo
+from tests.each_case import each_case
 
 from ..engine.workbench import flow
 from ..host.workshop import Workshop
@@ -167,7 +168,7 @@ def back_and_forth(value: Any, known: dict[str, Any]) -> Any:
     )
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("name", "value"),
     [
         ("run", RunInfo("r", "w", "p", "waiting")),
@@ -213,7 +214,7 @@ DAMAGED: list[Any] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("packed", DAMAGED, ids=str)
+@each_case("packed", DAMAGED)
 def test_a_forged_answer_is_a_value_error(packed: Any) -> None:
     with pytest.raises(ValueError):
         HOOK_VALUES.decode(packed, {"inputs": INPUTS, "definition": shown(SHOWN)})

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from pydantic_ai.exceptions import ModelHTTPError
-from pydantic_ai.messages import ModelResponse, TextPart
-from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
 
 from tavern_core import Plugin, ScriptedLLM, hookimpl
-from tavern_core.builtin.llms.pydantic_ai import PydanticAILLM
 from tavern_core.contract.llm import LLMAnswer, ModelCall
 from tavern_core.errors import CallError
 from tavern_core.model.call import CallContext
 
 from .conftest import Open
 from .openai_server import OpenAIServer, Reply
+
+if TYPE_CHECKING:  # importing it takes a second of every worker that collects these tests
+    from pydantic_ai.messages import ModelResponse
+    from pydantic_ai.models.function import AgentInfo
+
+    from tavern_core.builtin.llms.pydantic_ai import PydanticAILLM
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 
@@ -117,8 +119,19 @@ def test_a_recording_that_cannot_be_used_is_an_error_that_names_the_file(
     assert f"talk.jsonl{said}" in caught.value.message or f"talk.jsonl {said}" in caught.value.message
 
 
+def far(function: Any, **options: Any) -> PydanticAILLM:
+    """A model of pydantic-ai that answers as a function does."""
+    from pydantic_ai.models.function import FunctionModel
+
+    from tavern_core.builtin.llms.pydantic_ai import PydanticAILLM
+
+    return PydanticAILLM(FunctionModel(function, **options))
+
+
 def reply(messages: Any, info: AgentInfo) -> ModelResponse:
     """A model that answers with what it was asked."""
+    from pydantic_ai.messages import ModelResponse, TextPart
+
     parts = [[part.part_kind for part in message.parts] for message in messages]
     tools = [tool.name for tool in info.function_tools]
     settings: dict[str, Any] = dict(info.model_settings or {})
@@ -126,6 +139,8 @@ def reply(messages: Any, info: AgentInfo) -> ModelResponse:
 
 
 async def streamed(messages: Any, info: AgentInfo) -> Any:
+    from pydantic_ai.models.function import DeltaToolCall
+
     yield "one "
     yield "two"
     yield {0: DeltaToolCall("text_count", '{"a"', tool_call_id="c")}
@@ -133,6 +148,8 @@ async def streamed(messages: Any, info: AgentInfo) -> Any:
 
 
 def limited(messages: Any, info: AgentInfo) -> ModelResponse:
+    from pydantic_ai.exceptions import ModelHTTPError
+
     raise ModelHTTPError(429, "far", {"message": "slow down"})
 
 
@@ -146,7 +163,7 @@ TOOLS = [{"type": "function", "function": {"name": "t", "parameters": {"type": "
 
 
 def test_a_model_of_pydantic_ai_gets_messages_tools_and_options(opened: Open) -> None:
-    model = PydanticAILLM(FunctionModel(reply))
+    model = far(reply)
     options = {"temperature": 0.5, "stop": "END", "tools": TOOLS, "schema": {"type": "object"}}
     with opened({}, [Plugin(Brings(far=model), name="brings")]) as host:
         answer = host.wait(host.llms.complete(CONVERSATION, "far", options))
@@ -162,7 +179,7 @@ def test_a_model_of_pydantic_ai_gets_messages_tools_and_options(opened: Open) ->
 
 def test_a_model_of_pydantic_ai_streams_text_and_calls(opened: Open) -> None:
     pieces: list[str] = []
-    model = PydanticAILLM(FunctionModel(reply, stream_function=streamed))
+    model = far(reply, stream_function=streamed)
     with opened({}, [Plugin(Brings(far=model), name="brings")]) as host:
         answer = host.wait(host.llms.complete(CONVERSATION, "far", on_text=pieces.append))
     assert pieces == ["one ", "two"]
@@ -171,14 +188,18 @@ def test_a_model_of_pydantic_ai_streams_text_and_calls(opened: Open) -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "code", "said"),
+    ("is_named", "code", "said"),
     [
-        ("nobody:x", "TOOL_ERROR", "pydantic-ai cannot use 'nobody:x'"),
-        (FunctionModel(limited), "BUDGET_EXCEEDED", "far answers 429: {'message': 'slow down'}"),
+        (True, "TOOL_ERROR", "pydantic-ai cannot use 'nobody:x'"),
+        (False, "BUDGET_EXCEEDED", "far answers 429: {'message': 'slow down'}"),
     ],
 )
-def test_a_failure_of_pydantic_ai_is_an_error_of_the_request(opened: Open, model: Any, code: str, said: str) -> None:
-    brings = Plugin(Brings(far=PydanticAILLM(model)), name="brings")
+def test_a_failure_of_pydantic_ai_is_an_error_of_the_request(
+    opened: Open, is_named: bool, code: str, said: str
+) -> None:
+    from tavern_core.builtin.llms.pydantic_ai import PydanticAILLM
+
+    brings = Plugin(Brings(far=PydanticAILLM("nobody:x") if is_named else far(limited)), name="brings")
     with opened({}, [brings]) as host, pytest.raises(CallError) as caught:
         host.wait(host.llms.complete("hi"))
     assert caught.value.code == code

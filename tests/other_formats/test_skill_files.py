@@ -14,6 +14,7 @@ import skills_ref
 from tavern_core.kernel.manifest.skill_file import read_skill
 from tavern_core.kernel.manifest.skill_folder import check_skill
 from tests import programs
+from tests.each_case import each_case
 
 VALID = {
     "plain": "name: demo\ndescription: Does it.",
@@ -78,7 +79,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@each_case("case", CASES)
 def test_our_verdict_is_that_of_the_reference_library(case: str, tmp_path: Path) -> None:
     text, is_valid = CASES[case]
     folder = tmp_path / "demo"
@@ -90,7 +91,7 @@ def test_our_verdict_is_that_of_the_reference_library(case: str, tmp_path: Path)
     assert all(finding.where is not None and finding.where.file == "SKILL.md" for finding in found.findings)
 
 
-@pytest.mark.parametrize(("name", "is_valid"), [("表格", True), ("étude", True), ("de.mo", False), ("-demo", False)])
+@each_case(("name", "is_valid"), [("表格", True), ("étude", True), ("de.mo", False), ("-demo", False)])
 def test_names_are_judged_as_the_reference_library_does(name: str, is_valid: bool, tmp_path: Path) -> None:
     folder = tmp_path / name
     folder.mkdir()
@@ -112,7 +113,7 @@ def test_cosmetic_faults_are_told_and_the_skill_is_used() -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("written", "shown"),
     [
         ("d", "d"),

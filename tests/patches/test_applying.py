@@ -14,6 +14,7 @@ from tavern_core import Tavern
 from tavern_core.errors import UsageError
 from tavern_core.flow.patching import PatchOutcome
 from tests.counting import calls_made
+from tests.each_case import each_case
 from tests.patches.example import BY_ID, BY_PLACE, TEMPLATE, edge, flow, op
 
 
@@ -137,7 +138,7 @@ APPLIED: dict[str, tuple[list[Any], Callable[[PatchOutcome], bool]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", APPLIED)
+@each_case("name", APPLIED)
 def test_a_patch_is_applied(host: Tavern, name: str) -> None:
     patch, holds = APPLIED[name]
     written = copy.deepcopy(patch)
@@ -156,7 +157,7 @@ DATA: list[tuple[dict[str, Any], Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("value", "said"), DATA)
+@each_case(("value", "said"), DATA)
 def test_values_in_data_of_a_new_node_are_values_of_its_inputs(host: Tavern, value: dict[str, Any], said: str) -> None:
     patch = [{"op": "add", "path": "/nodes/-", "value": {"localId": "case", "type": "core:Case", **value}}]
     outcome = host.workflows.patch({"nodes": [], "edges": []}, patch)
@@ -216,7 +217,7 @@ OLD: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", OLD)
+@each_case("name", OLD)
 def test_an_error_that_was_there_before_does_not_refuse_a_patch(host: Tavern, name: str) -> None:
     more, code = OLD[name]
     old = {**flow(), **{section: [*flow()[section], *items] for section, items in more.items()}}
@@ -275,8 +276,8 @@ def test_a_patch_may_be_its_json_text(host: Tavern, written: Any) -> None:
     )
 
 
-@pytest.mark.parametrize("wrong", [{"seed": []}, {"seed": 1.5}, {"rev": "1"}, {"rev": True}], ids=str)
-@pytest.mark.parametrize("as_session", [False, True])
+@each_case("wrong", [{"seed": []}, {"seed": 1.5}, {"rev": "1"}, {"rev": True}])
+@each_case("as_session", [False, True])
 def test_a_seed_and_a_revision_are_whole_numbers(host: Tavern, wrong: dict[str, Any], as_session: bool) -> None:
     patch = host.workflows.session(flow()).apply if as_session else partial(host.workflows.patch, flow())
     with pytest.raises(UsageError, match="is a whole number, got"):

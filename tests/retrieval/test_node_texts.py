@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tavern_core import NodeMode, NodeSpec, Slot, Tavern
@@ -68,6 +68,7 @@ SHORT = [node_document(spec, short=True) for spec in SPECS]
 
 
 @pytest.mark.slow
+@settings(max_examples=40)
 @given(budget=st.integers(-10, 10_000))
 def test_the_budget_holds_and_the_first_types_get_the_most_of_it(budget: int) -> None:
     found = node_documents(SPECS, budget)

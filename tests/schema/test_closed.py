@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from tavern_core.schema.validate import compile_output_validator, compile_validator
+from tests.each_case import each_case
 
 DRAFT_7 = {"$schema": "http://json-schema.org/draft-07/schema#"}
 A, B = {"properties": {"a": {}}}, {"properties": {"b": {}}}
@@ -17,7 +16,7 @@ def place(schema: dict[str, Any]) -> dict[str, Any]:
     return {"type": "object", "properties": {"p": schema}}
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("schema", "accepted", "refused"),
     [
         ({"type": "object"}, [{}], [{"a": 1}]),

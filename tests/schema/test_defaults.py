@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tavern_core.errors import SchemaInvalid
 from tavern_core.schema.defaults import compile_defaults
+from tests.each_case import each_case
 
 
 def tool(**properties: Any) -> dict[str, Any]:
@@ -23,7 +24,7 @@ TREE = {
 }
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("schema", "value", "filled"),
     [
         (tool(a={"default": 1}), {}, {"a": 1}),
@@ -63,7 +64,7 @@ def test_what_is_filled_in(schema: Any, value: Any, filled: Any) -> None:
     assert value == before
 
 
-@pytest.mark.parametrize(
+@each_case(
     "schema",
     [
         {},
@@ -140,7 +141,7 @@ schemas = st.recursive(
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(schema=schemas, value=st.dictionaries(names, plain, max_size=3))
 def test_filling_twice_changes_nothing_more_and_given_values_stay(schema: Any, value: Any) -> None:
     fill = compile_defaults(schema)

@@ -13,6 +13,7 @@ from tavern_core.errors import NameConflict, UsageError
 from tavern_core.model.tool import ToolSpec
 from tavern_core.schema.provider_tool_export import DIALECTS, WireNames, export_tool, wire_name
 from tavern_core.schema.schema_check import check_schema
+from tests.each_case import each_case
 
 SUMMARIZE = ToolSpec(
     name="workflow:summarize_text",
@@ -91,7 +92,7 @@ def test_an_unknown_dialect_names_the_known_ones() -> None:
     assert caught.value.hint == "did you mean 'openai'?"
 
 
-@pytest.mark.parametrize("dialect", list(DIALECTS))
+@each_case("dialect", list(DIALECTS))
 def test_our_own_marks_stay_at_home_and_the_tool_is_not_changed(dialect: str) -> None:
     schema = {
         "type": "object",
@@ -110,7 +111,7 @@ def test_our_own_marks_stay_at_home_and_the_tool_is_not_changed(dialect: str) ->
     assert repr(schema) == before
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("schema", "properties", "required"),
     [
         ({}, {}, []),
@@ -121,7 +122,7 @@ def test_our_own_marks_stay_at_home_and_the_tool_is_not_changed(dialect: str) ->
         ({"properties": {"k": {}}, "if": {}, "then": {"properties": {"t": {}}, "required": ["t"]}}, {"k": {}, "t": {}}, []),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("dialect", ["openai", "anthropic"])
+@each_case("dialect", ["openai", "anthropic"])
 def test_there_is_one_plain_object_at_the_top(schema: Any, properties: Any, required: list[str], dialect: str) -> None:
     exported = export_tool(tool(schema), dialect)
     found = exported["input_schema"] if dialect == "anthropic" else exported["function"]["parameters"]
@@ -131,7 +132,7 @@ def test_there_is_one_plain_object_at_the_top(schema: Any, properties: Any, requ
     assert not found.keys() & {"anyOf", "oneOf", "allOf", "not", "enum", "$ref", "if"}
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("part", "written"),
     [
         ({"type": "integer"}, {"type": "integer"}),
@@ -177,7 +178,7 @@ def test_gemini_cuts_recursion_and_leaves_out_empty_parameters() -> None:
 WIRE = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}\Z")
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("tool_id", "name"),
     [
         ("text:count", "text__count"),

@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tavern_core.schema.docstring import docstring_of, parse_docstring
+from tests.each_case import each_case
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "description", "parameters", "returns"),
     [
         ("", "", {}, ""),
@@ -59,7 +60,7 @@ def documented() -> None:
     """The function."""
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("function", "text"),
     [
         (documented, "The function."),

@@ -13,6 +13,7 @@ from tavern_core.schema.closed import close
 from tavern_core.schema.prepare import flaws_of, prepare
 from tavern_core.schema.validate import compile_output_validator, compile_validator
 from tavern_core.schema.validation_engines import engine_of, explaining_engine
+from tests.each_case import each_case
 
 DRAFT_7 = "http://json-schema.org/draft-07/schema#"
 
@@ -31,7 +32,7 @@ def check(schema: Any, value: Any, expected: bool | None = None, *, parameters: 
         assert validator.is_valid(value) is expected, (schema, value)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("schema", "value", "expected"),
     [
         ({"type": "integer"}, 1.0, True),
@@ -168,7 +169,7 @@ schemas = st.recursive(leaves, _combined, max_leaves=6)
 
 
 @pytest.mark.slow
-@settings(max_examples=125, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 @given(st.data())
 def test_both_engines_agree_on_random_schemas_and_values(data: st.DataObject) -> None:
     schema = data.draw(schemas)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tavern_core.schema.json_reader import NotJson, read_json
+from tests.each_case import each_case
 
 
 @pytest.mark.parametrize(
@@ -22,7 +23,7 @@ def test_brackets_that_are_not_nested_are_read(text: str, value: Any) -> None:
     assert read_json(text) == value
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "why"),
     [
         ("[" * 101 + "]" * 101, "nested deeper than 100 levels"),

@@ -15,6 +15,7 @@ from tavern_core.errors import SchemaInvalid
 from tavern_core.schema.guarded_value_search import compile_guarded
 from tavern_core.schema.patterns import fits, pattern_flaw
 from tavern_core.schema.validate import compile_output_validator, compile_validator
+from tests.each_case import each_case
 
 FINE = [
     "^a+$", "^(ab)+$", "(a|ab)*c", "^(\\d{1,3}\\.){3}\\d{1,3}$", "^([a-zA-Z0-9]+-)*[a-z]+$", "^([a-z]{2}){1,50}$",
@@ -43,12 +44,12 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("pattern", FINE)
+@each_case("pattern", FINE)
 def test_what_people_write_is_accepted(pattern: str) -> None:
     assert pattern_flaw(pattern) is None
 
 
-@pytest.mark.parametrize("pattern", REFUSED)
+@each_case("pattern", REFUSED)
 def test_what_cannot_be_tried_is_refused_with_the_reason(pattern: str) -> None:
     flaw = pattern_flaw(pattern)
     assert flaw is not None
@@ -58,7 +59,7 @@ def test_what_cannot_be_tried_is_refused_with_the_reason(pattern: str) -> None:
         compile_validator({"properties": {"a": {"pattern": pattern}}}).build()
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("pattern", "text", "matches"),
     [
         ("^\\d$", "１", False),

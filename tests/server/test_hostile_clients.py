@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from httpx2.websockets import WebSocketDisconnect, WebSocketUpgradeError
 
+from tests.each_case import each_case
 from tests.server.desk import Served, served
 
 NAMES = [
@@ -63,8 +64,8 @@ def is_well(desk: Served, token: str) -> bool:
     return bool(desk.call(token, "desk:echo", text="well").json()["value"] == "well")
 
 
-@pytest.mark.parametrize(("headers", "status"), NAMES)
-@pytest.mark.parametrize("path", ["/healthz", "/api/tools", "/api/nothing"])
+@each_case(("headers", "status"), NAMES)
+@each_case("path", ["/healthz", "/api/tools", "/api/nothing"])
 def test_requests_under_another_name_or_from_another_page_are_refused(
     desk: Served, token: str, path: str, headers: dict[str, str], status: int
 ) -> None:
@@ -75,7 +76,7 @@ def test_requests_under_another_name_or_from_another_page_are_refused(
         assert "access-control-allow-origin" not in answer.headers
 
 
-@pytest.mark.parametrize(("headers", "status"), [(headers, status) for headers, status in NAMES if status != 200])
+@each_case(("headers", "status"), [(headers, status) for headers, status in NAMES if status != 200])
 def test_a_websocket_from_another_page_does_not_begin(
     desk: Served, token: str, headers: dict[str, str], status: int
 ) -> None:
@@ -149,7 +150,7 @@ def test_a_body_in_pieces_is_not_read_beyond_the_limit(desk: Served, token: str)
     assert is_well(desk, token)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "lines",
     [
         ("GET /api/tools HTTP/1.1", "Host: localhost", f"X-Large: {'x' * 1_000_000}", ""),
@@ -230,7 +231,7 @@ def frame(first: int, payload: bytes, length: bytes = b"") -> bytes:
     return bytes([first]) + (length or bytes([0x80 | len(payload)])) + b"\x00\x00\x00\x00" + payload
 
 
-@pytest.mark.parametrize(
+@each_case(
     "sent",
     [
         frame(0x81, b"\xff\xfe"),
@@ -301,7 +302,7 @@ def test_connections_beyond_the_limit_are_refused_and_the_others_served(tmp_path
             pass
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("tool", "arguments", "status", "code"),
     [
         ("desk:stock", {}, 403, "POLICY_DENIED"),

@@ -16,6 +16,7 @@ from tavern_core.kernel.grants.grant_store import GrantStore
 from tavern_core.kernel.grants.grants import Decision, GrantRecord, PluginFacts, carried_over, decide
 from tavern_core.kernel.grants.lock_comments import keep_comments
 from tavern_core.kernel.grants.lock_file import parse_lock, render_lock
+from tests.each_case import each_case
 
 from .processes import start
 
@@ -40,7 +41,7 @@ def store(tmp_path: Path) -> GrantStore:
 # Deciding -----------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("requested", "granted", "refused", "usable", "waiting"),
     [
         ([], [], [], "", ""),
@@ -71,7 +72,7 @@ def test_without_a_record_nothing_is_usable_and_everything_waits() -> None:
     assert not decide(facts(), None).is_pending
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("after", "usable", "waiting", "note"),
     [
         (facts(CHECK, READ), {CHECK, READ}, set(), ""),
@@ -103,7 +104,7 @@ def test_after_an_upgrade_only_what_is_new_waits(
 TRUSTED = frozenset({"skill:trust"})
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("reviewed", "now", "trusted"),
     [
         (("m1", "a1"), ("m1", "a1"), True),
@@ -162,7 +163,7 @@ SCOPES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("capability", "reviewed", "asked", "usable", "waits"), SCOPES)
+@each_case(("capability", "reviewed", "asked", "usable", "waits"), SCOPES)
 def test_a_scope_that_grows_waits_and_what_both_allow_works_meanwhile(
     tmp_path: Path, capability: str, reviewed: Any, asked: Any, usable: Any, waits: bool
 ) -> None:
@@ -208,7 +209,7 @@ def test_the_reviewed_definitions_are_carried_over_and_the_present_ones_only_whe
 # Granting -----------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("written", "expected"),
     [
         ([CHECK], {CHECK}),
@@ -233,7 +234,7 @@ def test_an_alias_is_granted_under_its_canonical_name(tmp_path: Path) -> None:
     assert store(tmp_path).grant(asked, ["settings:save:before"]).records["text"].granted == asked.requested
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("written", "message", "hint"),
     [
         ("hook:server:tool:chek", "is not a permission", f"did you mean {CHECK!r}"),
@@ -403,7 +404,7 @@ BROKEN = [
 ]
 
 
-@pytest.mark.parametrize(("text", "message", "line"), BROKEN)
+@each_case(("text", "message", "line"), BROKEN)
 def test_a_corrupt_lock_file_grants_nothing_it_is_not_sure_of_and_is_not_overwritten(
     tmp_path: Path, text: str, message: str, line: int
 ) -> None:
@@ -445,7 +446,7 @@ def test_a_name_of_another_host_version_is_kept_grants_nothing_and_is_reported(t
     assert decide(facts(CHECK, READ), grants.get("text")).granted == {READ}
 
 
-@pytest.mark.parametrize("content", [b"\xff\xfe", b"\0" * 100, b"x" * 2_000_000, b"[" * 100_000, b"a: " * 1000])
+@each_case("content", [b"\xff\xfe", b"\0" * 100, b"x" * 2_000_000, b"[" * 100_000, b"a: " * 1000])
 def test_noise_is_a_finding(tmp_path: Path, content: bytes) -> None:
     locks = store(tmp_path)
     locks.path.write_bytes(content)

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tavern_core import tam
+from tests.each_case import each_case
 
 SCHEMAS = {
     "t:write": {
@@ -72,7 +73,7 @@ UNDELIMITED: dict[str, tuple[list[str], list[str]]] = {
 }
 
 
-@pytest.mark.parametrize("what", UNDELIMITED)
+@each_case("what", UNDELIMITED)
 def test_every_line_without_delimiters_is_reported_with_its_field(what: str) -> None:
     lines, fields = UNDELIMITED[what]
     plan = bound(block(*lines))
@@ -87,7 +88,7 @@ def test_every_line_without_delimiters_is_reported_with_its_field(what: str) -> 
     assert not any(problem.code == "stray_text" for problem in plan.problems)
 
 
-@pytest.mark.parametrize("what", [name for name in UNDELIMITED if not name.startswith("a chain")])
+@each_case("what", [name for name in UNDELIMITED if not name.startswith("a chain")])
 def test_the_block_with_the_fields_of_the_hints_runs(what: str) -> None:
     lines, fields = UNDELIMITED[what]
     kept = [line for line in lines if "「始」" in line and "「末」" in line]
@@ -107,7 +108,7 @@ def test_the_end_marker_behind_a_line_without_delimiters_is_not_its_value() -> N
     assert (problem.code, problem.hint) == ("undelimited_field", "Write `path:「始」a.txt「末」`.")
 
 
-@pytest.mark.parametrize(
+@each_case(
     "line",
     [
         "I hope that works: fine",
@@ -153,7 +154,7 @@ REPAIRS: dict[str, tuple[list[str], str, str]] = {
 }
 
 
-@pytest.mark.parametrize("what", REPAIRS)
+@each_case("what", REPAIRS)
 def test_a_hint_says_the_repair(what: str) -> None:
     lines, code, said = REPAIRS[what]
     plan = bound(block(*lines))
@@ -168,8 +169,8 @@ OBJECTS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("value", OBJECTS, ids=json.dumps)
-@pytest.mark.parametrize("frame", ["{}", "```json\n{}\n```", "  {}  "])
+@each_case("value", OBJECTS)
+@each_case("frame", ["{}", "```json\n{}\n```", "  {}  "])
 def test_json_in_place_of_the_fields_is_shown_as_a_call_that_runs(value: object, frame: str) -> None:
     plan = bound(block(frame.replace("{}", json.dumps(value, indent=2))))
     assert plan.calls == ()
@@ -195,7 +196,7 @@ WRONG: dict[str, tuple[str, str]] = {
 }
 
 
-@pytest.mark.parametrize("what", WRONG)
+@each_case("what", WRONG)
 def test_a_value_that_does_not_fit_gets_what_would_fit(what: str) -> None:
     field, said = WRONG[what]
     plan = bound(block(COMMAND, "path:「始」a「末」", field))

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tavern_core import tam
 from tavern_core.errors import UsageError
 from tavern_core.tam import TamCall
+from tests.each_case import each_case
 from tests.tam.cases import CASES, TOOLS, E, S, block
 from tests.tam.texts import soups
 
@@ -111,7 +112,7 @@ def test_anything_with_a_tool_and_arguments_can_be_written() -> None:
     assert (call.tool, call.arguments) == ("x:y", {"x": "1"})
 
 
-@pytest.mark.parametrize(
+@each_case(
     "arguments",
     [
         {"a:b": "1"},
@@ -123,7 +124,6 @@ def test_anything_with_a_tool_and_arguments_can_be_written() -> None:
         {"x": b"1"},
         {"🙂": "1"},
     ],
-    ids=str,
 )
 def test_what_cannot_be_written_is_named(arguments: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="t: "):

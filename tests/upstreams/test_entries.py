@@ -9,6 +9,7 @@ import pytest
 
 from tavern_core import Plugin, Tavern
 from tavern_core.errors import ConfigInvalid, PolicyDenied, UpstreamError
+from tests.each_case import each_case
 from tests.upstreams.toy import System, opened
 
 WRONG: dict[str, tuple[str, str, str]] = {
@@ -149,7 +150,7 @@ def test_every_name_has_a_catalogue_of_its_own(name: str, tmp_path: Path) -> Non
         assert system.listed == listed
 
 
-@pytest.mark.parametrize("case", WRONG)
+@each_case("case", WRONG)
 def test_a_mistake_is_reported_at_its_place_with_its_repair(case: str, tmp_path: Path) -> None:
     entry, message, hint = WRONG[case]
     file = tmp_path / "tavern.yaml"

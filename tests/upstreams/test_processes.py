@@ -22,6 +22,7 @@ from tavern_core.upstreams.process import Home, RunningProcess, start_process
 from tests.executors.workbench import open_descriptors, processes_with
 from tests.isolation.waiting import until
 
+pytestmark = pytest.mark.slow
 ECHO = "import sys\nfor line in sys.stdin: sys.stdout.write(line); sys.stdout.flush()"
 Use = Callable[[RunningProcess], Awaitable[Any]]
 

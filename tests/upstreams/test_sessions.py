@@ -365,6 +365,7 @@ def test_a_setting_that_the_adapter_marks_as_secret_is_masked_in_plain_text(tmp_
         assert host.invoke_sync("toy:echo", {"x": 1}).value == "it was ***"
 
 
+@pytest.mark.slow
 def test_a_refused_connection_is_the_error_of_its_caller_alone(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -11,6 +11,7 @@ import pytest
 from tavern_core import Tavern
 from tavern_core.errors import WorkflowInvalid
 from tests import programs
+from tests.each_case import each_case
 from tests.rows import row
 
 from .folder import Flows
@@ -126,7 +127,7 @@ OURS: dict[str, Any] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
+@each_case(
     "more",
     [
         {},
@@ -141,7 +142,7 @@ def test_a_file_of_ours_is_ours_whatever_keys_it_has_besides(plain: Tavern, more
     assert plain.workflows.run_sync({**OURS, **more}).outputs == {"t": "said"}
 
 
-@pytest.mark.parametrize("more", [{"links": []}, {"links": ["a"]}, {"connections": {}}, {"connections": {"a": 1}}])
+@each_case("more", [{"links": []}, {"links": ["a"]}, {"connections": {}}, {"connections": {"a": 1}}])
 def test_a_file_of_ours_may_leave_out_its_edges(plain: Tavern, more: dict[str, Any]) -> None:
     alone = {
         "name": "Alone",
@@ -180,7 +181,7 @@ HINTS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("type_", HINTS)
+@each_case("type_", HINTS)
 def test_an_unknown_node_of_the_host_gets_the_one_that_is_meant(plain: Tavern, type_: str) -> None:
     (problem,) = plain.workflows.check({"nodes": [{"id": "n", "type": type_}], "edges": []})
     assert problem.code == "UNKNOWN_TYPE"

@@ -336,6 +336,7 @@ async def test_a_called_workflow_has_ended_when_its_caller_was_cancelled(flows: 
         assert asyncio.all_tasks() == before
 
 
+@pytest.mark.slow
 async def test_what_runs_gave_is_held_within_bounds(flows: Flows, monkeypatch: pytest.MonkeyPatch) -> None:
     session = SessionCache(most=3, most_bytes=1_000)
     for at in range(5):
