@@ -303,7 +303,7 @@ class Agents:
         if answers:
             events.record("given", {"answers": dict(answers)})
             playback.given |= answers
-        loop = AgentLoop(self._parts, about, playback, spending, events.record, events.piece)
+        loop = AgentLoop(self._parts, about, playback, spending, events)
         recorder.note(AGENT_STARTED, {
             "run": about.run, "profile": about.profile.name, "model": about.model, **about.context.whose(),
             "resumed": answers is not None,

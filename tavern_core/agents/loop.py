@@ -7,8 +7,8 @@ replay a run is therefore to run the loop over its record. A resumed run begins 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 from tavern_core.agents.answer_stream import (
     MOST_ARGUMENTS,
@@ -26,8 +26,8 @@ from tavern_core.agents.notices import sentence
 from tavern_core.agents.playback import Playback, PlaybackEnds, Waits
 from tavern_core.agents.repetition import STOP_AT, WARN_AT, Repetition
 from tavern_core.agents.schema_budget import tokens_of_schema
-from tavern_core.agents.spending import Spending, Stop
-from tavern_core.agents.tool_calls import ToolCalls
+from tavern_core.agents.spending import OutOfTime, Spending, Stop
+from tavern_core.agents.tool_calls import RunListener, ToolCalls
 from tavern_core.contract.llm import LLMAnswer, ModelCall
 from tavern_core.errors import CallError, CallTimeout, TavernError
 from tavern_core.kernel.settings.result_redaction import masking
@@ -36,13 +36,11 @@ from tavern_core.model.safe_printing import printed
 from tavern_core.model.text_calls_outcome import TextOutcome
 from tavern_core.model.token_estimate import tokens_of
 
-T = TypeVar("T")
 Message = Mapping[str, Any]
 STUCK: Final = "AGENT_STUCK"
 """Code of a run that stopped because its model goes round in circles, or writes nothing that can be used."""
 LONGEST_PAUSE_S: Final = 10.0
 """Before a request is made once more; a model that asks for a longer one ends the run, which can be resumed."""
-_PAUSED_S: Final = 0.5
 _KEPT_CHARS: Final = 2_000
 """Of an answer that was cut, and of each of its arguments."""
 _KEPT_CALLS: Final = 5
@@ -51,36 +49,23 @@ _LONG: Final = 50_000
 """Characters."""
 
 
-class OutOfTime(Exception):
-    """The seconds of the budget are over."""
-
-
 class AgentLoop:
     """One run, from its beginning or from its record.
 
     Args:
-        record: stores an event: its kind and data.
-        on_piece: called with each piece of an answer while it streams.
+        events: where they are stored and passed on.
     """
 
-    def __init__(
-        self,
-        parts: Parts,
-        task: Task,
-        playback: Playback,
-        spending: Spending,
-        record: Callable[[str, Mapping[str, Any]], None],
-        on_piece: Callable[[int, str], None],
-    ) -> None:
+    def __init__(self, parts: Parts, task: Task, playback: Playback, spending: Spending, events: RunListener) -> None:
         self._parts = parts
         self._task = task
         self._playback = playback
         self._spending = spending
-        self._record = record
-        self._on_piece = on_piece
+        self._events = events
+        self._record = events.record
         self._language = parts.language(task.profile)
         self._written = task.profile.written
-        self._calls = ToolCalls(parts, task, playback, record, lambda call: self._within(call))
+        self._calls = ToolCalls(parts, task, playback, spending, events)
         self._requests = Requests(parts, task, playback)
         self._repetition = Repetition()
         self._tools_size = sum(map(tokens_of_schema, task.tools))
@@ -185,9 +170,9 @@ class AgentLoop:
         """
         is_again = False
         while True:
-            following = self._listener(lambda piece: self._on_piece(step, piece))
+            following = self._listener(lambda piece: self._events.piece(step, piece))
             try:
-                return await self._within(self._requests.ask(step, self.messages, following.feed))
+                return await self._spending.within(self._requests.ask(step, self.messages, following.feed))
             except OutOfTime:
                 self._lost(step, CallTimeout("the time of the run is over", outcome="unknown"), following.text)
                 raise
@@ -197,7 +182,7 @@ class AgentLoop:
                 is_again = self._lost(step, error, following.text, may_pass=may_pass and not is_again)
                 if not is_again:
                     raise
-                await self._within(asyncio.sleep(pause))
+                await self._spending.within(asyncio.sleep(pause))
 
     def _lost(self, step: int, error: CallError, text: str, *, may_pass: bool = False) -> bool:
         """Record a request that failed, on which the model may have worked; returns whether it is made once more."""
@@ -215,27 +200,6 @@ class AgentLoop:
         return Listener(
             self._parts.base.config.tam, many_blocks=self._written.many_blocks, reads_blocks=reads, on_piece=on_piece
         )
-
-    async def _within(self, work: Coroutine[Any, Any, T]) -> T:
-        """Await something within the seconds of the budget; time that people take does not count.
-
-        Raises:
-            OutOfTime: they are over; the work is cancelled.
-        """
-        running, clock = asyncio.ensure_future(work), self._spending.clock
-        try:
-            while True:
-                left = self._spending.seconds_left
-                seconds = None if left is None else max(left, _PAUSED_S) if clock.is_paused else max(left, 0.0)
-                done, _ = await asyncio.wait([running], timeout=seconds)
-                if done:
-                    return running.result()
-                if not clock.is_paused and self._spending.out_of_time() is not None:
-                    raise OutOfTime
-        finally:
-            if not running.done():
-                running.cancel()
-                await asyncio.wait([running])
 
     # Acting ------------------------------------------------------------------------------------------------------------
 

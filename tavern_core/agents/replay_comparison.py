@@ -35,27 +35,37 @@ class AgentReplay:
         return json_members(self, "ok", "differences", "outcome", "messages")
 
 
+class _Comparison:
+    """Compares the replies of a replay with the recorded ones."""
+
+    def __init__(self, playback: Playback, mask: Callable[[Any], Any]) -> None:
+        self._replies, self._mask = playback.replies, mask
+        self.differences: list[str] = []
+        self.seen: set[int] = set()
+
+    def record(self, kind: str, data: Mapping[str, Any]) -> None:
+        if kind != "reply":
+            return
+        step = data["step"]
+        self.seen.add(step)
+        known = self._replies.get(step)
+        if known is not None and self._mask(list(data["messages"])) != known["messages"]:
+            self.differences.append(f"step {step}: the host would answer the model differently now")
+
+    def piece(self, step: int, piece: str) -> None:
+        """Nothing streams in a replay."""
+
+
 async def replayed(
     parts: Parts, about: Task, record: AgentRecord, limits: AgentBudget, mask: Callable[[Any], Any]
 ) -> AgentReplay:
     """Run the loop over a record."""
     playback = Playback(record.events, is_final=True)
-    differences: list[str] = []
-    seen: set[int] = set()
-
-    def compare(kind: str, data: Mapping[str, Any]) -> None:
-        if kind != "reply":
-            return
-        step = data["step"]
-        seen.add(step)
-        if (known := playback.replies.get(step)) is None:
-            return
-        if mask(list(data["messages"])) != known["messages"]:
-            differences.append(f"step {step}: the host would answer the model differently now")
-
-    loop = AgentLoop(parts, about, playback, Spending(limits, None, Clock()), compare, lambda step, piece: None)
+    comparison = _Comparison(playback, mask)
+    loop = AgentLoop(parts, about, playback, Spending(limits, None, Clock()), comparison)
     outcome = await loop.run()
-    differences += [f"step {step}: the replay does not reach it" for step in sorted(playback.replies.keys() - seen)]
+    unseen, differences = sorted(playback.replies.keys() - comparison.seen), comparison.differences
+    differences += [f"step {step}: the replay does not reach it" for step in unseen]
     ended = record.outcome
     if ended is not None and ended.state == "done" and (outcome.state, mask(outcome.answer)) != ("done", ended.answer):
         differences.append(f"the replay ends as {outcome.state}, with another answer")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import Any, Final, TypeVar
 
 from pydantic import ValidationError
 
@@ -15,6 +16,9 @@ from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model.agent_profile import AgentBudget
 from tavern_core.model.pydantic_errors import explain
 
+T = TypeVar("T")
+_PAUSED_S: Final = 0.5
+"""How often the time is looked at while the clock stands."""
 BudgetLike = AgentBudget | Mapping[str, Any] | None
 Pause = Callable[[], AbstractContextManager[object]]
 
@@ -74,6 +78,10 @@ class Clock:
         return both
 
 
+class OutOfTime(Exception):
+    """The seconds of the budget are over."""
+
+
 class Spending:
     """Counts what a run uses.
 
@@ -100,6 +108,27 @@ class Spending:
     def seconds_left(self) -> float | None:
         """None: there is no limit."""
         return None if self._budget.seconds is None else self._budget.seconds - self.clock.seconds
+
+    async def within(self, work: Coroutine[Any, Any, T]) -> T:
+        """Await something within the seconds of the budget; time that people take does not count.
+
+        Raises:
+            OutOfTime: they are over; the work is cancelled.
+        """
+        running, clock = asyncio.ensure_future(work), self.clock
+        try:
+            while True:
+                left = self.seconds_left
+                seconds = None if left is None else max(left, _PAUSED_S) if clock.is_paused else max(left, 0.0)
+                done, _ = await asyncio.wait([running], timeout=seconds)
+                if done:
+                    return running.result()
+                if not clock.is_paused and self.out_of_time() is not None:
+                    raise OutOfTime
+        finally:
+            if not running.done():
+                running.cancel()
+                await asyncio.wait([running])
 
     def is_last(self, step: int) -> bool:
         """Whether the budget has one request left after this one."""

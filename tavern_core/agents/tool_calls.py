@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Awaitable, Coroutine, Iterable, Mapping, Sequence
+from typing import Any, Final, Protocol
 
 from tavern_core.agents.host_parts import Parts
 from tavern_core.agents.model_requests import Task
@@ -14,6 +14,7 @@ from tavern_core.agents.notices import sentence
 from tavern_core.agents.playback import Playback, PlaybackEnds, Waits
 from tavern_core.agents.read_result_tool import READ_RESULT
 from tavern_core.agents.repetition import Made
+from tavern_core.agents.spending import Spending
 from tavern_core.contract.llm import ModelCall
 from tavern_core.errors import CallError, InputInvalid, TavernError, ToolNotFound, call_error_of
 from tavern_core.frozen_dataclass import dataclass
@@ -36,8 +37,18 @@ FEEDBACK_CHARS: Final = 60_000
 _AT_ONCE: Final = 8
 _PURPOSE_CHARS: Final = 200
 """Characters of the task that a person reads who is asked to approve a call."""
-Record = Callable[[str, Mapping[str, Any]], None]
-Within = Callable[[Coroutine[Any, Any, ToolResult]], Awaitable[ToolResult]]
+
+
+class RunListener(Protocol):
+    """What follows a run."""
+
+    def record(self, kind: str, data: Mapping[str, Any]) -> None:
+        """Take an event."""
+        ...
+
+    def piece(self, step: int, piece: str) -> None:
+        """Take a piece of an answer while it streams."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +63,9 @@ class _Call:
 
 
 class ToolCalls:
-    """Makes the calls of one run.
+    """Makes the calls of one run, within its time."""
 
-    Args:
-        record: stores an event.
-        within: awaits a call within the time of the run.
-    """
-
-    def __init__(self, parts: Parts, task: Task, playback: Playback, record: Record, within: Within) -> None:
+    def __init__(self, parts: Parts, task: Task, playback: Playback, spending: Spending, events: RunListener) -> None:
         self._parts = parts
         self._run = task.run
         self._purpose = f"run {task.run}: {fold_lines(task.task, _PURPOSE_CHARS)}"
@@ -67,8 +73,8 @@ class ToolCalls:
         self._context = task.context
         self._schemas = task.tools
         self._language = language = parts.language(task.profile)
-        self._record = record
-        self._within = within
+        self._record = events.record
+        self._within = spending.within
         self._step = self._next = self._foreseen = self._running = 0
         self._drawn_before = task.context.ledger.drawn - playback.drawn
         """By the caller, whose calls its ledger counts, too."""

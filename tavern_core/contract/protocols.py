@@ -212,7 +212,10 @@ class FlowEngine(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ToolHome:
-    """What an executor may know about the plugin of its tool."""
+    """What an executor may know about the plugin of its tool.
+
+    A record of functions and not an object with methods: for executors of plugins each is sealed, and a method leads to its object.
+    """
 
     plugin: str
     folder: Path | None

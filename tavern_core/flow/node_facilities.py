@@ -53,7 +53,7 @@ class NodeFacilities:
         record = self._lifecycle.records[plugin]
         if record.ctx is not None:
             return record.ctx.service(name)
-        return self._services.view(name, plugin, record.may)
+        return self._services.view(name, record)
 
     def keep(self, data: Any, media_type: str, name: str, context: CallContext) -> dict[str, Any]:
         return self._artifacts.put(data, media_type, name=name, context=self._caller(context)).link()

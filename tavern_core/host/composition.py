@@ -58,7 +58,7 @@ from tavern_core.kernel.observability.metrics import Metrics
 from tavern_core.kernel.plugins.candidate_discovery import IndexedSpecs
 from tavern_core.kernel.plugins.consent import Consent
 from tavern_core.kernel.plugins.contribution_registry import Contributions
-from tavern_core.kernel.plugins.decision_watch import Decisions, DecisionWatch
+from tavern_core.kernel.plugins.decision_watch import DecisionFiles, DecisionWatch
 from tavern_core.kernel.plugins.effective_scopes import EffectiveScopes
 from tavern_core.kernel.plugins.enabled_state import PluginStates
 from tavern_core.kernel.plugins.host_registries import Tables
@@ -113,10 +113,10 @@ def compose(loaded: LoadedConfig, options: Options) -> Host:
         UsageError: something in `options.given` cannot be a plugin (USAGE).
         StateDamaged: the state folder cannot be used (STATE_DAMAGED).
     """
-    base = Foundation.lay(loaded, version=options.version, is_safe_mode=options.is_safe_mode)
+    base = Foundation(loaded, version=options.version, is_safe_mode=options.is_safe_mode)
     config, home = base.config, base.home
     contributions, records = Contributions(base.signals.rights), Records(base.signals.rights)
-    decisions = Decisions(
+    decisions = DecisionFiles(
         GrantStore(lock_path(loaded), is_frozen=config.plugins.locked), PluginStates(home / "plugins.json")
     )
     reach = EffectiveScopes(loaded.base_dir, home / "data", config.net.allow)
@@ -161,7 +161,7 @@ def _tables(base: Foundation, contributions: Contributions, records: Records, ca
     )
 
 
-def _plugins(tables: Tables, records: Records, decisions: Decisions, sources: Sources) -> PluginManagement:
+def _plugins(tables: Tables, records: Records, decisions: DecisionFiles, sources: Sources) -> PluginManagement:
     base, grants, states = tables.base, decisions.grants, decisions.states
     seconds = base.config.limits.import_timeout_ms / 1000
     imports = ImportWatch(base.home, base.config.plugins.probe, seconds, base.diagnostics)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.config.configuration import LoadedConfig, prepare_home
@@ -32,28 +33,10 @@ class Signals:
     """Cached answers of tools are stale: a setting or the code of a plugin has changed."""
 
 
-@dataclass(frozen=True, slots=True)
 class Foundation:
     """Configuration, records of what happens, and how code is run."""
 
-    loaded: LoadedConfig
-    version: str
-    is_safe_mode: bool
-    known_secrets: KnownSecrets
-    diagnostics: Diagnostics
-    log: EventLog | None
-    recorder: Recorder
-    portal: Portal
-    tool_threads: ThreadPool
-    hook_threads: ThreadPool
-    mode: LoopMode
-    """How code is run for callers in an event loop."""
-    inline: InlineMode
-    """How code is run for sync callers."""
-    signals: Signals
-
-    @classmethod
-    def lay(cls, loaded: LoadedConfig, *, version: str, is_safe_mode: bool) -> Foundation:
+    def __init__(self, loaded: LoadedConfig, *, version: str, is_safe_mode: bool) -> None:
         """Prepare the state folder and begin with what everything else needs; no plugin code runs.
 
         Raises:
@@ -61,22 +44,28 @@ class Foundation:
         """
         config = loaded.config
         prepare_home(loaded)
-        known = KnownSecrets()
-        diagnostics = Diagnostics(known)
+        self.loaded: Final = loaded
+        self.version: Final = version
+        self.is_safe_mode: Final = is_safe_mode
+        self.known_secrets: Final = KnownSecrets()
+        self.diagnostics: Final = Diagnostics(self.known_secrets)
         for finding in loaded.findings:
-            diagnostics.add_finding(finding, severity="warning")
-        known.add(*(value for value in config.secrets.values() if isinstance(value, str)))
-        log = _event_log(loaded, diagnostics, known) if config.audit.enabled else None
-        signals = Signals(Signal(), Signal(), Signal(), Signal())
+            self.diagnostics.add_finding(finding, severity="warning")
+        self.known_secrets.add(*(value for value in config.secrets.values() if isinstance(value, str)))
+        self.signals: Final = Signals(Signal(), Signal(), Signal(), Signal())
         audit = config.audit
-        recorder = Recorder(log, diagnostics, signals.tools, required=audit.required, arguments=audit.arguments)
-        stuck, portal = StuckThreads(diagnostics, recorder), Portal()
-        tool_threads = ThreadPool(config.limits.threads, "tavern-tool", stuck.report)
-        hook_threads = ThreadPool(config.limits.threads, "tavern-hook", stuck.report)
-        return cls(
-            loaded, version, is_safe_mode, known, diagnostics, log, recorder, portal, tool_threads, hook_threads,
-            LoopMode(tool_threads, hook_threads), InlineMode(hook_threads, portal), signals,
-        )  # fmt: skip
+        self.log: Final = _event_log(loaded, self.diagnostics, self.known_secrets) if audit.enabled else None
+        self.recorder: Final = Recorder(
+            self.log, self.diagnostics, self.signals.tools, required=audit.required, arguments=audit.arguments
+        )
+        self.portal: Final = Portal()
+        stuck, threads = StuckThreads(self.diagnostics, self.recorder), config.limits.threads
+        self.tool_threads: Final = ThreadPool(threads, "tavern-tool", stuck.report)
+        self.hook_threads: Final = ThreadPool(threads, "tavern-hook", stuck.report)
+        self.mode: Final = LoopMode(self.tool_threads, self.hook_threads)
+        """How code is run for callers in an event loop."""
+        self.inline: Final = InlineMode(self.hook_threads, self.portal)
+        """How code is run for sync callers."""
 
     @property
     def config(self) -> HostConfig:

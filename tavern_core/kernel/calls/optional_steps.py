@@ -116,12 +116,9 @@ class Governance:
         places = governor.places_of(context) if plan.runner.preview is not None else ()
         return await (self._placed(planned, places, plan, call, mode) if places else planned(plan, call, mode))
 
-    async def _cached(self, inner: Around, plan: Plan, call: RunningCall, mode: Mode) -> ToolResult:
-        governor, context = plan.bounds.governor, call.context
+    async def _cached(self, inner: Around, governor: Governor, plan: Plan, call: RunningCall, mode: Mode) -> ToolResult:
+        context, cache, series = call.context, governor.table.cache, self.conclusion.series
         assert context is not None
-        assert governor is not None
-        cache = governor.table.cache
-        series = self.conclusion.series
         key = cache.key(plan.id, call.values or {}, context)
         if key is None:
             return await inner(self, plan, call, mode)
@@ -131,7 +128,7 @@ class Governance:
                 return taken_over(call, found)
             making, is_own = cache.begin(key, plan.spec, joins=joins)
             if is_own:
-                return await self._made_for_all(inner, plan, call, mode, key, making)
+                return await self._made_for_all(inner, governor, plan, call, mode, key, making)
             call.stage = "result_cache"
             if not await mode.until(making, call.time_left()):
                 raise TimeLimit(stopped=True, begun=False)
@@ -141,12 +138,10 @@ class Governance:
             joins = outcome
 
     async def _made_for_all(
-        self, inner: Around, plan: Plan, call: RunningCall, mode: Mode, key: Key, making: Making
+        self, inner: Around, governor: Governor, plan: Plan, call: RunningCall, mode: Mode, key: Key, making: Making
     ) -> ToolResult:
         """A call whose answer is cached. Equal calls that begin meanwhile get its answer, or its failure."""
-        governor, outcome = plan.bounds.governor, None
-        assert governor is not None
-        cache, mark = governor.table.cache, held.set(held.get() | {key})
+        cache, mark, outcome = governor.table.cache, held.set(held.get() | {key}), None
         try:
             result = await inner(self, plan, call, mode)
             outcome = self.conclusion.redacted(call, result)
@@ -159,8 +154,10 @@ class Governance:
             cache.end(key, making, plan.spec, outcome, (governor.limits.cache_ms or 0) / 1000)
             held.reset(mark)  # raises where the garbage collector ends the call, in another context
 
-    def _retried(self, inner: Around, plan: Plan, call: RunningCall, mode: Mode) -> Awaitable[ToolResult]:
-        governor, context = plan.bounds.governor, call.context
+    def _retried(
+        self, inner: Around, governor: Governor | None, plan: Plan, call: RunningCall, mode: Mode
+    ) -> Awaitable[ToolResult]:
+        context = call.context
         assert context is not None
         further = context.budget.max_retries
         if further is None:
@@ -216,10 +213,10 @@ class Governance:
         if plan.hooks.events:
             await self.conclusion.hooks.notify(plan.hooks.events, {"event": event}, mode)
 
-    async def _unless_broken(self, inner: Around, plan: Plan, call: RunningCall, mode: Mode) -> ToolResult:
+    async def _unless_broken(
+        self, inner: Around, governor: Governor, plan: Plan, call: RunningCall, mode: Mode
+    ) -> ToolResult:
         """A try, unless the breaker is open; it counts how tries end."""
-        governor = plan.bounds.governor
-        assert governor is not None
         breaker = governor.breaker
         assert breaker is not None
         call.stage = "breaker"
@@ -233,21 +230,20 @@ class Governance:
         breaker.leave(call, False)
         return result
 
-    async def _rated(self, inner: Around, plan: Plan, call: RunningCall, mode: Mode) -> ToolResult:
+    async def _rated(self, inner: Around, governor: Governor, plan: Plan, call: RunningCall, mode: Mode) -> ToolResult:
         """A try that its rates still allow."""
-        governor, context = plan.bounds.governor, call.context
-        assert governor is not None
+        table, context = governor.table, call.context
         assert context is not None
-        table = governor.table
         for rate in governor.rates_of(context):
             call.stage = "rate"
             if not table.has_block(rate) and (wait := await table.take(rate, mode, call.seconds)) > 0:
                 raise _used_up(plan, rate, wait)
         return await inner(self, plan, call, mode)
 
-    def _concurrent(self, inner: Around, plan: Plan, call: RunningCall, mode: Mode) -> Awaitable[ToolResult]:
-        governor, context = plan.bounds.governor, call.context
-        assert governor is not None
+    def _concurrent(
+        self, inner: Around, governor: Governor, plan: Plan, call: RunningCall, mode: Mode
+    ) -> Awaitable[ToolResult]:
+        context = call.context
         assert context is not None
         places = governor.places_of(context)
         if not places:
@@ -322,11 +318,10 @@ class Governance:
         finally:
             leave(token)
 
-    async def _timed(self, inner: Around, plan: Plan, call: RunningCall, mode: Mode) -> ToolResult:
+    async def _timed(self, inner: Around, governor: Governor, plan: Plan, call: RunningCall, mode: Mode) -> ToolResult:
         """The tool, within the time of one try."""
-        governor, whole = plan.bounds.governor, call.deadline
-        assert governor is not None
-        call.limit, attempt_ms, idle_ms = None, governor.limits.attempt_ms, governor.limits.idle_ms
+        whole, attempt_ms, idle_ms = call.deadline, governor.limits.attempt_ms, governor.limits.idle_ms
+        call.limit = None
         if attempt_ms and (whole is None or whole > time.perf_counter() + attempt_ms / 1000):
             call.deadline = time.perf_counter() + attempt_ms / 1000
         try:
@@ -340,7 +335,7 @@ class Governance:
             call.deadline = whole
 
 
-_Step = Callable[[Governance, Around, Plan, RunningCall, Mode], Awaitable[ToolResult]]
+_Step = Callable[[Governance, Around, Any, Plan, RunningCall, Mode], Awaitable[ToolResult]]
 _STEPS: Final[dict[str, _Step]] = {
     "result_cache": Governance._cached,
     "retry": Governance._retried,
@@ -358,13 +353,13 @@ def steps_of(governor: Governor | None) -> tuple[Around, tuple[PlanStep, ...]]:
     around: Around = Governance._executed
     for name, step in reversed(_STEPS.items()):
         if name in words or name == "retry":  # the caller of any tool may allow retries
-            around = _with(step, around)
+            around = _with(step, around, governor)
     return around, tuple(PlanStep(name, words[name]) for name in _STEPS if name in words)
 
 
-def _with(step: _Step, inner: Around) -> Around:
+def _with(step: _Step, inner: Around, governor: Governor | None) -> Around:
     def run(governance: Governance, plan: Plan, call: RunningCall, mode: Mode) -> Awaitable[ToolResult]:
-        return step(governance, inner, plan, call, mode)
+        return step(governance, inner, governor, plan, call, mode)
 
     return run
 

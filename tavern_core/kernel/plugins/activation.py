@@ -133,7 +133,7 @@ async def _load(record: Record, ctx: PluginContext, tables: Tables, imports: Imp
 
 def _context(record: Record, tables: Tables) -> PluginContext:
     candidate, base = record.candidate, tables.base
-    facilities = record.facilities = GrantedFacilities(record.name, record.may, tables.services, tables.settings, base)
+    facilities = record.facilities = GrantedFacilities(record, tables.services, tables.settings, base)
     # In tavern.yaml these sections belong to plugins of the host.
     own = {"core-sql": {"functions": base.config.sql.functions}} if candidate.source == "builtin" else {}
     return PluginContext(

@@ -25,7 +25,7 @@ _CLOSE_S: Final = 1.0
 Stamps = tuple[tuple[int, ...] | None, ...]
 
 
-class Decisions:
+class DecisionFiles:
     """The two files of a host; created before either is read, so that no later change goes unseen."""
 
     def __init__(self, grants: GrantStore, states: PluginStates) -> None:
@@ -44,7 +44,9 @@ class DecisionWatch:
         apply: lets decisions take effect; False: not all of them yet.
     """
 
-    def __init__(self, decisions: Decisions, portal: Portal, apply: Callable[[], Coroutine[Any, Any, bool]]) -> None:
+    def __init__(
+        self, decisions: DecisionFiles, portal: Portal, apply: Callable[[], Coroutine[Any, Any, bool]]
+    ) -> None:
         self._decisions = decisions
         self._seen = decisions.seen
         self._portal = portal

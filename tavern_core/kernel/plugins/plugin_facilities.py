@@ -9,7 +9,7 @@ from typing import Any
 from tavern_core.contract.protocols import Service
 from tavern_core.errors import PolicyDenied, SettingsInvalid
 from tavern_core.kernel.foundation import Foundation
-from tavern_core.kernel.plugins.services import Services
+from tavern_core.kernel.plugins.services import GrantedPlugin, Services
 from tavern_core.kernel.settings.store import SettingsStore
 from tavern_core.kernel.views.facility_views import sealed_object
 from tavern_core.kernel.views.values import exact
@@ -18,23 +18,11 @@ FACILITIES = ("get_config", "on_config_change", "service", "secret", "data_dir",
 
 
 class GrantedFacilities:
-    """The facilities of one plugin.
+    """The facilities of one plugin."""
 
-    Args:
-        plugin: its name.
-        may: whether a permission is declared and granted.
-    """
-
-    def __init__(
-        self,
-        plugin: str,
-        may: Callable[[str], bool],
-        services: Services,
-        settings: SettingsStore,
-        base: Foundation,
-    ) -> None:
-        self._plugin = plugin
-        self._may = may
+    def __init__(self, plugin: GrantedPlugin, services: Services, settings: SettingsStore, base: Foundation) -> None:
+        self.name = plugin.name
+        self._granted = plugin
         self._services = services
         self._settings = settings
         self._base = base
@@ -53,48 +41,48 @@ class GrantedFacilities:
         return self._settings.resolved(self._key(exact(option)))
 
     def on_config_change(self, option: str, callback: Callable[[Any], None]) -> None:
-        self._settings.on_change(self._key(exact(option)), callback, owner=self._plugin)
+        self._settings.on_change(self._key(exact(option)), callback, owner=self.name)
 
     def plugin_config(self) -> Mapping[str, Any]:
-        return self._settings.resolve(self._plugin)
+        return self._settings.resolve(self.name)
 
     def service(self, name: str) -> Any:
         name = exact(name)
-        service = self._services.allowed(name, self._plugin, self._may_now)
+        service = self._services.allowed(name, self)
         made_for, view = self._views.get(name, (None, None))
         if made_for is not service:  # a view has the methods of the service it was made for
-            view = self._services.view(name, self._plugin, self._may_now)
+            view = self._services.view(name, self)
             self._views[name] = service, view
         return view
 
     def secret(self, name: str) -> str:
         name = exact(name)
         permission = f"secrets:{name}"
-        if not self._may_now(permission):
+        if not self.may(permission):
             raise PolicyDenied(
-                f"{self._plugin} may not use the secret {name!r}: {permission} is not declared and granted",
+                f"{self.name} may not use the secret {name!r}: {permission} is not declared and granted",
                 hint=f"plugin.yaml: permissions: {{capabilities: [{permission!r}]}}, "
-                f"then tavern plugins grant {self._plugin} {permission}",
-                plugin=self._plugin,
+                f"then tavern plugins grant {self.name} {permission}",
+                plugin=self.name,
                 missing=[permission],
             )
         return self._settings.secret(name, self._base.config.secrets)
 
     def data_dir(self) -> Path:
-        folder = self._base.home / "data" / self._plugin
+        folder = self._base.home / "data" / self.name
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
-    def _may_now(self, permission: str) -> bool:
+    def may(self, permission: str) -> bool:
         """Whether the plugin still runs and has the permission.
 
         Raises:
             PolicyDenied: it was stopped (POLICY_DENIED).
         """
         if not self._is_open:
-            text = f"{self._plugin} was stopped; its stored context or view no longer works"
-            raise PolicyDenied(text, hint="use the `ctx` argument of the hook", plugin=self._plugin)
-        return self._may(permission)
+            text = f"{self.name} was stopped; its stored context or view no longer works"
+            raise PolicyDenied(text, hint="use the `ctx` argument of the hook", plugin=self.name)
+        return self._granted.may(permission)
 
     def _key(self, option: str) -> str:
         """The full key of an own setting.
@@ -102,9 +90,9 @@ class GrantedFacilities:
         Raises:
             SettingsInvalid: it is one of another plugin (SETTINGS_INVALID).
         """
-        own = f"extensions.{self._plugin}."
+        own = f"extensions.{self.name}."
         if option.startswith("extensions.") and not option.startswith(own):
             raise SettingsInvalid(
-                f"{option}: {self._plugin} may read and watch its own settings only", hint=f"own keys: {own}…"
+                f"{option}: {self.name} may read and watch its own settings only", hint=f"own keys: {own}…"
             )
         return option if option.startswith(own) else own + option

@@ -38,6 +38,17 @@ class Callers(Protocol):
         ...
 
 
+class GrantedPlugin(Protocol):
+    """A plugin that uses services, with what it was granted."""
+
+    @property
+    def name(self) -> str: ...
+
+    def may(self, permission: str, /) -> bool:
+        """Whether a permission is declared and granted."""
+        ...
+
+
 class Services:
     """The services among the contributions, and views of them: ``"clock" in services``; iterating gives the names.
 
@@ -94,8 +105,8 @@ class Services:
         own = self._contributions
         return sorted(n for n in found if everything or not own.is_builtin(own.original(n)[0]))
 
-    def allowed(self, name: str, plugin: str, may: Callable[[str], bool], method: str = "") -> Service:
-        """The service, if `plugin` contributed it or may use it; the overridden one, for a plugin that overrides it.
+    def allowed(self, name: str, user: GrantedPlugin, method: str = "") -> Service:
+        """The service, if `user` contributed it or may use it; the overridden one, for a plugin that overrides it.
 
         Args:
             method: what it wants to call; a method that is not marked `@read_only` needs the right to write.
@@ -104,15 +115,16 @@ class Services:
             ToolFailed: it does not exist (TOOL_ERROR).
             PolicyDenied: it is not declared and granted (POLICY_DENIED).
         """
+        plugin = user.name
         if self._contributions.overrides(name, plugin):
             owner, beneath = self._contributions.original(name)
             if beneath is None:
                 raise ToolFailed(f"{plugin} contributes the service {name!r} itself, and it overrides none")
             return self._made_for(beneath, plugin, owner)
         write = f"service:write:{name}"
-        if may(write) or self.owner(name) is None or self._is_its_own(name, plugin):
+        if user.may(write) or self.owner(name) is None or self._is_its_own(name, plugin):
             return self._made_for(self[name], plugin)
-        if not may(f"service:use:{name}"):
+        if not user.may(f"service:use:{name}"):
             otherwise = f"; if it requests {write}: tavern plugins grant {plugin} {write}"
             raise _denied(plugin, name, "use", f"may not use the service {name!r}", otherwise)
         if method and method in changing_methods(self[name]):
@@ -148,19 +160,19 @@ class Services:
             kept = self._made[service.name, plugin] = service, replace(service, object=service.for_plugin(user))
         return kept[1]
 
-    def view(self, name: str, plugin: str, may: Callable[[str], bool]) -> Any:
-        """A view of the service for `plugin`, with only its published methods. Raises as `allowed`.
+    def view(self, name: str, user: GrantedPlugin) -> Any:
+        """A view of the service for `user`, with only its published methods. Raises as `allowed`.
 
         The service and the right to it are looked up again after every change: after a reload the view reaches the new
         object, and after a revocation or a stop of one of the two plugins it refuses every call.
         """
-        name = exact(name)
-        service = self.allowed(name, plugin, may)
+        name, plugin = exact(name), user.name
+        service = self.allowed(name, user)
 
         def find(method: str) -> Callable[..., Any]:
             if not self._is_its_own(name, plugin) and method in changing_methods(self[name]):
                 sys.audit("tavern_core.service_change", plugin, name, method)
-            return _method(self.allowed(name, plugin, may, method), method)
+            return _method(self.allowed(name, user, method), method)
 
         return view_of(name, published(service), find, self._epoch, self._limits, service.description)
 

@@ -41,10 +41,8 @@ class ToolHomes:
 
         def service(name: str) -> Any:
             if not is_ours:
-                return self._tables.services.view(name, record.name, record.may)
-            return self._tables.services.allowed(
-                name, record.name, record.may, str(spec.implementation.get("method", ""))
-            )
+                return self._tables.services.view(name, record)
+            return self._tables.services.allowed(name, record, str(spec.implementation.get("method", "")))
 
         home = ToolHome(
             record.name,
