@@ -76,6 +76,20 @@ class Claim:
     """Those in this process that wait for the same call."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """A key that a call wants to have."""
+
+    plan: Plan
+    call: RunningCall
+    mode: Mode
+    key: str
+    digest: str
+    """Of the arguments."""
+    own: Record
+    """As it is stored when the call gets it."""
+
+
 class Idempotency:
     """The keys of one host.
 
@@ -122,6 +136,28 @@ class Idempotency:
             ConnectionLost: the process that made the call ended before its answer was written (CONNECTION_LOST, outcome unknown).
             TimeLimit: the same call is running, and the time of this one is over.
         """
+        wanted = self._wanted(plan, call, mode)
+        if (answer := self._known(wanted)) is not None:
+            return _again(answer, wanted, "replayed")
+        pause = _FIRST_LOOK_S
+        if has_asked.get() == wanted.key:
+            has_asked.set("")
+            call.is_again = True
+        while True:
+            known = self._running.get(wanted.own.key)
+            if known is not None:  # in this process: its answer comes from hand to hand
+                if (joined := await self._joined(known, wanted)) is not None:
+                    return joined
+                continue
+            found = await self._written(wanted)
+            if found is not None:
+                return found
+            seconds = call.time_left()
+            await mode.pause(pause if seconds is None else min(pause, seconds))
+            pause = min(pause * 2, _LONGEST_LOOK_S)
+
+    def _wanted(self, plan: Plan, call: RunningCall, mode: Mode) -> _Wanted:
+        """The key that a call wants. Raises CallMisused, IdempotencyConflict: it cannot have it."""
         key, context = call.key, call.context
         assert context is not None
         if not isinstance(key, str) or not 0 < len(key) <= LONGEST_KEY or not key.isprintable():
@@ -139,64 +175,38 @@ class Idempotency:
                 hint="use a separate key for each call",
                 key=key,
             )
-        if (answer := self._known(plan, name, digest, key)) is not None:
-            return _again(answer, call, key, "replayed")
-        pause = _FIRST_LOOK_S
-        if has_asked.get() == key:
-            has_asked.set("")
-            call.is_again = True
-        while True:
-            known = self._running.get(name)
-            if known is None:
-                found = await self._written(plan, call, mode, name, digest, owner)
-                if isinstance(found, Claim | ToolResult):
-                    return found
-            elif known.digest != digest:
-                raise _conflict(plan, key)
-            seconds = call.time_left()
-            if known is not None:  # in this process: its answer comes from hand to hand
-                if (wanted := self._join(known)) is None:
-                    continue
-                with waiting_for(name, plan.id):
-                    is_done = await mode.until(wanted, seconds)
-                if not is_done:
-                    raise TimeLimit(stopped=True, begun=False)
-                if not _is_of_its_caller(answer := wanted.result(), plan):
-                    return _again(answer, call, key, "joined")
-                continue
-            await mode.pause(pause if seconds is None else min(pause, seconds))
-            pause = min(pause * 2, _LONGEST_LOOK_S)
+        data = f'{{"digest":"{digest}","process":"{self._process}","call":{call.number}}}'
+        return _Wanted(plan, call, mode, key, digest, Record(KIND, name, owner, RUNNING, data, time.time()))
 
-    def _known(self, plan: Plan, name: str, digest: str, key: str) -> ToolResult | None:
+    def _known(self, wanted: _Wanted) -> ToolResult | None:
         """The answer to this call that is remembered here; None: there is none. Raises IdempotencyConflict: it is of another call."""
         answer: ToolResult | None = None
+        name = wanted.own.key
         recent = self._recent.get(name) or self._older.get(name)
         if recent is not None and time.time() < recent[2]:
             of, answer = recent[0], result_of(from_json(recent[1]))
         elif (unstored := self._unstored.answer(name)) is not None:
             answer, of = unstored
-        if answer is not None and of != digest:
-            raise _conflict(plan, key)
+        if answer is not None and of != wanted.digest:
+            raise _conflict(wanted)
         return answer
 
-    async def _written(
-        self, plan: Plan, call: RunningCall, mode: Mode, name: str, digest: str, owner: str
-    ) -> Claim | ToolResult | None:
+    async def _written(self, wanted: _Wanted) -> Claim | ToolResult | None:
         """Write the key down, or read what is there; None: another process runs the call."""
-        records = self._records
-        data = f'{{"digest":"{digest}","process":"{self._process}","call":{call.number}}}'
-        own = Record(KIND, name, owner, RUNNING, data, time.time())
+        records, own, now = self._records, wanted.own, time.time()
         if not self._entered:
-            await ask(mode, records, records.enter, self._process, seconds=call.seconds)
+            await ask(wanted.mode, records, records.enter, self._process, seconds=wanted.call.seconds)
             self._entered = True
-        if not 0 <= own.created - self._looked_at < _LOOK_S:
-            self._looked_at = own.created
+        if not 0 <= now - self._looked_at < _LOOK_S:
+            self._looked_at = now
             self._unstored.owe("dead", self._let_dead_expire)
-        known = at_once(records.add, own) if records.is_quick else await self._asked(records.add, own, call, mode)
-        if known is None:
-            claim = self._running[name] = Claim(own, digest, [])
-            return claim
-        return await self._found(plan, call, mode, own, known, digest)
+        known = at_once(records.add, own) if records.is_quick else await self._asked(records.add, own, wanted)
+        return self._claimed(own, wanted) if known is None else await self._found(known, wanted)
+
+    def _claimed(self, record: Record, wanted: _Wanted) -> Claim:
+        """The key, which the store has given to this call."""
+        claim = self._running[record.key] = Claim(record, wanted.digest, [])
+        return claim
 
     def _let_dead_expire(self) -> None:
         """End the keys of calls whose process has died, even if no call uses them again."""
@@ -210,34 +220,26 @@ class Idempotency:
             if not alive[process]:
                 self._records.replace(replace(record, state=UNKNOWN, expires=until))
 
-    async def _asked(self, method: Callable[[Record], Any], own: Record, call: RunningCall, mode: Mode) -> Any:
+    async def _asked(self, method: Callable[[Record], Any], own: Record, wanted: _Wanted) -> Any:
         """Claim the key for this call in the store. If a slow store does it after the call gave up, the claim is undone."""
-        if self._records.is_quick:
+        records, seconds = self._records, wanted.call.seconds
+        if records.is_quick:
             return at_once(method, own)
         try:
-            return await ask(mode, self._records, self._unstored.send, own, method, own, seconds=call.seconds)
+            return await ask(wanted.mode, records, self._unstored.send, own, method, own, seconds=seconds)
         except BaseException as error:
             if error.is_asked if isinstance(error, StoreSilent) else has_begun(error):
                 self._unstored.owe_removal(own)
             raise
 
-    async def _found(
-        self, plan: Plan, call: RunningCall, mode: Mode, own: Record, known: Record, digest: str
-    ) -> Claim | ToolResult | None:
-        """`_written`, where `known` is already stored in place of `own`."""
-        name = own.key
+    async def _found(self, known: Record, wanted: _Wanted) -> Claim | ToolResult | None:
+        """`_written`, where `known` is already stored in place of the key."""
+        plan, call, mode = wanted.plan, wanted.call, wanted.mode
         facts: Mapping[str, Any] = json.loads(known.data) if known.data else {}
-        if facts.get("digest", digest) != digest:
-            raise _conflict(plan, call.key or "")
+        if facts.get("digest", wanted.digest) != wanted.digest:
+            raise _conflict(wanted)
         if known.state == DONE:
-            answer = result_of(facts["result"])
-            if answer.status == "job":
-                if (followed := self._followed(answer, plan)) is None:
-                    return await self._taken_over(own, known, digest, call, mode)
-                return _again(followed, call, call.key or "", "replayed")
-            if len(text := to_json(facts["result"]).decode()) <= _SHORT:
-                self._remember(name, (digest, text, known.expires))
-            return _again(answer, call, call.key or "", "replayed")
+            return await self._answered(known, facts["result"], wanted)
         process = str(facts.get("process", ""))
         if known.state == RUNNING and (
             process == self._process
@@ -247,20 +249,29 @@ class Idempotency:
         # Its process has ended, or its record is corrupt: it may have happened.
         if call.is_again or plan.spec.may_be_repeated(has_key=True) or plan.spec.finds_by_key:
             call.is_again = True
-            return await self._taken_over(own, known, digest, call, mode)
+            return await self._taken_over(known, wanted)
         if known.state == RUNNING:
-            lost = replace(known, state=UNKNOWN, expires=own.created + self._seconds)
+            lost = replace(known, state=UNKNOWN, expires=time.time() + self._seconds)
             if not await ask(mode, self._records, self._records.replace, lost, seconds=call.seconds):
                 return None
-        raise _unknown(plan, call.key, known)
+        raise _unknown(wanted, known)
 
-    async def _taken_over(self, own: Record, known: Record, digest: str, call: RunningCall, mode: Mode) -> Claim | None:
+    async def _answered(self, known: Record, result: Mapping[str, Any], wanted: _Wanted) -> Claim | ToolResult | None:
+        """`_found`, where the call has an answer."""
+        answer = result_of(result)
+        if answer.status == "job":
+            followed = self._followed(answer, wanted.plan)
+            return await self._taken_over(known, wanted) if followed is None else _again(followed, wanted, "replayed")
+        if len(text := to_json(result).decode()) <= _SHORT:
+            self._remember(known.key, (wanted.digest, text, known.expires))
+        return _again(answer, wanted, "replayed")
+
+    async def _taken_over(self, known: Record, wanted: _Wanted) -> Claim | None:
         """The key for this call, in place of what is stored for it; None: another process was faster, look again."""
-        mine = replace(known, state=RUNNING, data=own.data, expires=0.0)
-        if not await self._asked(self._records.replace, mine, call, mode):
+        mine = replace(known, state=RUNNING, data=wanted.own.data, expires=0.0)
+        if not await self._asked(self._records.replace, mine, wanted):
             return None
-        claim = self._running[own.key] = Claim(replace(mine, version=known.version + 1), digest, [])
-        return claim
+        return self._claimed(replace(mine, version=known.version + 1), wanted)
 
     def _followed(self, answer: ToolResult, plan: Plan) -> ToolResult | None:
         """What a call has come to that became a run with questions; None: it is over, and its key is free again."""
@@ -281,24 +292,26 @@ class Idempotency:
             )
         return runs.result(job.id, plan.spec.output_names) or ToolResult(True, job=job.id, meta={"run": job.id})
 
-    def _join(self, claim: Claim) -> Future[ToolResult] | None:
-        """Wait for the answer of a call of this process; None: it has just ended."""
+    async def _joined(self, running: Claim, wanted: _Wanted) -> ToolResult | None:
+        """The answer of a call of this process; None: it has just ended, or ended for its caller's sake."""
+        if running.digest != wanted.digest:
+            raise _conflict(wanted)
+        seconds, answer = wanted.call.time_left(), Future[ToolResult]()
         with self._lock:
-            if self._running.get(claim.record.key) is not claim:
+            if self._running.get(wanted.own.key) is not running:
                 return None
-            wanted: Future[ToolResult] = Future()
-            claim.waiting.append(wanted)
-            return wanted
+            running.waiting.append(answer)
+        with waiting_for(wanted.own.key, wanted.plan.id):
+            if not await wanted.mode.until(answer, seconds):
+                raise TimeLimit(stopped=True, begun=False)
+        result = answer.result()
+        return None if _is_of_its_caller(result, wanted.plan) else _again(result, wanted, "joined")
 
     async def finish(self, claim: Claim, plan: Plan, call: RunningCall, result: ToolResult, mode: Mode) -> None:
         """Record the outcome of the call and notify its waiters. A failure without an effect releases the key, and so does
         the close of the host where the job of the call is resumed from what was kept."""
-        record, error = claim.record, result.error
-        point = resume_point.get()
-        is_own = point is not None and point.is_of(call.arguments)  # and the call is not one within it
-        is_left = error is not None and error.kind == "CANCELLED" and point is not None and is_own and point.is_left
-        is_free = is_left or (error is not None and is_harmless_again(error, plan.spec, has_key=True))
-        left = done = None
+        record, done, left = claim.record, None, None
+        is_free = _is_freed(plan, call, result)
         if call.deadline is not None and not self._records.is_quick:  # its caller gets the answer in time in any case
             left = max(call.deadline - time.perf_counter(), _LEAST_WRITE_S)
         try:
@@ -308,20 +321,15 @@ class Idempotency:
                     mode, self._records, self._unstored.send, record, remove, record.kind, record.key, seconds=left
                 )
             else:
-                text = result_text(self._disk.result(result, call.arguments, call.values))
-                # A run that waits is no answer yet: its key holds as long as the run may wait, and then from its end.
-                until = time.time() + (max(self._seconds, _LONGEST_WAIT_S) if result.status == "job" else self._seconds)
-                data = f'{{"digest":"{claim.digest}","result":{text}}}'
-                done = Record(KIND, record.key, record.owner, DONE, data, record.created, until, record.version)
+                done, text = self._done(claim, call, result)
                 if self._records.is_quick:
                     self._unstored.write(done)
                 else:
                     await ask(mode, self._records, self._unstored.write, done, seconds=left)
                 if len(text) <= _SHORT and result.status != "job":
-                    self._remember(record.key, (claim.digest, text, until))
+                    self._remember(record.key, (claim.digest, text, done.expires))
         except BaseException as failed:  # a cancellation, too
-            is_late = isinstance(failed, TimeLimit | asyncio.CancelledError)  # then it is written in a moment
-            if not is_late:
+            if not isinstance(failed, TimeLimit | asyncio.CancelledError):  # then it is written in a moment
                 self._diagnostics.add(
                     "ANSWER_NOT_KEPT",
                     f"{plan.id}: the result of a call with a key could not be stored: {failed}",
@@ -337,8 +345,16 @@ class Idempotency:
         finally:
             with self._lock:
                 self._running.pop(record.key, None)
-            for wanted in claim.waiting:
-                wanted.set_result(result)
+            for waiting in claim.waiting:
+                waiting.set_result(result)
+
+    def _done(self, claim: Claim, call: RunningCall, result: ToolResult) -> tuple[Record, str]:
+        """The answer as it is stored, and its text."""
+        record, text = claim.record, result_text(self._disk.result(result, call.arguments, call.values))
+        # A run that waits is no answer yet: its key holds as long as the run may wait, and then from its end.
+        until = time.time() + (max(self._seconds, _LONGEST_WAIT_S) if result.status == "job" else self._seconds)
+        data = f'{{"digest":"{claim.digest}","result":{text}}}'
+        return Record(KIND, record.key, record.owner, DONE, data, record.created, until, record.version), text
 
     def _remember(self, name: str, answer: _Answer) -> None:
         if len(self._recent) >= _MOST_RECENT // 2:
@@ -362,32 +378,44 @@ def _canonical(values: Mapping[str, Any]) -> bytes:
     return json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
 
 
+def _is_freed(plan: Plan, call: RunningCall, result: ToolResult) -> bool:
+    """Whether the outcome of a call leaves its key to others."""
+    if (error := result.error) is None:
+        return False
+    point = resume_point.get()
+    is_own = point is not None and point.is_of(call.arguments)  # and the call is not one within it
+    is_left = error.kind == "CANCELLED" and point is not None and is_own and point.is_left
+    return is_left or is_harmless_again(error, plan.spec, has_key=True)
+
+
 def _is_of_its_caller(answer: ToolResult, plan: Plan) -> bool:
     """Whether a call ended for its caller's sake, cancelled or over a limit, and left the key free: a call that waits then runs."""
     error = answer.error
     return error is not None and error.kind in OF_ITS_CALLER and is_harmless_again(error, plan.spec, has_key=True)
 
 
-def _conflict(plan: Plan, key: str) -> IdempotencyConflict:
+def _conflict(wanted: _Wanted) -> IdempotencyConflict:
+    key = wanted.key
     return IdempotencyConflict(
-        f"{plan.id}: the key {key!r} was used for a call with other arguments",
+        f"{wanted.plan.id}: the key {key!r} was used for a call with other arguments",
         hint="use a new key for another call; the same key only to repeat the same one",
         key=key,
     )
 
 
-def _again(result: ToolResult, call: RunningCall, key: str, how: str) -> ToolResult:
+def _again(result: ToolResult, wanted: _Wanted, how: str) -> ToolResult:
     """An answer as that of this call."""
+    call, meta = wanted.call, {**(result._meta or {}), "idempotency": how, "idempotencyKey": wanted.key}
     trace = (call.name, call.number, call.started, time.perf_counter() - call.clock, "")
-    return result.replace(meta={**(result._meta or {}), "idempotency": how, "idempotencyKey": key}, trace=trace)
+    return result.replace(meta=meta, trace=trace)
 
 
-def _unknown(plan: Plan, key: str | None, known: Record) -> ConnectionLost:
-    why = "was started, and its process ended before it had an answer"
+def _unknown(wanted: _Wanted, known: Record) -> ConnectionLost:
+    key, why = wanted.key, "was started, and its process ended before it had an answer"
     if known.state == DAMAGED:
         why = "was started, and its record is corrupt: its answer cannot be read"
     return ConnectionLost(
-        f"{plan.id}: the call with the key {key!r} {why}",
+        f"{wanted.plan.id}: the call with the key {key!r} {why}",
         hint="look whether it happened; if not, call it again with another key",
         outcome="unknown",
         key=key,
