@@ -15,9 +15,10 @@ from typing import Any, Final, NamedTuple
 
 from tavern_core.contract.decisions import Deny, RequireApproval
 from tavern_core.errors import Outcome, ToolFailed, sayable
+from tavern_core.kernel.calls.result_serialization import result_json, result_of
 from tavern_core.model.call import Budget, CallContext, Ledger, Rights, ToolCall
 from tavern_core.model.event import Event
-from tavern_core.model.result import Evidence, ToolError, ToolResult
+from tavern_core.model.result import ToolResult
 from tavern_core.model.tool import ToolSpec
 from tavern_core.schema.bounded_json_copying import from_python, json_copy, json_or
 
@@ -212,53 +213,22 @@ def _unpack_call(data: Any, known: Known) -> ToolCall:
 
 def _pack_result(result: ToolResult) -> Any:
     """A result without `raw`."""
-    error = result.error
-    data = {
-        "ok": result.ok, "value": result.value, "content": [dict(block) for block in result._content],
-        "evidence": [[e.type, e.ref, e.summary, e.created] for e in result._evidence],
-        "error": None if error is None else [
-            error.kind, error.message, as_json(dict(error.details)), error.retryable, error.outcome, error.retry_after_ms, error.fix,
-        ],
-        "status": result.status, "job": result.job, "meta": None if result._meta is None else dict(result._meta),
-        "trace": None if result._trace is None else list(result._trace),
-    }  # fmt: skip
+    data = result_json(result, with_call=True)
+    if result.error is not None:
+        data["error"]["details"] = as_json(data["error"]["details"])
     return crossing("a ToolResult", data)
 
 
 def _unpack_result(data: Any, known: Known) -> ToolResult:
-    evidence = tuple(Evidence(*taken(one, _evidence_type, text_of, text_of, float)) for one in data["evidence"])
-    error = None if data["error"] is None else _error(*data["error"])
-    if data["status"] not in ("ok", "error", "input_required", "job"):
-        raise ValueError("an invalid result")
+    """A result; what it says of its call is taken from the host alone."""
     shown = known.get("result")
-    trace = None if data["trace"] is None else tuple(data["trace"])
-    return ToolResult(
-        data["ok"] is True,
-        data["value"],
-        tuple(mapping_of(block) for block in data["content"]),
-        evidence,
-        error,
-        data["status"],
-        None if data["job"] is None else text_of(data["job"]),
-        None if data["meta"] is None else mapping_of(data["meta"]),
-        trace=shown._trace if isinstance(shown, ToolResult) else trace if known.get("trusted") else None,
-    )
-
-
-def _error(
-    kind: Any, message: Any, details: Any, retryable: Any, outcome: Any, retry_after: Any, fix: Any
-) -> ToolError:
-    if outcome not in ("none", "done", "unknown") or type(retry_after) not in (int, type(None)):
-        raise ValueError("an invalid error")
-    return ToolError(
-        sayable(text_of(kind), 64),
-        text_of(message),
-        mapping_of(details),
-        retryable is True,
-        outcome,
-        retry_after,
-        text_of(fix),
-    )
+    is_trusted = known.get("trusted") and not isinstance(shown, ToolResult)
+    result = result_of(data if is_trusted else {**mapping_of(data), "call": None})
+    if isinstance(shown, ToolResult):
+        result = result.replace(trace=shown._trace)
+    if result.error is not None:
+        result = result.replace(error=replace(result.error, kind=sayable(result.error.kind, 64)))
+    return result
 
 
 # Events, decisions, tools -----------------------------------------------------------------------------------------------
@@ -319,12 +289,6 @@ def _unpack_changed_tool(data: Any, known: Known) -> ToolSpec:
     crossed = unpack_tool(pack_tool(shown))
     changed = {f.name: new for f in fields(ToolSpec) if (new := getattr(unpacked, f.name)) != getattr(crossed, f.name)}
     return replace(shown, **changed)
-
-
-def _evidence_type(data: Any) -> Any:
-    if data not in ("tool", "file", "url", "text", "metric"):
-        raise ValueError("no kind of evidence")
-    return data
 
 
 CALL_TABLE: Final = (

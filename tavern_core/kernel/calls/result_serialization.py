@@ -1,13 +1,18 @@
-"""Results as they are stored, with jobs and with keys."""
+"""Results as JSON, and back: with jobs and keys in the store, and between a host and its workers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final, TypeVar, get_args
 
 from pydantic_core import to_json
 
-from tavern_core.model.result import NO_REST, Evidence, ToolError, ToolResult
+from tavern_core.model.result import NO_REST, Evidence, Status, ToolError, ToolResult
+
+T = TypeVar("T")
+_STATUSES: Final = frozenset(get_args(Status))
+_EVIDENCE: Final = frozenset({"tool", "file", "url", "text", "metric"})
+_OUTCOMES: Final = frozenset({"none", "done", "unknown"})
 
 
 def result_text(result: ToolResult, *, with_call: bool = False) -> str:
@@ -16,41 +21,69 @@ def result_text(result: ToolResult, *, with_call: bool = False) -> str:
     Args:
         with_call: keep what it says of its call, too. An answer that is given again says that of the call that gets it.
     """
-    error, trace = result.error, result._trace if with_call else None
-    if result._rest is NO_REST and error is None and trace is None:
+    if result._rest is NO_REST and result.error is None and not (with_call and result._trace is not None):
         return f'{{"ok":true,"status":"ok","value":{to_json(result.value, inf_nan_mode="constants").decode()}}}'
+    return to_json(result_json(result, with_call=with_call), inf_nan_mode="constants").decode()
+
+
+def result_json(result: ToolResult, *, with_call: bool = False) -> dict[str, Any]:
+    """The members of a result that it has, without `raw`. Args as of `result_text`."""
+    trace = result._trace if with_call else None
     data: dict[str, Any] = {"ok": result.ok, "status": result.status, "value": result.value}
     if result._content:
-        data["content"] = result._content
+        data["content"] = [dict(block) for block in result._content]
     if result._evidence:
         data["evidence"] = [[e.type, e.ref, e.summary, e.created] for e in result._evidence]
-    if error is not None:
-        data["error"] = error.to_json()
+    if result.error is not None:
+        data["error"] = result.error.to_json()
     if result.job is not None:
         data["job"] = result.job
     if result._meta:
-        data["meta"] = result._meta
+        data["meta"] = dict(result._meta)
     if trace is not None:
         data["call"] = [trace[0], result.call_id, trace[2], trace[3]]
-    return to_json(data, inf_nan_mode="constants").decode()
+    return data
 
 
 def result_of(data: Mapping[str, Any]) -> ToolResult:
-    """The result that `result_text` wrote, as read back from JSON."""
-    error, call = data.get("error"), data.get("call")
+    """The result that `result_json` wrote, as read back from JSON. Every member is checked: it may come from a worker.
+
+    Raises:
+        ValueError, KeyError, TypeError: it is none.
+    """
+    content, evidence, error, call = data.get("content"), data.get("evidence"), data.get("error"), data.get("call")
+    job, meta = data.get("job"), data.get("meta")
+    if data["status"] not in _STATUSES:
+        raise ValueError("an invalid result")
     return ToolResult(
-        data["ok"],
+        data["ok"] is True,
         data["value"],
-        tuple(data.get("content", ())),
-        tuple(Evidence(*row) for row in data.get("evidence", ())),
-        None
-        if error is None
-        else ToolError(
-            error["kind"], error["message"], error["details"], error["retryable"], error["outcome"],
-            error["retryAfterMs"], error["fix"],
-        ),
+        () if content is None else tuple(_typed(block, dict) for block in content),
+        () if evidence is None else tuple(_evidence(*row) for row in evidence),
+        None if error is None else _error(error),
         data["status"],
-        data.get("job"),
-        data.get("meta"),
+        None if job is None else _typed(job, str),
+        None if meta is None else _typed(meta, dict),
         trace=None if call is None else (*call, ""),
+    )
+
+
+def _typed(value: Any, kind: type[T]) -> T:
+    if type(value) is not kind:
+        raise ValueError(f"no {kind.__name__}")
+    return value
+
+
+def _evidence(kind: Any, ref: Any, summary: Any, created: Any) -> Evidence:
+    if kind not in _EVIDENCE:
+        raise ValueError("no kind of evidence")
+    return Evidence(kind, _typed(ref, str), _typed(summary, str), float(created))
+
+
+def _error(data: Mapping[str, Any]) -> ToolError:
+    if data["outcome"] not in _OUTCOMES or type(data["retryAfterMs"]) not in (int, type(None)):
+        raise ValueError("an invalid error")
+    return ToolError(
+        _typed(data["kind"], str), _typed(data["message"], str), _typed(data["details"], dict), data["retryable"], data["outcome"],
+        data["retryAfterMs"], _typed(data["fix"], str),
     )  # fmt: skip

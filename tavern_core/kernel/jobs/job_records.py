@@ -249,7 +249,7 @@ def ended(job: Job, status: JobStatus, error: ToolError | None = None, call_id: 
 
 
 def _text(job: Job, facts: Mapping[str, Any]) -> str:
-    error = job.error
+    error = job.error  # its members have the names of Python here, as in the jobs that are stored already
     members: dict[str, Any] = {
         "tool": job.tool, "principal": job.principal, "updated": job.updated or job.created, "pollMs": job.poll_ms, "ttlMs": job.ttl_ms,
     }  # fmt: skip
