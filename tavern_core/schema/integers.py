@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from tavern_core.model.json_leaves import with_leaves
 from tavern_core.schema.tree import SAME_PLACE_LISTS, Refs, nodes_of
 
 Whole = Callable[[Any], Any]
@@ -15,11 +16,7 @@ Whole = Callable[[Any], Any]
 
 def whole_numbers(value: Any) -> Any:
     """A copy of plain data with each whole number as an integer."""
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    if isinstance(value, Mapping):
-        return {key: whole_numbers(item) for key, item in value.items()}
-    return [whole_numbers(item) for item in value] if isinstance(value, list | tuple) else value
+    return with_leaves(value, lambda leaf: int(leaf) if isinstance(leaf, float) and leaf.is_integer() else leaf)
 
 
 def compile_integers(schema: Mapping[str, Any] | bool) -> Whole | None:

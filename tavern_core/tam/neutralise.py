@@ -7,9 +7,9 @@ adjacent text could complete one. The text stays readable and is otherwise uncha
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Any, Final
 
+from tavern_core.model.json_leaves import with_texts
 from tavern_core.model.safe_printing import seen
 from tavern_core.tam.grammar import (
     ARROW_HEAD,
@@ -55,11 +55,7 @@ def neutralise_json(value: Any) -> Any:
 
     Names and values that hold nothing of the kind stay as they are; quotes stand around each, so edges need no guard.
     """
-    if isinstance(value, str):
-        return neutralise(seen(value, lines=True), edges=False)
-    if isinstance(value, Mapping):
-        return {neutralise_json(key): neutralise_json(item) for key, item in value.items()}
-    return [neutralise_json(item) for item in value] if isinstance(value, list | tuple) else value
+    return with_texts(value, lambda text: neutralise(seen(text, lines=True), edges=False))
 
 
 def _continues(text: str) -> bool:

@@ -17,6 +17,7 @@ from tavern_core.contract.adapters import Listing, UpstreamTool
 from tavern_core.errors import UpstreamError
 from tavern_core.kernel.plugins.tool_spec_validation import VERSION
 from tavern_core.model.capability import DESTRUCTIVE, is_dangerous
+from tavern_core.model.json_leaves import with_texts
 from tavern_core.model.naming_rules import is_local_name
 from tavern_core.model.nearest import did_you_mean, fold
 from tavern_core.model.rate_and_concurrency_limits import NO_LIMITS, ToolLimits
@@ -265,7 +266,7 @@ def _harmless(schema: Any, mask: Callable[[str], str] | None, mask_own: Callable
     if isinstance(schema, list | tuple):
         return [_harmless(part, mask, mask_own) for part in schema]
     if not isinstance(schema, Mapping):
-        return schema if schema in _TYPES else _masked(schema, mask_own)  # such a word is not a secret
+        return schema if schema in _TYPES else with_texts(schema, mask_own)  # such a word is not a secret
     changed: dict[str, Any] = {}
     for key, part in schema.items():
         if key in _NAMED and isinstance(part, Mapping):
@@ -274,21 +275,12 @@ def _harmless(schema: Any, mask: Callable[[str], str] | None, mask_own: Callable
             if mask is not None:
                 changed[key] = _prose(mask(part))
         else:
-            changed[key] = _masked(part, mask_own) if key in _DATA else _harmless(part, mask, mask_own)
+            changed[key] = with_texts(part, mask_own) if key in _DATA else _harmless(part, mask, mask_own)
     return changed
 
 
-def _masked(value: Any, mask: Callable[[str], str]) -> Any:
-    """A plain value without secrets."""
-    if isinstance(value, list | tuple):
-        return [_masked(item, mask) for item in value]
-    if isinstance(value, Mapping):
-        return {mask(name): _masked(item, mask) for name, item in value.items()}
-    return mask(value) if isinstance(value, str) else value
-
-
 def _example(example: Example, mask: Callable[[str], str]) -> Example:
-    return replace(example, **_masked({field.name: getattr(example, field.name) for field in fields(example)}, mask))
+    return replace(example, **with_texts({field.name: getattr(example, field.name) for field in fields(example)}, mask))
 
 
 def withheld(tool: UpstreamTool) -> UpstreamTool:

@@ -26,6 +26,7 @@ from tavern_core.kernel.files.atomic_file import kept_mode, read_text, write_ato
 from tavern_core.kernel.files.file_lock import locked
 from tavern_core.kernel.text.document import LARGEST_FILE
 from tavern_core.kernel.text.yaml_reader import read_yaml
+from tavern_core.model.json_leaves import with_leaves
 from tavern_core.model.safe_printing import shortened
 
 _PLAIN: Final = re.compile(r"[A-Za-z](?:[A-Za-z0-9_./:-]*[A-Za-z0-9_/-])?\Z")
@@ -127,19 +128,12 @@ def _checked(text: str, wanted: Any, file: str, by_hand: str) -> str:
         why = document.findings[0]
         raise ConfigInvalid(f"{file} could not be read any more with this change: {why.message}", hint=why.hint)
     said = document.data or {}  # an empty file holds no data
-    if said != wanted or _kinds(said) != _kinds(wanted):
+    if said != wanted or with_leaves(said, type) != with_leaves(wanted, type):  # True equals 1
         raise ConfigInvalid(
             f"{file} is written in a way that cannot be changed safely",
             hint=f"write it by hand: {shortened(by_hand, 500)}",
         )
     return text
-
-
-def _kinds(value: Any) -> Any:
-    """The types in a value: True is not 1 here."""
-    if isinstance(value, Mapping):
-        return {key: _kinds(item) for key, item in value.items()}
-    return [_kinds(item) for item in value] if isinstance(value, list) else type(value)
 
 
 # Data ------------------------------------------------------------------------------------------------------------------

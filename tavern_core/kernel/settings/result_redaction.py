@@ -15,6 +15,7 @@ from typing import Any
 
 from tavern_core.kernel.settings.secret_masking import KnownSecrets
 from tavern_core.model import depths
+from tavern_core.model.json_leaves import with_leaves
 from tavern_core.model.result import NO_REST, ToolError, ToolResult
 from tavern_core.model.safe_printing import printed
 from tavern_core.schema.redact import named_secrets, redact_text
@@ -40,7 +41,7 @@ def redact_result(result: ToolResult, secrets: Iterable[str], named: Iterable[st
         return result
     out = secret_redactor(wanted if error is None else wanted.union(named))
     changes: dict[str, Any] = {}
-    if result.value is not None and (value := _each_text(result.value, out, depths.WRAPPED)) != result.value:
+    if result.value is not None and (value := _each_text(result.value, out)) != result.value:
         changes["value"] = value
     if error is None:
         changes |= _redacted_beside(result, out)
@@ -55,19 +56,19 @@ def _redacted_beside(result: ToolResult, change: Callable[[str], str]) -> dict[s
     """What changes of a result besides its value and error."""
     changes: dict[str, Any] = {}
     if result._content:
-        content = tuple(_each_text(list(result._content), change, depths.WRAPPED))
+        content = tuple(_each_text(list(result._content), change))
         changes |= {"content": content} if content != tuple(result._content) else {}
     if result._evidence:
         evidence = tuple(replace(one, ref=change(one.ref), summary=change(one.summary)) for one in result._evidence)
         changes |= {"evidence": evidence} if evidence != result._evidence else {}
-    if result._meta and (meta := _each_text(dict(result._meta), change, depths.WRAPPED)) != result._meta:
+    if result._meta and (meta := _each_text(dict(result._meta), change)) != result._meta:
         changes["meta"] = meta
     return changes
 
 
 def _redacted_error(error: ToolError, out: SecretRedactor, wanted: frozenset[str], named: frozenset[str]) -> ToolError:
     def clean(value: Any) -> Any:
-        return _each_text(value, lambda text: redact_text(out(text)), depths.WRAPPED)
+        return _each_text(value, lambda text: redact_text(out(text)))
 
     own: Callable[[str], str] = clean
     if error.kind not in _OF_TOOLS:  # its words are the host's: "extensions.a.token: there is no such setting"
@@ -87,7 +88,7 @@ def masking(known: KnownSecrets) -> Callable[[Any], Any]:
         if value is None or isinstance(value, int | float):
             return value
         out = secret_redactor(frozenset([*known.values, *named_secrets(value)]))
-        return _each_text(value, lambda text: redact_text(out(text)), depths.WRAPPED)
+        return _each_text(value, lambda text: redact_text(out(text)))
 
     return mask
 
@@ -148,7 +149,7 @@ def _is_harmless_name(name: str) -> bool:
 def strike(value: Any, secrets: Iterable[str]) -> Any:
     """A copy of plain JSON with each secret replaced in all places and spellings."""
     wanted = frozenset(secrets)
-    return _each_text(value, secret_redactor(wanted), depths.WRAPPED) if wanted else value
+    return _each_text(value, secret_redactor(wanted)) if wanted else value
 
 
 def redacted_outputs(outputs: Mapping[str, Any], secrets: Iterable[str]) -> dict[str, Any]:
@@ -157,8 +158,7 @@ def redacted_outputs(outputs: Mapping[str, Any], secrets: Iterable[str]) -> dict
         return dict(outputs)
     out = secret_redactor(wanted)
     return {
-        key: _each_text(value, out, depths.WRAPPED) if _holds(value, out, depths.WRAPPED) else value
-        for key, value in outputs.items()
+        key: _each_text(value, out) if _holds(value, out, depths.WRAPPED) else value for key, value in outputs.items()
     }
 
 
@@ -172,18 +172,13 @@ def _holds(value: Any, out: SecretRedactor, depth: int) -> bool:
     return isinstance(value, list | tuple) and any(_holds(item, out, depth - 1) for item in value)
 
 
-def _each_text(value: Any, change: Callable[[str], str], depth: int) -> Any:
-    if isinstance(value, str):
-        return change(value)
-    if depth == 0:
-        return value if isinstance(value, int | float | None) else "…"
-    if isinstance(value, Mapping):
-        return {change(k) if isinstance(k, str) else k: _each_text(v, change, depth - 1) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_each_text(item, change, depth - 1) for item in value]
-    if value is None or isinstance(value, bool | int) or (isinstance(value, float) and isfinite(value)):
-        return value
-    return change(printed(value))  # no JSON
+def _each_text(value: Any, change: Callable[[str], str]) -> Any:
+    def clean(leaf: Any) -> Any:
+        if leaf is None or isinstance(leaf, bool | int) or (isinstance(leaf, float) and isfinite(leaf)):
+            return leaf
+        return change(leaf if isinstance(leaf, str) else printed(leaf))  # what is printed is no JSON
+
+    return with_leaves(value, clean, with_keys=True)
 
 
 class ForDisk:

@@ -34,6 +34,7 @@ from tavern_core.errors import ConnectionLost, InputInvalid
 from tavern_core.kernel.calls.elicitation import mismatch, unanswered
 from tavern_core.kernel.calls.tool_context_control import Progress
 from tavern_core.model.question import Question, QuestionKind
+from tavern_core.schema.json_reader import json_or_text
 
 _MOST_NOTICES: Final = 1_000
 _CAPABILITIES: Final[Mapping[QuestionKind, str]] = {"form": "elicitation", "completion": "sampling", "roots": "roots"}
@@ -252,10 +253,7 @@ def answer_of(schema: Mapping[str, Any], content: Mapping[str, Any]) -> Any:
     value = content.get(VALUE)
     if form == "value" or not isinstance(value, str):
         return value
-    try:
-        return json.loads(value)
-    except ValueError:
-        return value  # it fits or it does not: the question says so
+    return json_or_text(value)  # it fits or it does not: the question says so
 
 
 def _is_field(member: Any) -> bool:

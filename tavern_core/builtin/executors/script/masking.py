@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from tavern_core.model.json_leaves import with_texts
 from tavern_core.schema.secret_encodings import MASK, forms
 from tavern_core.schema.secret_names import is_secret_name
 
@@ -70,16 +71,10 @@ class Masking:
 
     def value(self, value: Any) -> Any:
         """A JSON answer, keys included; the same object when there are no secrets."""
-        return value if self._everywhere is None else self._masked(value)
+        return value if self._everywhere is None else with_texts(value, self._masked)
 
-    def _masked(self, value: Any) -> Any:
-        if isinstance(value, str):
-            return MASK if value in self._spellings else value if self._long is None else self._long.sub(MASK, value)
-        if isinstance(value, dict):
-            return {self._masked(key): self._masked(part) for key, part in value.items()}
-        if isinstance(value, list):
-            return [self._masked(part) for part in value]
-        return value
+    def _masked(self, text: str) -> str:
+        return MASK if text in self._spellings else text if self._long is None else self._long.sub(MASK, text)
 
 
 def _without_part(text: str, spellings: Iterable[str]) -> str:
