@@ -263,7 +263,7 @@ class Agents:
             ProfileInvalid: there is no such profile, or its template does not fit (PROFILE_INVALID).
         """
         resolved, name = await self._resolved(profile)
-        await self._parts.sections.wake("llms")  # a model of an inactive plugin is not missing
+        await self._parts.lifecycle.wake("llms")  # a model of an inactive plugin is not missing
         agent = agent_context(resolved, name, caller_of(context), resolved.written.budget, "")
         window = resolved.written.context_tokens
         return await self._prompt(resolved, agent, task, window)
@@ -388,7 +388,7 @@ class Agents:
     async def _wake_model(self, model: str) -> None:
         """Activate the plugins that contribute language models."""
         if not model or await self._parts.sections.one("llms", model) is None:
-            await self._parts.sections.wake("llms")
+            await self._parts.lifecycle.wake("llms")
 
     def _found(self, run_id: str, context: CallContext | None) -> StoredAgentRun:
         caller = caller_of(context)

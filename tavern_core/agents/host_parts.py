@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tavern_core.kernel.catalogue.tool_catalogue import ToolCatalogue
     from tavern_core.kernel.foundation import Foundation
     from tavern_core.kernel.plugins.lazy_contribution_lookup import Sections
+    from tavern_core.kernel.plugins.lifecycle import Lifecycle
     from tavern_core.kernel.state import State
 
 
@@ -37,6 +38,11 @@ class Parts:
     def base(self) -> Foundation:
         """The parts that all others use."""
         return self.catalogue.specs.base
+
+    @property
+    def lifecycle(self) -> Lifecycle:
+        """The plugins."""
+        return self.catalogue.specs.lifecycle
 
     def language(self, profile: Profile) -> Language:
         """The language in which the host speaks to an agent."""

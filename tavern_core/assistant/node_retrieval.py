@@ -24,7 +24,6 @@ from tavern_core.kernel.execution.sync_async_drivers import Mode
 from tavern_core.kernel.files.file_stamp import Stamp, stamp_at
 from tavern_core.kernel.files.regular_file import open_regular
 from tavern_core.kernel.manifest.workflow_file_codec import LARGEST_FILE, SUFFIX, read_workflow
-from tavern_core.kernel.plugins.lazy_contribution_lookup import wake
 from tavern_core.model.node import ABSENT, NodeMatch, NodeSpec, Slot
 from tavern_core.model.safe_printing import printed
 from tavern_core.model.workflow import Workflow
@@ -82,7 +81,7 @@ class NodeRetrieval:
         if not isinstance(request, str) or not is_plan or not isinstance(limit, int):
             hint = 'retrieve("...", plan=["...", "..."], limit=20)'
             raise UsageError("a request is a text, a plan a list of texts, and a limit a whole number", hint=hint)
-        await wake(self._lifecycle, _SECTION)
+        await self._lifecycle.wake(_SECTION)
         current = None if workflow is None else as_workflow(workflow, self._files)
         if self._types[0] != (now := self._generation):
             self._types = now, await nodes.listed()

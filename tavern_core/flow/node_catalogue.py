@@ -221,7 +221,7 @@ class Nodes(Mapping[str, NodeSpec]):
 
     async def _activate(self, plugin: str) -> None:
         record = self._lifecycle.records.get(plugin)
-        if record is not None and record.usable and not record.active:
+        if record is not None and record.can_start:
             try:
                 await self._lifecycle.activate(plugin)
             except PluginError:

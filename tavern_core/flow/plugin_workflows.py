@@ -82,14 +82,13 @@ class PluginWorkflows:
 
     async def activate(self) -> None:
         """Activate the plugins whose code contributes workflows, or language models for nodes."""
-        for record in list(self._lifecycle.records.values()):
-            declares = _SECTION in record.candidate.facts.sections and _entry(record) is None
-            declares = declares or "llms" in record.candidate.facts.sections
-            if record.usable and not record.active and (declares or record.candidate.implicit):
-                try:
-                    await self._lifecycle.activate(record.name)
-                except PluginError:
-                    continue  # the record says why
+        await self._lifecycle.activate_all(_contributes)
+
+
+def _contributes(record: Record) -> bool:
+    """Whether the code of a plugin may contribute workflows, or language models."""
+    candidate, sections = record.candidate, record.candidate.facts.sections
+    return candidate.implicit or "llms" in sections or (_SECTION in sections and _entry(record) is None)
 
 
 def _entry(record: Record) -> str | None:

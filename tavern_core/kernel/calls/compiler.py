@@ -255,7 +255,7 @@ class Compiler:
             return
         for record in self._specs.lifecycle.records.values():
             declared = record.candidate.facts.declared.get("executors", ())
-            if not record.active and record.usable and spec.executor in declared:
+            if record.can_start and spec.executor in declared:
                 await self._specs.lifecycle.activate(record.name)
                 return
 

@@ -18,7 +18,7 @@ from typing import Any, Final, Literal
 
 from tavern_core.errors import InputInvalid, UsageError
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.kernel.calls.text_call_report import failure_text, next_step
+from tavern_core.kernel.calls.text_call_report import ToolName, failure_text, next_step
 from tavern_core.model.message_translation import Language
 from tavern_core.model.result import ToolResult
 from tavern_core.schema.json_reader import NotJson, read_json
@@ -87,9 +87,9 @@ def write_results(
     calls: Sequence[NativeCall],
     results: Sequence[ToolResult],
     language: Language,
-    name: Callable[[str], str | None],
+    name: ToolName,
 ) -> tuple[Mapping[str, Any], ...]:
-    """The messages that tell the model what came of its calls. Text in them cannot be read as a call; `name` as for `next_step`."""
+    """The messages that tell the model what came of its calls. Text in them cannot be read as a call."""
     pairs = [(call, result, text_of(result, language, name)) for call, result in zip(calls, results, strict=True)]
     if api == "openai":
         return tuple(
@@ -124,10 +124,8 @@ def write_results(
     return ({"role": "user", "parts": parts},)
 
 
-def text_of(result: ToolResult, language: Language, name: Callable[[str], str | None] = wire_name) -> str:
-    """A result as text for a model: the content and what to do with a job, or the error with a repair that a model can do; `name` as for
-    `next_step`.
-    """
+def text_of(result: ToolResult, language: Language, name: ToolName = wire_name) -> str:
+    """A result as text for a model: the content and what to do with a job, or the error with a repair that a model can do."""
     if result.error is not None:
         return failure_text(result.error, language)
     texts = [

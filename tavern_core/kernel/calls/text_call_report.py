@@ -36,6 +36,8 @@ from tavern_core.model.text_calls_outcome import Step
 from tavern_core.schema.provider_tool_export import wire_name
 
 Labels = Mapping[str, str]
+ToolName = Callable[[str], str | None]
+"""How a model writes the id of a tool; None: it cannot call it."""
 MOST_CHARS: Final = 20_000
 _LEAST_SHARE: Final = 80
 _LONGEST_LINE: Final = 1_000
@@ -56,7 +58,7 @@ def render_feedback(
     *,
     max_chars: int = MOST_CHARS,
     language: Language = "zh",
-    name: Callable[[str], str | None] = str,
+    name: ToolName = str,
 ) -> str:
     """The text that goes back to the model, at most `max_chars` characters; empty when there is nothing to report.
 
@@ -65,7 +67,7 @@ def render_feedback(
         problems: what `tam.parse` and `tam.bind` found.
         max_chars: the budget; values are shortened first.
         language: of the labels.
-        name: how the model writes the id of a tool that a job is used with; None: it cannot call it.
+        name: of the tools that a job is used with.
     """
     from tavern_core import tam
 
@@ -100,12 +102,8 @@ def failure_text(error: ToolError, language: Language) -> str:
     return tam.neutralise("\n".join(lines))
 
 
-def next_step(result: ToolResult, language: Language, name: Callable[[str], str | None] = wire_name) -> str:
-    """What a model can do with the job that a result stands for; empty if it stands for none, or the model can do nothing.
-
-    Args:
-        name: how the model writes the id of a tool; None: it cannot call it.
-    """
+def next_step(result: ToolResult, language: Language, name: ToolName = wire_name) -> str:
+    """What a model can do with the job that a result stands for; empty if it stands for none, or the model can do nothing."""
     labels = words_in(LABELS, language)
     if result.job is None or result.status not in ("job", "input_required"):
         return ""
@@ -117,7 +115,7 @@ def next_step(result: ToolResult, language: Language, name: Callable[[str], str 
     return labels[text].format(written, fold_lines(result.job, 100)) if written else ""
 
 
-def _step_lines(step: Step, in_chain: bool, language: Language, name: Callable[[str], str | None]) -> list[str]:
+def _step_lines(step: Step, in_chain: bool, language: Language, name: ToolName) -> list[str]:
     """The head of a step, then what is said about its failure."""
     labels = words_in(LABELS, language)
     where = labels["block"].format(step.call.block)

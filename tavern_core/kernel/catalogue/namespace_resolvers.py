@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable
-from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from typing import Any
 
 from tavern_core.contract.protocols import NamespaceResolver
-from tavern_core.errors import ActivationFailed, CallError, PluginError, TavernError, UpstreamError
+from tavern_core.errors import ActivationFailed, CallError, TavernError, UpstreamError
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.catalogue.tool_spec_cache import ToolSpecs
 from tavern_core.kernel.execution.sync_async_drivers import Mode, step_by_hand
@@ -52,7 +51,7 @@ class Namespaces:
         wanted = {prefix for prefix in prefixes if prefix and self._contributions.get("namespaces", prefix) is None}
         found = []
         for record in self._specs.lifecycle.records.values() if wanted else ():
-            if record.usable and not record.active and "namespaces" in record.candidate.facts.sections:
+            if record.can_start and "namespaces" in record.candidate.facts.sections:
                 declared = record.candidate.facts.declared.get("namespaces", ())
                 if not declared or not wanted.isdisjoint(declared):
                     found.append(record.name)
@@ -60,9 +59,8 @@ class Namespaces:
 
     async def wake(self, prefixes: Collection[str]) -> None:
         """Activate the plugins that contribute these prefixes; the status of one that fails says why."""
-        for name in self.inactive(prefixes):
-            with suppress(PluginError):
-                await self._specs.lifecycle.activate(name)
+        names = self.inactive(prefixes)
+        await self._specs.lifecycle.activate_all(lambda record: record.name in names)
 
     async def find(self, written: str, mode: Mode) -> tuple[ToolSpec, Record] | None:
         """The tool of an id as the hooks leave it, and its plugin; None if no plugin resolves its prefix, or it does not exist.

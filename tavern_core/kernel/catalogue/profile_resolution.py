@@ -199,7 +199,7 @@ class Inventories:
 
     def _asleep(self, given: ProfileLike) -> list[str]:
         """The plugins to activate before a profile can be resolved, as far as known."""
-        records = [r for r in self._lifecycle.records.values() if r.usable and not r.active and _brings_profiles(r)]
+        records = [r for r in self._lifecycle.records.values() if r.can_start and _brings_profiles(r)]
         if not records:
             return []
         if isinstance(given, str) and not self.written.has(given):

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Any
 
-from tavern_core.errors import PluginError, UsageError
+from tavern_core.errors import UsageError
 from tavern_core.kernel.plugins.contribution_registry import SECTIONS
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.model.nearest import did_you_mean
@@ -27,7 +26,7 @@ class Sections:
             raise UsageError(
                 f"there is no section {section!r}", hint=did_you_mean(section, SECTIONS) or ", ".join(SECTIONS)
             )
-        self._lifecycle.tables.base.portal.run(self.wake(section))
+        self._lifecycle.tables.base.portal.run(self._lifecycle.wake(section))
         if section == "services":
             services = self._lifecycle.tables.services
             return {name: services[name] for name in services}  # without the host's own
@@ -44,16 +43,4 @@ class Sections:
     def inactive(self, section: str) -> bool:
         """Whether a plugin that is not active declares something of a section."""
         records = self._lifecycle.records.values()
-        return any(r.usable and not r.active and section in r.candidate.facts.sections for r in records)
-
-    async def wake(self, section: str) -> None:
-        """Activate the plugins that declare something of a section."""
-        await wake(self._lifecycle, section)
-
-
-async def wake(lifecycle: Lifecycle, section: str) -> None:
-    """Activate the plugins that declare something of a section."""
-    for record in list(lifecycle.records.values()):
-        if record.usable and not record.active and section in record.candidate.facts.sections:
-            with suppress(PluginError):  # the record says why
-                await lifecycle.activate(record.name)
+        return any(r.can_start and section in r.candidate.facts.sections for r in records)

@@ -16,7 +16,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 
@@ -203,9 +203,23 @@ class Lifecycle:
         async with self._transitions.of(name):
             return await self._bring_up(name)
 
-    def burst(self) -> AbstractContextManager[None]:
-        """Several plugins are activated inside: what is remembered of them is written once, at the end."""
-        return self.tables.cache.burst()
+    async def activate_all(self, wanted: Callable[[Record], bool]) -> bool:
+        """Activate all plugins that `wanted` names and that can be activated. One that fails affects no other: its record says why.
+
+        Returns:
+            Whether there was one.
+        """
+        has_tried = False
+        with self.tables.cache.burst():
+            for record in list(self.records.values()):
+                if record.can_start and wanted(record):
+                    has_tried = True
+                    await self._try(record.name)
+        return has_tried
+
+    async def wake(self, section: str) -> None:
+        """Activate the plugins that declare something of a section."""
+        await self.activate_all(lambda record: section in record.candidate.facts.sections)
 
     async def hooks_ready(self, *, wait: bool = True) -> None:
         """See to it that every plugin that was granted a hook is active: no call may slip by while one is reloaded.
@@ -241,7 +255,7 @@ class Lifecycle:
             raise unusable(record)
         self.tables.diagnostics.forget(name)
         try:
-            with self.burst():
+            with self.tables.cache.burst():
                 await self._bring_up_needed(record)
                 await self._look_at(record)
                 with self._listing:
@@ -362,10 +376,8 @@ class Lifecycle:
                 await self._try(other)
 
     async def resume(self, wanted: Callable[[Record], bool]) -> None:
-        """Activate plugins that waited for another one or should be active; a failure does not affect others."""
-        for record in list(self.records.values()):
-            if record.usable and not record.active and (record.paused or wanted(record)):
-                await self._try(record.name)
+        """Activate plugins that waited for another one or should be active."""
+        await self.activate_all(lambda record: record.paused or wanted(record))
 
     async def close(self) -> None:
         """Stop everything, the last started first; built-in plugins last of all."""

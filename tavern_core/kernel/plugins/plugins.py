@@ -91,24 +91,22 @@ class Plugins(Mapping[str, PluginStatus]):
     async def activate_all(self) -> None:
         """Activate everything that can be; failures are in the statuses."""
         self._ready()
-        with self._lifecycle.burst():
-            for name, record in list(self._lifecycle.records.items()):
-                if record.usable and not record.active:
-                    try:
-                        await self._lifecycle.activate(name)
-                    except PluginError:
-                        continue  # the record says why; others must not suffer
+        await self._lifecycle.activate_all(lambda record: True)
 
     async def disable(self, name: str, *, reason: str = "") -> PluginStatus:
         """Stop a plugin (running calls get time to end) and keep it off, also in later runs."""
         record = self._own(name)
         self._states.disable(name, reason=reason, by=who())
         self._off.add(name)
+        await self._stop(record)
+        return record.status()
+
+    async def _stop(self, record: Record) -> None:
+        """Stop a plugin that was switched off."""
         record.paused = False
-        await self._lifecycle.deactivate(name)
+        await self._lifecycle.deactivate(record.name)
         await self._settle()
         await self._lifecycle.announce(record)
-        return record.status()
 
     async def catch_up(self) -> bool:
         """Let decisions take effect that other processes have written; False: a plugin is being changed, so try again."""
@@ -150,10 +148,7 @@ class Plugins(Mapping[str, PluginStatus]):
         self._on_again.discard(record.name)
         self._outdated.discard(record.name)
         if is_off and record.active:
-            record.paused = False
-            await self._lifecycle.deactivate(record.name)
-            await self._settle()
-            await self._lifecycle.announce(record)
+            await self._stop(record)
             return
         with suppress(PluginError):  # the record says why, or it no longer exists
             if record.active and (has_other_rights or is_on_again):
@@ -178,7 +173,7 @@ class Plugins(Mapping[str, PluginStatus]):
         record.broken = None
         record = await self._renewed(record)
         await self._settle()
-        if record.usable and not record.active and (record.paused or self._reconciler.starts_with_host(record)):
+        if record.can_start and (record.paused or self._reconciler.starts_with_host(record)):
             await self._lifecycle.activate(name)
         else:
             await self._lifecycle.announce(record)

@@ -6,7 +6,6 @@ Precedence: the host's own plugins, those passed as objects, folders, installed 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from itertools import chain
 from typing import Any, Literal
 
@@ -79,15 +78,8 @@ class Reconciler:
         )
 
     async def _activate_early(self) -> None:
-        """Activate plugins that do not wait for their first use; a failure is in the record and does not affect others."""
-        has_tried = False
-        with self.lifecycle.burst():
-            for record in list(self._records.values()):
-                if record.usable and not record.active and self.starts_with_host(record):
-                    has_tried = True
-                    with suppress(PluginError):
-                        await self.lifecycle.activate(record.name)
-        if has_tried:
+        """Activate plugins that do not wait for their first use."""
+        if await self.lifecycle.activate_all(self.starts_with_host):
             self.judge()
 
     # Who is there -----------------------------------------------------------------------------------------------------

@@ -153,6 +153,11 @@ class Record:
         return self.standing.state in USABLE
 
     @property
+    def can_start(self) -> bool:
+        """True when it may be activated, and is not active."""
+        return not self.active and self.usable
+
+    @property
     def has_settings(self) -> bool:
         """True when its settings may be seen and changed: also those of a plugin that failed, for they may repair it."""
         return self.state != "disabled" and not self.candidate.errors
@@ -388,7 +393,7 @@ class Records(MutableMapping[str, Record]):
 def _provided(record: Record) -> Mapping[str, tuple[str, ...]]:
     """Its contributions: the offered ones while it is active, before that the declared ones."""
     provides = dict(record.provides)
-    if record.usable and not record.active:
+    if record.can_start:
         provides = {section: tuple(sorted(names)) for section, names in record.candidate.facts.declared.items()}
     if record.candidate.tool_ids and "tools" not in provides:
         provides["tools"] = record.candidate.tool_ids

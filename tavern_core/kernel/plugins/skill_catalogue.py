@@ -94,7 +94,7 @@ class Skills:
             elif "skills" in candidate.facts.sections:
                 for spec in self._lifecycle.specs(record).values():
                     if spec.kind == "skill" and not spec.name.endswith(RUN):
-                        yield self._brought(record, spec)
+                        yield self._of_plugin(record, spec)
         yield from self._shadowed()
 
     def _own(self, record: Record) -> Skill:
@@ -122,7 +122,7 @@ class Skills:
             findings=record.candidate.findings,
         )
 
-    def _brought(self, record: Record, spec: ToolSpec) -> Skill:
+    def _of_plugin(self, record: Record, spec: ToolSpec) -> Skill:
         winner = self._lifecycle.tables.registry.entries().get(spec.name)
         state: SkillState = "ready" if record.usable else "off"
         reason = record.standing.explanation if state == "off" else ""
