@@ -239,7 +239,7 @@ def _jobs(
     running = RunningJobs(records, stored, base.portal, tables.engines, config.concurrency)
     key_ms = base.config.idempotency.ttl_ms
     new = NewJobs(running, base.config.limits.argument_bytes, config.poll_ms, config.ttl_ms, key_ms)
-    return running, new, Jobs(running, new, stored, compiler.find)
+    return running, new, Jobs(running, new, stored, compiler)
 
 
 def _contribute(parts: Parts, tables: Tables) -> None:

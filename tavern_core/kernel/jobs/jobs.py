@@ -12,17 +12,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
 from tavern_core.errors import InputInvalid, JobNotFound, StateDamaged, UsageError
 from tavern_core.kernel.calls.background_call_request import Request, while_job_waits
+from tavern_core.kernel.calls.compiler import Compiler
 from tavern_core.kernel.calls.elicitation import mismatch
 from tavern_core.kernel.calls.pending_approval_store import StoredApprovals
 from tavern_core.kernel.calls.taint_tracking import running_call_has_read, sources_of
-from tavern_core.kernel.catalogue.call_plan import Plan
 from tavern_core.kernel.execution.sync_async_drivers import cancellations
 from tavern_core.kernel.jobs.job_records import LOST, KeptJob, ended
 from tavern_core.kernel.jobs.new_jobs import NewJobs
@@ -45,7 +45,7 @@ class Jobs(Mapping[str, Job]):
     Args:
         running: those of this process.
         new: where further ones begin.
-        find: the plan of a tool, as for a call.
+        compiler: knows the plan of a tool, as for a call.
     """
 
     def __init__(
@@ -53,9 +53,9 @@ class Jobs(Mapping[str, Job]):
         running: RunningJobs,
         new: NewJobs,
         approvals: StoredApprovals,
-        find: Callable[[str, CallContext | None], Awaitable[Plan]],
+        compiler: Compiler,
     ) -> None:
-        self._find = find
+        self._compiler = compiler
         self._running = running
         self._new = new
         self._records = running.records
@@ -216,7 +216,7 @@ class Jobs(Mapping[str, Job]):
         request = Request(tool, arguments, context, purpose, idempotency_key)
         before = cancellations()
         try:
-            request = request.of(await self._find(tool, context))
+            request = request.of(await self._compiler.find(tool, context))
         except BaseException as error:  # of a plugin, too: the job itself says why its tool cannot be called
             is_ours = isinstance(error, asyncio.CancelledError) and cancellations() > before
             if is_ours or isinstance(error, KeyboardInterrupt | GeneratorExit):
