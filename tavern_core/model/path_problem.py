@@ -13,6 +13,8 @@ from tavern_core.frozen_dataclass import dataclass
 Path = tuple[str | int, ...]
 Mark = tuple[int, int]
 """Line and column, from 1."""
+MOST_FINDINGS: Final = 50
+"""In one document."""
 SMALLER: Final = "make it smaller: large data belong in files of their own"
 FLATTER: Final = "write it flatter"
 _QUOTED: Final = re.compile(r'in quotes: (?:[\w.]+: )?"([^"]*)"$')

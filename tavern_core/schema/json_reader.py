@@ -13,20 +13,22 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final, NoReturn
 
-from tavern_core.frozen_dataclass import dataclass
+from tavern_core.errors import Finding, Location
 from tavern_core.model import depths
 from tavern_core.model.message_translation import Row, say
-from tavern_core.model.path_problem import FLATTER, SMALLER, Mark, Path
+from tavern_core.model.path_problem import FLATTER, MOST_FINDINGS, SMALLER, Mark, Path
 from tavern_core.model.safe_printing import is_text
 
 LONGEST_INTEGER: Final = 4_300
 """Digits of an integer: the most that Python reads and writes."""
-MOST_FLAWS: Final = 50
+_TOO_DEEP: Final = f"nested deeper than {depths.VALUE} levels"
+_WHOLE: Final = "write the character itself"
 _ESCAPED_HALF: Final = re.compile(r"\\u[dD][89a-fA-F]")
 _NO_BRACKETS: Final = re.compile(r'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)|[^]["{}]++', re.DOTALL)
 """A string, or text without brackets between two strings."""
@@ -57,17 +59,6 @@ class NotJson(ValueError):
         super().__init__(say(WORDS[kind], **facts))
         self.kind = kind
         self.facts = facts
-
-
-@dataclass(frozen=True, slots=True)
-class Flaw:
-    """One thing in a text that strict JSON does not have."""
-
-    message: str
-    hint: str
-    mark: Mark | None = None
-    """None: there is no better place than the text."""
-    path: Path = ()
 
 
 def refuse_constant(name: str) -> NoReturn:
@@ -147,31 +138,32 @@ def _is_whole(text: str, value: Any) -> bool:
 
 
 def read_located(
-    text: str, most_values: int, *, deepest: int = depths.VALUE, digits: int = LONGEST_INTEGER
-) -> tuple[Any, list[Flaw]]:
+    text: str, file: str, code: str, most_values: int, most_digits: int = LONGEST_INTEGER
+) -> tuple[Any, list[Finding]]:
     """The value of a text, and all that is wrong with it, half surrogates too.
 
     Args:
+        file: the name shown in findings.
+        code: the error code that findings carry.
         most_values: values in it.
-        deepest: levels of nesting.
-        digits: of an integer.
+        most_digits: of an integer.
 
     Returns:
-        With flaws, the value is what can be read of it: of equal keys the last one; None where the text is broken.
+        With findings, the value is what can be read of it: of equal keys the last one; None where the text is broken.
     """
     is_small = text.count(",") + text.count("[") + text.count("{") < most_values
-    if is_small and (digits == LONGEST_INTEGER or re.search(rf"[-\d]\d{{{digits}}}", text) is None):
+    if is_small and (most_digits == LONGEST_INTEGER or re.search(rf"[-\d]\d{{{most_digits}}}", text) is None):
         with suppress(NotJson):
-            return read_json(text, deepest, allow_halves=False), []
+            return read_json(text, depths.VALUE, allow_halves=False), []
     try:
         value = _LENIENT.decode(text)
     except json.JSONDecodeError as error:
         said = error.msg.removesuffix(" at").removesuffix(" starting")
         message = f"not JSON: {said[:1].lower()}{said[1:]}"
-        return None, [Flaw(message, _hint(error), (error.lineno, error.colno))]
+        return None, [Finding(code, message, _hint(error), Location(file, error.lineno, error.colno))]
     except RecursionError:
-        return None, [Flaw(f"nested deeper than {deepest} levels", FLATTER)]
-    return value, Scan(text, most_values, deepest, digits).flaws
+        return None, [Finding(code, _TOO_DEEP, FLATTER, Location(file))]
+    return value, Scan(text, file, code, most_values, most_digits).findings
 
 
 def json_or_text(text: str) -> Any:
@@ -201,15 +193,20 @@ def _is_deeper(text: str, most: int) -> bool:
 class Scan:
     """One walk through the characters of a text: where its values stand and what is wrong with them; of a broken text as far as it goes."""
 
-    def __init__(self, text: str, most_values: int, deepest: int = depths.VALUE, digits: int = LONGEST_INTEGER) -> None:
+    def __init__(
+        self,
+        text: str,
+        file: str = "",
+        code: str = "",
+        most_values: int = sys.maxsize,
+        most_digits: int = LONGEST_INTEGER,
+    ) -> None:
         self.marks: dict[Path, tuple[Mark, Mark]] = {}
         """Path → where its key and its value begin."""
-        self.flaws: list[Flaw] = []
-        self._most, self._deepest, self._digits = most_values, deepest, digits
+        self.findings: list[Finding] = []
+        self._file, self._code, self._most, self._digits = file, code, most_values, most_digits
         self._values = 0
-        self._stack: list[
-            tuple[Path, dict[str, Mark] | None]
-        ] = []  # per open container: its path, an object's keys so far
+        self._stack: list[tuple[Path, dict[str, Mark] | None]] = []  # of open containers: path, keys of an object
         self._index: list[int] = []
         self._key: tuple[str, Mark] | None = None
         line, start, seen = 1, 0, 0  # places are counted on from the last token: linear in the text
@@ -222,7 +219,7 @@ class Scan:
             seen = at
             if self._is_over(token, (line, at - start + 1)):
                 break
-        del self.flaws[MOST_FLAWS:]
+        del self.findings[MOST_FINDINGS:]
 
     def _is_over(self, token: re.Match[str], mark: Mark) -> bool:
         """Take one token; True if the walk ends here."""
@@ -244,12 +241,12 @@ class Scan:
         self._key = None
         self._values += 1
         if self._values > self._most:
-            self.flaws = [Flaw(f"more than {self._most:,} values", SMALLER)]
+            self.findings = [Finding(self._code, f"more than {self._most:,} values", SMALLER, Location(self._file))]
             return True
         if bracket is None:
             self._take_scalar(string, word or "", path, mark)
-        elif len(self._stack) >= self._deepest:
-            self.flaws.append(Flaw(f"nested deeper than {self._deepest} levels", FLATTER, mark, path))
+        elif len(self._stack) >= depths.VALUE:
+            self._refuse(_TOO_DEEP, FLATTER, mark, path)
             return True
         else:
             self._stack.append((path, {} if bracket == "{" else None))
@@ -260,11 +257,9 @@ class Scan:
         here = self._stack[-1][0]
         if (first := keys.get(name)) is not None:
             message = f"the key {name!r:.80} is here twice, first at line {first[0]}, column {first[1]}"
-            self.flaws.append(Flaw(message, "keep one of them", mark, (*here, name)))
+            self._refuse(message, "keep one of them", mark, (*here, name))
         elif not is_text(name):
-            where = self.marks[here][1]
-            message = "a key holds half of a surrogate pair"
-            self.flaws.append(Flaw(message, "write the character itself", where, here))
+            self._refuse("a key holds half of a surrogate pair", _WHOLE, self.marks[here][1], here)
         keys.setdefault(name, mark)
         self._key = (name, mark)
 
@@ -272,7 +267,7 @@ class Scan:
         found: tuple[str, str] | None = None
         if string is not None:
             if not is_text(string) or (_ESCAPED_HALF.search(string) and not is_text(unquoted(string))):
-                found = "the text holds half of a surrogate pair", "write the character itself"
+                found = "the text holds half of a surrogate pair", _WHOLE
         elif word in ("NaN", "Infinity", "-Infinity"):
             found = f"{word} is not JSON", "write a finite number or null"
         elif word.lstrip("-").isdigit():
@@ -281,7 +276,11 @@ class Scan:
         elif word[:1] in "-0123456789" and _is_infinite(word):
             found = "the number is too large", "put it in quotes, or write a smaller one"
         if found is not None:
-            self.flaws.append(Flaw(*found, mark, path))
+            self._refuse(*found, mark, path)
+
+    def _refuse(self, message: str, hint: str, mark: Mark, path: Path) -> None:
+        where = Location(self._file, *mark, ".".join(map(str, path)))
+        self.findings.append(Finding(self._code, message, hint, where))
 
 
 def _is_infinite(word: str) -> bool:

@@ -20,7 +20,6 @@ from tavern_core.errors import Finding
 from tavern_core.kernel.files.safe_paths import path_problem
 from tavern_core.kernel.manifest.tool_ids import IdRefusal, canonical_id
 from tavern_core.kernel.settings.setting_value_validation import key_problem, setting_problems
-from tavern_core.kernel.text.document import MOST_FINDINGS
 from tavern_core.kernel.text.yaml_reader import YamlDocument
 from tavern_core.model.capability_scope import entry_problem
 from tavern_core.model.manifest import Entry, Manifest
@@ -35,7 +34,7 @@ from tavern_core.model.naming_rules import (
     is_service_name,
 )
 from tavern_core.model.nearest import did_you_mean, fold
-from tavern_core.model.path_problem import Path, PathProblem
+from tavern_core.model.path_problem import MOST_FINDINGS, Path, PathProblem
 from tavern_core.model.ui_extension_points import COMPONENTS, OUTLETS, is_outlet
 
 CODE: Final = "MANIFEST_INVALID"

@@ -12,7 +12,6 @@ from tavern_core.model.path_problem import SMALLER, Mark, Path
 
 LARGEST_FILE: Final = 1_000_000  # bytes
 MOST_NODES: Final = 50_000
-MOST_FINDINGS: Final = 50
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from tavern_core.errors import Finding, Location
+from tavern_core.errors import Finding
 from tavern_core.kernel.text.document import LARGEST_FILE, MOST_NODES, Document, text_of
 from tavern_core.model.path_problem import Mark, Path
 from tavern_core.schema.json_reader import Scan, read_located
@@ -21,7 +21,7 @@ class JsonDocument(Document):
     """What one JSON text holds."""
 
     def _read_marks(self) -> Mapping[Path, tuple[Mark, Mark]]:
-        return Scan(self.text, len(self.text) + 1).marks
+        return Scan(self.text).marks
 
     def line(self, number: int) -> str:
         """Line `number` (from 1) without its end; empty where there is none. JSON knows no line ends of Unicode."""
@@ -49,10 +49,5 @@ def read_json(
     found = text_of(text, file, code, largest)
     if isinstance(found, Finding):
         return JsonDocument(file, "", None, (found,), code)
-    data, flaws = read_located(found, most_values, digits=_LONGEST_INTEGER)
-    findings = []
-    for flaw in flaws:
-        line, column = flaw.mark or (0, 0)
-        where = Location(file, line, column, ".".join(map(str, flaw.path)))
-        findings.append(Finding(code, flaw.message, flaw.hint, where))
+    data, findings = read_located(found, file, code, most_values, _LONGEST_INTEGER)
     return JsonDocument(file, found, data, tuple(findings), code)

@@ -58,9 +58,8 @@ def parse(output: bytes) -> Any:
 def _place(error: NotJson, text: str) -> str:
     if (line := error.facts.get("line")) is not None:
         return f"line {line}, column {error.facts['column']}: "
-    begun = text[:_SEARCHED]  # the search for the place is slow
-    mark = next((flaw.mark for flaw in Scan(begun, len(begun)).flaws), None)
-    return "line {}, column {}: ".format(*mark) if mark else ""
+    first = next(iter(Scan(text[:_SEARCHED]).findings), None)  # the search is slow
+    return f"line {first.where.line}, column {first.where.column}: " if first and first.where else ""
 
 
 def error_in(value: Any, outcome: Outcome) -> ToolFailed | None:
