@@ -41,18 +41,32 @@ def converter(adapters: Mapping[str, TypeAdapter[Any]]) -> Convert:
     return convert
 
 
+def made_of_json(adapter: TypeAdapter[Any], value: Any, *, strict: bool | None = None) -> Any:
+    """What pydantic makes of plain data, read as JSON. JSON Schema calls 1.0 an integer; pydantic does not where it is strict.
+
+    Raises:
+        ValidationError: it does not fit.
+        TypeError, ValueError, RecursionError: it is not JSON.
+    """
+    text = json.dumps(value)
+    try:
+        return adapter.validate_json(text, strict=strict)
+    except ValidationError as error:
+        first = error
+    try:
+        return adapter.validate_json(json.dumps(whole_numbers(value)), strict=strict)
+    except ValidationError:
+        raise first from None
+
+
 def _convert(name: str, adapter: TypeAdapter[Any], value: Any, problems: list[SchemaProblem]) -> Any:
     """One argument in strict JSON mode: text becomes a date or an Enum, but never a number, and 1 never True."""
     try:
-        return _whole(name, value, adapter.validate_json(json.dumps(value), strict=True), problems)
+        return _whole(name, value, made_of_json(adapter, value, strict=True), problems)
     except ValidationError as error:
-        first = error
-    try:  # JSON Schema calls 1.0 an integer, pydantic does not
-        return _whole(name, value, adapter.validate_json(json.dumps(whole_numbers(value)), strict=True), problems)
-    except ValidationError:
         problems.extend(
             SchemaProblem(pointer((name, *each["loc"])), printable(each["msg"], 200), keyword=each["type"])
-            for each in first.errors(include_url=False, include_input=False, include_context=False)
+            for each in error.errors(include_url=False, include_input=False, include_context=False)
         )
         return None
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import json
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from operator import is_
 from typing import Any, Final
@@ -18,7 +17,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 from tavern_core.contract.nodes import Skip
 from tavern_core.model import depths
 from tavern_core.schema.bounded_json_copying import NotPlain
-from tavern_core.schema.integers import whole_numbers
+from tavern_core.schema.deserialization import made_of_json
 
 Mismatch = Callable[[str, str], Exception]
 """(input, what is wrong) → what is raised."""
@@ -59,19 +58,14 @@ def made(adapter: TypeAdapter[Any], value: Any) -> Any:
     except ValidationError as error:
         strictly = error
     try:
-        text = json.dumps(value)
+        return made_of_json(adapter, value)
+    except ValidationError as error:
+        is_of_objects = any(
+            each["type"] == "needs_python_object" for each in error.errors(include_url=False, include_input=False)
+        )
+        raise (strictly if is_of_objects else error) from None
     except (TypeError, ValueError, RecursionError):
         return adapter.validate_python(value)
-    try:
-        return adapter.validate_json(text)
-    except ValidationError as first:
-        try:  # JSON Schema calls 1.0 an integer, pydantic does not where it is strict
-            return adapter.validate_json(json.dumps(whole_numbers(value)))
-        except ValidationError:
-            is_of_objects = any(
-                each["type"] == "needs_python_object" for each in first.errors(include_url=False, include_input=False)
-            )
-            raise (strictly if is_of_objects else first) from None
 
 
 def why_not(error: ValidationError) -> str:
