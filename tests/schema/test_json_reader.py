@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from tavern_core.schema.json_reader import NotJson, read_json
+from tavern_core.model import depths
+from tavern_core.schema.json_reader import NotJson, json_or_text, read_json, read_located
 from tests.each_case import each_case
 
 
@@ -37,3 +40,33 @@ def test_brackets_that_are_not_nested_are_read(text: str, value: Any) -> None:
 def test_what_cannot_be_read_is_refused_with_its_reason(text: str, why: str) -> None:
     with pytest.raises(NotJson, match=why):
         read_json(text)
+
+
+PIECES = ["[", "]", "{", "}", ",", ":", '"a"', '"b":', "1", "-", "1e999", "NaN", "9" * 4_301, '"\\ud800"', '"\ud800"', '"\\ud83d\\ude00"',
+          '"中"', "[" * 70, "]" * 70, " ", "\n"]  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.sampled_from(PIECES), max_size=8).map("".join))
+def test_the_quick_reader_and_the_one_with_places_refuse_the_same(text: str) -> None:
+    value, findings = read_located(text, "a.json", "CODE", 1_000)
+    try:
+        quick = read_json(text, depths.VALUE, allow_halves=False)
+    except NotJson:
+        assert findings
+    else:
+        assert (value, findings) == (quick, [])
+
+
+def test_half_characters_and_equal_keys_are_read_where_that_is_allowed() -> None:
+    assert read_json('"\\ud800"') == "\ud800"
+    with pytest.raises(NotJson, match="half of a surrogate pair"):
+        read_json('["\\ud800"]', allow_halves=False)
+    assert read_json('["\\ud83d\\ude00"]', allow_halves=False) == ["😀"]
+    assert read_json('{"a": 1, "a": 2}', allow_equal_keys=True) == {"a": 2}
+
+
+@pytest.mark.parametrize("text", ["NaN", "two words", "[" * 100_000, '{"a": 1, "a": 2}'], ids=range(4))
+def test_what_a_person_wrote_is_text_where_it_is_not_strict_json(text: str) -> None:
+    assert json_or_text(text) == text
+    assert json_or_text(" [1, true] ") == [1, True]
