@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from tavern_core.isolation.supervisor import Supervisor
     from tavern_core.isolation.worker_epoll_thread import Watch
 
-MOST_CALLS: Final = 128
-"""Calls of one kind that run in one worker at the same time; also limited by its open files."""
 _traced: Final[set[str]] = set()
 
 
@@ -107,7 +105,6 @@ class Isolation:
         from tavern_core.isolation.host_requests import Answering
         from tavern_core.isolation.proxy_plugin import plugin_proxy
         from tavern_core.isolation.supervisor import Supervisor
-        from tavern_core.isolation.transport import longest
         from tavern_core.isolation.worker_launch import WorkerLaunch
         from tavern_core.isolation.worker_output import Printed
         from tavern_core.isolation.worker_process import Terms, WorkerLimits
@@ -118,13 +115,7 @@ class Isolation:
         launch = WorkerLaunch(
             candidate, ctx, self._base, self._records, self._reach, self.sandboxes, self._contributions
         )
-        limits = WorkerLimits(
-            answer_bytes=longest(config.limits.output_bytes),
-            artifact_bytes=config.artifacts.max_bytes,
-            calls=min(config.limits.threads * 4, MOST_CALLS),
-            start_s=config.isolation.start_timeout_ms / 1000,
-            hook_s=config.limits.hook_timeout_ms / 1000,
-        )
+        limits = WorkerLimits.of(config)
         printed = Printed(logger, config.limits.stderr_bytes)
         answering = Answering(ctx, limits, portal, printed)
         supervisor = Supervisor(launch, Terms(name, limits, watch, printed), answering, self._backoff)

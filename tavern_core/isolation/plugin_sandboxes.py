@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from tavern_core.box.script_spawner import Child, Launch, Spawner
 
 
-@dataclass(slots=True)
 class Sandboxes:
     """Creates the boxes of one host.
 
@@ -33,21 +31,31 @@ class Sandboxes:
         home: the state folder: settings, secrets, logs. No box can access it, whatever the grants.
         kept: files that decide what is allowed (lock file, configuration); no box can write to them.
         work: the folders of running programs.
+        emit: records refusals of programs.
+        code: the folders of plugins and profiles; no box can write there either.
     """
 
-    config: IsolationConfig
-    home: Path
-    kept: tuple[Path, ...]
-    diagnostics: Diagnostics
-    work: WorkFolders
-    gateways: Portal = field(default_factory=lambda: Portal("tavern-gateway"))
-    """Serves the network access of boxes."""
-    emit: Callable[[Event], object] = lambda event: None
-    """Records refusals of programs."""
-    code: Callable[[], Iterable[Path]] = tuple
-    """The folders of plugins and profiles; no box can write there either."""
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-    _spawner: Spawner | None = None
+    def __init__(
+        self,
+        config: IsolationConfig,
+        home: Path,
+        kept: tuple[Path, ...],
+        diagnostics: Diagnostics,
+        work: WorkFolders,
+        emit: Callable[[Event], object] = lambda event: None,
+        code: Callable[[], Iterable[Path]] = tuple,
+    ) -> None:
+        self.config = config
+        self.home = home
+        self.kept = kept
+        self.diagnostics = diagnostics
+        self.work = work
+        self.emit = emit
+        self.gateways = Portal("tavern-gateway")
+        """Serves the network access of boxes."""
+        self._code = code
+        self._lock = threading.Lock()
+        self._spawner: Spawner | None = None
 
     def start(self, launch: Launch) -> Child:
         """Start a program that is neither a script nor a worker; its fork server is started with the first one."""
@@ -69,7 +77,7 @@ class Sandboxes:
         """Paths that no box can write, whatever the grants: files that decide what is allowed, executed code, and its interpreters."""
         from tavern_core.isolation.box_rules import unwritable
 
-        return unwritable(self.kept, self.code())
+        return unwritable(self.kept, self._code())
 
     def of(self, record: Record) -> PluginSandbox:
         """The box of one plugin."""

@@ -296,21 +296,29 @@ def proxy_service(supervisor: Supervisor, service: str, doc: str, marked_in: str
     Args:
         marked_in: the name of the class whose methods the plugin's author marks.
     """
+    services = WorkerServices(supervisor)
     body: dict[str, Any] = {"__slots__": (), "__doc__": doc}
     for name, described in facts.items():
         if str(name).isidentifier() and not name.startswith("_"):
-            body[name] = _method(supervisor, service, name, described)
+            method = remote_method(services, service, name, described["async"] is True)
+            body[name] = _dressed(method, described)
     return type(marked_in if marked_in.isidentifier() else "Service", (), body)()
 
 
-def _method(supervisor: Supervisor, service: str, name: str, described: Mapping[str, Any]) -> Callable[..., Any]:
-    def ask(given: dict[str, Any]) -> Any:
-        return judged(supervisor.ask("service", given))
+class WorkerServices:
+    """Those of a worker."""
 
-    async def ask_later(given: dict[str, Any]) -> Any:
-        return judged(await supervisor.ask_later("service", given, "loop", f"{service}.{name}"))
+    def __init__(self, supervisor: Supervisor) -> None:
+        self._supervisor = supervisor
 
-    return _dressed(remote_method(service, name, described["async"] is True, ask, ask_later), described)
+    def call(self, given: dict[str, Any]) -> Any:
+        """See `RemoteServices`."""
+        return judged(self._supervisor.ask("service", given))
+
+    async def call_later(self, given: dict[str, Any]) -> Any:
+        """See `RemoteServices`."""
+        what = f"{given['name']}.{given['method']}"
+        return judged(await self._supervisor.ask_later("service", given, "loop", what))
 
 
 def _dressed(method: Any, described: Mapping[str, Any]) -> Callable[..., Any]:

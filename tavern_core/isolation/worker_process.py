@@ -19,12 +19,15 @@ from tavern_core.box.policy import BoxPolicy
 from tavern_core.box.write_broker import Writes
 from tavern_core.errors import Outcome, UpstreamError
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.isolation.transport import MOST_AT_ONCE, BrokenChannel, Gone, Stream, encode
+from tavern_core.isolation.transport import MOST_AT_ONCE, BrokenChannel, Gone, Stream, encode, longest
 from tavern_core.isolation.worker_epoll_thread import Watch
 from tavern_core.isolation.worker_fork_job import CONFINED
 from tavern_core.isolation.worker_fork_server import worker_server
 from tavern_core.isolation.worker_output import Printed
+from tavern_core.model.config import HostConfig
 
+MOST_CALLS: Final = 128
+"""Calls of one kind that run in one worker at the same time; also limited by its open files."""
 HANG_UP_S: Final = 0.7
 """How long a worker that has hung up may take to die by itself, in seconds."""
 TURN_S: Final = 0.005
@@ -66,6 +69,17 @@ class WorkerLimits:
     """For importing the plugin."""
     hook_s: float
     """For a callback of the plugin."""
+
+    @classmethod
+    def of(cls, config: HostConfig) -> WorkerLimits:
+        """Those of tavern.yaml."""
+        return cls(
+            answer_bytes=longest(config.limits.output_bytes),
+            artifact_bytes=config.artifacts.max_bytes,
+            calls=min(config.limits.threads * 4, MOST_CALLS),
+            start_s=config.isolation.start_timeout_ms / 1000,
+            hook_s=config.limits.hook_timeout_ms / 1000,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,9 @@ import inspect
 import itertools
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from tavern_core.contract.context import PluginContext, Runtime
 from tavern_core.contract.protocols import Service
@@ -70,28 +70,43 @@ def _view(host_client: HostClient, name: str, methods: Mapping[str, bool], descr
     Args:
         methods: name → whether it is async.
     """
-
-    def ask(given: dict[str, Any]) -> Any:
-        return host_client.ask("call_service", **given)
-
-    def ask_later(given: dict[str, Any]) -> Awaitable[Any]:
-        return host_client.ask_later("call_service", **given)
-
-    body = {method: remote_method(name, method, is_async, ask, ask_later) for method, is_async in methods.items()}
+    host = _HostServices(host_client)
+    body = {method: remote_method(host, name, method, is_async) for method, is_async in methods.items()}
     body |= view_members(name, methods, description)
     return type(f"{name}View", (), body)()
 
 
-def remote_method(
-    service: str, name: str, is_async: bool, ask: Callable[[Any], Any], ask_later: Callable[[Any], Awaitable[Any]]
-) -> Any:
+class RemoteServices(Protocol):
+    """The services on the other side of a process."""
+
+    def call(self, given: dict[str, Any]) -> Any:
+        """Call the method that `packed_arguments` names, and wait for the answer."""
+
+    async def call_later(self, given: dict[str, Any]) -> Any:
+        """`call` under an event loop."""
+
+
+class _HostServices:
+    """Those of the host."""
+
+    def __init__(self, host_client: HostClient) -> None:
+        self._host_client = host_client
+
+    def call(self, given: dict[str, Any]) -> Any:
+        return self._host_client.ask("call_service", **given)
+
+    async def call_later(self, given: dict[str, Any]) -> Any:
+        return await self._host_client.ask_later("call_service", **given)
+
+
+def remote_method(services: RemoteServices, service: str, name: str, is_async: bool) -> Any:
     """A method of a service that sends its arguments to the other side, and returns the answer."""
 
     async def later(self: object, *args: Any, **kwargs: Any) -> Any:
-        return await ask_later(packed_arguments(service, name, args, kwargs))
+        return await services.call_later(packed_arguments(service, name, args, kwargs))
 
     def now(self: object, *args: Any, **kwargs: Any) -> Any:
-        return ask(packed_arguments(service, name, args, kwargs))
+        return services.call(packed_arguments(service, name, args, kwargs))
 
     method: Any = later if is_async else now
     method.__name__ = method.__qualname__ = name

@@ -208,10 +208,9 @@ class Worker:
     # Requests -----------------------------------------------------------------------------------------------------------
 
     def _step(self, message: dict[str, Any], talk: StreamingCall | None = None) -> Step:
-        if message["do"] == "start":
+        if (inside := self._plugin) is None:  # the first request
             return lambda: self._start(message["setup"]), _same
-        inside, given = self._plugin, message
-        assert inside is not None  # the host asks nothing before
+        given = message
         match message["do"]:
             case "call":
                 return lambda: inside.tools.call(given), lambda answer: inside.tools.result(given["key"], answer)
