@@ -15,7 +15,7 @@ import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, Final
+from typing import Final
 
 from pydantic_core import to_json
 
@@ -60,8 +60,8 @@ class Reader:
         """Number of the next event."""
         self.is_behind = is_behind
         """Events before `position` may be missing."""
-        self.on_cut: Callable[[], Any] = lambda: None
-        """Called when the client was too slow."""
+        self.cut: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when the client was too slow."""
 
 
 class EventFeed:
@@ -203,7 +203,7 @@ class EventFeed:
         for reader in list(self._readers):
             if reader.position < self._first:
                 self._readers.discard(reader)
-                reader.on_cut()
+                reader.cut.set_result(None)
         self._changed.set()
         self._changed = asyncio.Event()
         if has_more and self._loop is not None:

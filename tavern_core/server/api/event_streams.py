@@ -6,7 +6,7 @@ A stream ends when its token does, when its client is too slow, and when the ser
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from typing import Any, Final
 
 from starlette.types import Receive, Scope, Send
 
@@ -117,10 +117,11 @@ class Stream:
         with self._feed.reading(self._since) as reader:
             sending = asyncio.ensure_future(self._send_all(reader, send))
             listening = asyncio.ensure_future(self._wire.listen(receive))
-            reader.on_cut = sending.cancel
             try:
-                await asyncio.wait([sending, listening], return_when=asyncio.FIRST_COMPLETED)
-                if sending.cancelled():
+                first: list[asyncio.Future[Any]] = [sending, listening, reader.cut]
+                await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
+                if reader.cut.done():
+                    sending.cancel()
                     if abort := scope.get("state", {}).get(ABORT):  # what the client did not take is thrown away
                         abort()
                         await listening
@@ -137,6 +138,8 @@ class Stream:
         for message in self._feed.first_messages(reader):
             await self._wire.put(send, message.text, message.id)
         while not self._feed.is_closed:
+            if reader.cut.done():
+                return None
             is_checked = False
             while (event := self._feed.next(reader)) is not None:
                 if not self._sees_all and event.owner != self._own:

@@ -115,7 +115,8 @@ class SessionEvents(EventStore):
     def __init__(self, recent: RecentEvents, owner: str) -> None:
         self.owner = owner
         self.is_followed: Callable[[StreamId], bool] = lambda stream_id: True
-        """Whether the library sends the events of a stream to a connection."""
+        """Whether the library sends the events of a stream to a connection. Set when the session is admitted: the library builds the
+        transport, which knows it, and wants its store before."""
         self._recent = recent
         self._streams: dict[StreamId, _Stream] = {}
         self._sending: set[asyncio.Task[None]] = set()

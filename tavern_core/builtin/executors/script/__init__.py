@@ -30,8 +30,11 @@ class Scripts:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._made: ScriptExecutor | None = None
-        self.close: Callable[[], None] | None = None
+
+    @property
+    def close(self) -> Callable[[], None] | None:
         """Ends the process that starts scripts; called when the plugin is stopped. None until there is a script."""
+        return None if self._made is None else self._made.close
 
     def bind(self, tool: ToolSpec, home: ToolHome, /) -> BoundTool:
         with self._lock:
@@ -39,7 +42,6 @@ class Scripts:
                 from tavern_core.builtin.executors.script.executor import ScriptExecutor
 
                 self._made = ScriptExecutor()
-                self.close = self._made.close
         return self._made.bind(tool, home)
 
 
