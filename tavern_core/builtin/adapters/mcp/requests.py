@@ -106,10 +106,9 @@ class Requests:
         message = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
         posts = self._posts
         try:
-            if posts is not None:
-                if (result := await posts.ask(message, headers)) is not None:
-                    return result
-                posts = None
+            if posts is not None and (result := await posts.ask(message, headers)) is not None:
+                return result
+            posts = None
             await self._write(message, headers)
             if isinstance(answer := await future, Exception):
                 raise answer

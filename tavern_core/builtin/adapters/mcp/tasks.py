@@ -45,31 +45,28 @@ async def result_of_task(
     number = state.get("taskId")
     if not isinstance(number, str) or not 0 < len(number) <= _LONGEST_ID or not number.isprintable():
         raise UpstreamError(f"{tool}: the server began a task without an id that can be used", outcome="unknown")
-    rounds = 0
-
-    async def ask(method: str, **params: Any) -> dict[str, Any]:
-        return await server.request(method, {"taskId": number, **params}, number)
-
+    rounds, task = 0, {"taskId": number}
     try:
         while (status := state.get("status")) in ("working", "input_required", "submitted"):
             if status == "input_required" and is_old:  # the server asks only a client that waits for the result
-                return await ask("tasks/result")
+                return await server.request("tasks/result", task, number)
             if status == "input_required" and (requests := state.get("inputRequests")):
                 rounds += 1
                 if rounds > MOST_ROUNDS:
                     raise UpstreamError(f"{tool}: the server asks again and again", outcome="unknown")
-                await ask("tasks/update", inputResponses=await answers_to(requests, call, roots))
+                answers = await answers_to(requests, call, roots)
+                await server.request("tasks/update", {**task, "inputResponses": answers}, number)
             else:
                 await asyncio.sleep(_interval(state))
-            state = await ask("tasks/get")
+            state = await server.request("tasks/get", task, number)
             if said := text_of(state.get("statusMessage")):
                 call.context.progress(0, None, said)
     except (asyncio.CancelledError, CallError):
         with contextlib.suppress(CallError, TimeoutError):
-            await asyncio.wait_for(ask("tasks/cancel"), _CANCEL_S)
+            await asyncio.wait_for(server.request("tasks/cancel", task, number), _CANCEL_S)
         raise
     if status == "completed":
-        return await ask("tasks/result") if is_old else _inlined(state, tool)
+        return await server.request("tasks/result", task, number) if is_old else _inlined(state, tool)
     raise _end_of(state, tool)
 
 
