@@ -29,7 +29,14 @@ from tavern_core.schema.secret_encodings import secret_redactor
 from tavern_core.upstreams.connections import Connections
 from tavern_core.upstreams.listing_cache import Catalogue, Definitions, Health, Listed, definition
 from tavern_core.upstreams.review import Quarantine
-from tavern_core.upstreams.tool_specs import local_name, sound, unchecked_patterns, unknown_overrides, well_formed
+from tavern_core.upstreams.tool_specs import (
+    Masks,
+    local_name,
+    sound,
+    unchecked_patterns,
+    unknown_overrides,
+    well_formed,
+)
 from tavern_core.upstreams.upstream_plugin_candidates import Entry
 
 LIST_S: Final = 60.0
@@ -258,7 +265,7 @@ class Listings:
         listing = well_formed(listing)
         own = self._connections.secrets[entry.name]
         mask = secret_redactor(self._base.known_secrets.values | own.values)
-        tools, left_out = sound(listing, entry.config, mask, own.mask_text if own.values else str)
+        tools, left_out = sound(listing, entry.config, Masks(mask, own.mask_text if own.values else str))
         reviewed = self._quarantine.reviewed(entry)
         unchecked = unchecked_patterns(tools)
         listed = Listed(entry.fingerprint, now, listing.ttl_ms, listing.etag, tuple(tools), bool(unchecked))

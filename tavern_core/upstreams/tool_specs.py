@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from tavern_core.contract.adapters import Listing, UpstreamTool
 from tavern_core.errors import UpstreamError
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.plugins.tool_spec_validation import VERSION
 from tavern_core.model.capability import DESTRUCTIVE, is_dangerous
 from tavern_core.model.json_leaves import with_texts
@@ -85,16 +86,22 @@ def well_formed(answer: object) -> Listing:
     return Listing(tools, ttl_ms, etag[:1_000], left_out, description[:2_000], version[:100])
 
 
-def sound(
-    listing: Listing, config: UpstreamConfig, mask: Callable[[str], str], mask_own: Callable[[str], str]
-) -> tuple[dict[str, UpstreamTool], dict[str, str]]:
+@dataclass(frozen=True, slots=True)
+class Masks:
+    """Take secrets out of texts."""
+
+    every: Callable[[str], str]
+    """Those of the host: an upstream may repeat its credentials."""
+    own: Callable[[str], str]
+    """Those that this upstream was given."""
+
+
+def sound(listing: Listing, config: UpstreamConfig, masks: Masks) -> tuple[dict[str, UpstreamTool], dict[str, str]]:
     """The tools of a listing that can be offered, by name; and why others cannot.
 
     Args:
         listing: of `well_formed`.
         config: what the operator allows.
-        mask: takes the secrets of the host out of a text: an upstream may repeat its credentials.
-        mask_own: takes those out that this upstream was given.
     """
     found: dict[str, UpstreamTool] = {}
     left_out = dict(listing.left_out)
@@ -110,7 +117,7 @@ def sound(
                 left_out[_shown(name) or f"#{number + 1}"] = why
         elif not is_allowed(name, config):
             continue
-        elif mask_own(name) != name:
+        elif masks.own(name) != name:
             left_out[f"#{number + 1}"] = "its name holds a secret of this upstream"
         elif (other := taken.setdefault(fold(local_name(name)), name)) != name or name in found:
             left_out[name if other != name else f"{name} (again)"] = f"its name is too much like that of {other!r}"
@@ -118,7 +125,7 @@ def sound(
             left_out["…"] = f"the definitions of its tools have more than {MAX_DEFINITIONS:,} bytes"
             break
         else:
-            found[name] = _masked_tool(tool, mask, mask_own)
+            found[name] = _masked_tool(tool, masks)
     return found, left_out
 
 
@@ -142,16 +149,17 @@ def unchecked_patterns(tools: Mapping[str, UpstreamTool]) -> dict[str, tuple[Unc
     return found
 
 
-def _masked_tool(tool: UpstreamTool, mask: Callable[[str], str], mask_own: Callable[[str], str]) -> UpstreamTool:
+def _masked_tool(tool: UpstreamTool, masks: Masks) -> UpstreamTool:
+    mask = masks.every
     return replace(
         tool,
-        description=_description(tool.description, mask),
+        description=_description(mask(tool.description)) if isinstance(tool.description, str) else "",
         display_name=_prose(mask(tool.display_name)),
         version=mask(tool.version),
         tags=tuple(map(mask, tool.tags)),
-        examples=tuple(_example(example, mask) for example in tool.examples),
-        input_schema=_harmless(tool.input_schema, mask, mask_own),
-        output_schema=_harmless(tool.output_schema, mask, mask_own),
+        examples=tuple(_example(example, masks) for example in tool.examples),
+        input_schema=_harmless(tool.input_schema, masks),
+        output_schema=_harmless(tool.output_schema, masks),
     )
 
 
@@ -244,10 +252,7 @@ _FIELDS: Final[Mapping[str, Callable[[Any], bool]]] = {
 """Field of an `UpstreamTool` → whether a value can be part of it. Adapters are typed, and plugins are not checked by mypy."""
 
 
-def _description(text: object, mask: Callable[[str], str]) -> str:
-    if not isinstance(text, str):
-        return ""
-    text = mask(text)
+def _description(text: str) -> str:
     return _prose(text if len(text) <= MAX_DESCRIPTION else f"{text[:MAX_DESCRIPTION]}…")
 
 
@@ -256,31 +261,34 @@ def _prose(text: str) -> str:
     return neutralise(seen(text, lines=True), edges=False, guard=VISIBLE)
 
 
-def _harmless(schema: Any, mask: Callable[[str], str] | None, mask_own: Callable[[str], str] = str) -> Any:
+def _harmless(schema: Any, masks: Masks | None) -> Any:
     """A schema whose texts for people cannot be read as a call, and show no secret; what it means stays the same.
 
+    All else has a meaning, so secrets that the upstream was not given, and can only have guessed, stay there.
+
     Args:
-        mask: see `sound`; None: without these texts.
-        mask_own: see `sound`. All else has a meaning, so other secrets, which the upstream can only have guessed, stay there.
+        masks: None: without these texts.
     """
     if isinstance(schema, list | tuple):
-        return [_harmless(part, mask, mask_own) for part in schema]
+        return [_harmless(part, masks) for part in schema]
+    mask_own = str if masks is None else masks.own
     if not isinstance(schema, Mapping):
         return schema if schema in _TYPES else with_texts(schema, mask_own)  # such a word is not a secret
     changed: dict[str, Any] = {}
     for key, part in schema.items():
         if key in _NAMED and isinstance(part, Mapping):
-            changed[key] = {mask_own(name): _harmless(inner, mask, mask_own) for name, inner in part.items()}
+            changed[key] = {mask_own(name): _harmless(inner, masks) for name, inner in part.items()}
         elif key in _PROSE and isinstance(part, str):
-            if mask is not None:
-                changed[key] = _prose(mask(part))
+            if masks is not None:
+                changed[key] = _prose(masks.every(part))
         else:
-            changed[key] = with_texts(part, mask_own) if key in _DATA else _harmless(part, mask, mask_own)
+            changed[key] = with_texts(part, mask_own) if key in _DATA else _harmless(part, masks)
     return changed
 
 
-def _example(example: Example, mask: Callable[[str], str]) -> Example:
-    return replace(example, **with_texts({field.name: getattr(example, field.name) for field in fields(example)}, mask))
+def _example(example: Example, masks: Masks) -> Example:
+    written = {field.name: getattr(example, field.name) for field in fields(example)}
+    return replace(example, **with_texts(written, masks.every))
 
 
 def withheld(tool: UpstreamTool) -> UpstreamTool:
