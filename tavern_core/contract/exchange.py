@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC
 from typing import Any, Final
@@ -19,6 +19,7 @@ from urllib.parse import quote
 from tavern_core.contract.trace_context import trace_headers
 from tavern_core.errors import CallError, CallTimeout, Outcome, OutputTooLarge, ToolFailed, UpstreamError
 from tavern_core.frozen_dataclass import dataclass
+from tavern_core.model.safe_printing import with_type
 from tavern_core.schema.json_reader import read_json
 
 MOST_JSON: Final = 4_000_000
@@ -41,6 +42,14 @@ def not_installed(needs: str, extra: str) -> ToolFailed:
     """The error for something that needs a library of an extra of this package, as in ``fetching needs httpx2``."""
     text, hint = f"{needs}, which is not installed", f"pip install 'tavern-core[{extra}]'"
     return ToolFailed(text, hint=hint, fixFor="operator")
+
+
+def own_interrupts_failed(function: Callable[..., Any], *args: Any) -> Any:
+    """Call code of an upstream in a worker thread. No Ctrl-C reaches that: a KeyboardInterrupt is the code's own failure."""
+    try:
+        return function(*args)
+    except KeyboardInterrupt as error:
+        raise RuntimeError(with_type(error)) from error
 
 
 def retry_after_ms(headers: Mapping[str, str]) -> int | None:

@@ -37,8 +37,9 @@ from tavern_core.model.safe_printing import with_type
 from tavern_core.model.upstream import origin_entry
 from tavern_core.schema.secret_encodings import secret_redactor
 from tavern_core.upstreams.facilities import Granted, UpstreamFacility
-from tavern_core.upstreams.session import CLOSE_S, Session, State
-from tavern_core.upstreams.upstream_plugin_candidates import Entry, ToolEntry
+from tavern_core.upstreams.loop_task import LoopTask
+from tavern_core.upstreams.session import Session, State
+from tavern_core.upstreams.upstream_plugin_candidates import Entry, ToolEndpoint, UpstreamSystem
 
 T = TypeVar("T")
 MAX_SESSIONS: Final = 64
@@ -56,7 +57,7 @@ class Connections:
     def __init__(self, entries: Mapping[str, Entry], granted: Granted) -> None:
         self.secrets: defaultdict[str, KnownSecrets] = defaultdict(KnownSecrets)
         """Upstream → what is behind the references of its entry."""
-        self._entries = dict(entries)
+        self._entries: dict[str, UpstreamSystem] = dict(entries)
         """Those of the configuration, and those of tools with an endpoint of their own."""
         self._lifecycle = granted.specs.lifecycle
         self._base = granted.specs.base
@@ -72,7 +73,7 @@ class Connections:
         """The host closes: no further connection is opened."""
         self._base.signals.rights.subscribe(self._close_revoked)
 
-    def session(self, entry: Entry, context: CallContext | None = None) -> Session:
+    def session(self, entry: UpstreamSystem, context: CallContext | None = None) -> Session:
         """The session of a caller: that of the credentials that hold for it.
 
         Raises:
@@ -89,12 +90,12 @@ class Connections:
             async def connect() -> Connection:
                 return await self._opened(entry, credential, await self.adapter(entry))
 
-            is_listed = not isinstance(entry, ToolEntry)
+            is_listed = not isinstance(entry, ToolEndpoint)
             opened = Session(entry.name, connect, entry.config.close_after_ms / 1000, is_listed=is_listed)
             session = sessions.setdefault(credential, opened)
         return session
 
-    def check_endpoint(self, entry: ToolEntry) -> None:
+    def check_endpoint(self, entry: ToolEndpoint) -> None:
         """Return when the plugin of a tool may connect to its endpoint.
 
         Raises:
@@ -113,9 +114,9 @@ class Connections:
                 side="plugin",
             )
 
-    def _know(self, entry: Entry) -> None:
+    def _know(self, entry: UpstreamSystem) -> None:
         """Get to know an endpoint that is called. On the host's loop."""
-        if isinstance(entry, ToolEntry):
+        if isinstance(entry, ToolEndpoint):
             if entry.name not in self._entries:
                 self._close_unused()
             self._entries[entry.name] = entry
@@ -125,7 +126,7 @@ class Connections:
         unused = sorted(
             (since, name, key)
             for name, sessions in list(self._sessions.items())
-            if isinstance(self._entries.get(name), ToolEntry)
+            if isinstance(self._entries.get(name), ToolEndpoint)
             for key, session in sessions.items()
             if (since := session.unused_since) is not None
         )
@@ -138,16 +139,18 @@ class Connections:
         if closed:
             asyncio.run_coroutine_threadsafe(_closed(closed), self._base.portal.loop())
 
-    def state(self, entry: Entry) -> State:
+    def state(self, entry: UpstreamSystem) -> State:
         """That of the connection for calls of the host itself."""
         return "open" if "" in self._in_process.get(entry.name, ()) else self.session(entry).state
 
-    def was_used(self, entry: Entry) -> bool:
+    def was_used(self, entry: UpstreamSystem) -> bool:
         """Whether this process has connected to it, or tried to."""
         sessions = self._sessions.get(entry.name, {})
         return entry.name in self._in_process or any(session.was_used for session in list(sessions.values()))
 
-    async def use(self, entry: Entry, context: CallContext | None, work: Callable[[Connection], Awaitable[T]]) -> T:
+    async def use(
+        self, entry: UpstreamSystem, context: CallContext | None, work: Callable[[Connection], Awaitable[T]]
+    ) -> T:
         """Do something with the connection of a caller.
 
         An adapter that runs in this process (`in_process`) is used on the caller's own loop; all others on the host's.
@@ -173,7 +176,7 @@ class Connections:
 
     async def ask(
         self,
-        entry: Entry,
+        entry: UpstreamSystem,
         work: Callable[[Connection], Awaitable[T]],
         seconds: float,
         context: CallContext | None = None,
@@ -202,7 +205,7 @@ class Connections:
             return await self.use(entry, context, timed)
 
     @contextmanager
-    def errors_masked(self, entry: Entry, outcome: Outcome = "none") -> Iterator[None]:
+    def errors_masked(self, entry: UpstreamSystem, outcome: Outcome = "none") -> Iterator[None]:
         """Takes the secrets of the host, and those that the adapter keeps, out of errors: an upstream may repeat them.
 
         Args:
@@ -227,79 +230,19 @@ class Connections:
                 raise UpstreamError(f"{entry.name} failed: {masked}", outcome=outcome) from None
             raise
 
-    def _secrets_of(self, entry: Entry) -> frozenset[str]:
+    def _secrets_of(self, entry: UpstreamSystem) -> frozenset[str]:
         return self._base.known_secrets.values | self.secrets[entry.name].renewed
 
     async def on_loop(self, work: Coroutine[Any, Any, T]) -> T:
         """Run in a task of the host's loop, from whichever loop the caller is on; cancelling the caller cancels the work."""
-        ours = asyncio.get_running_loop()
         try:
-            theirs = self._base.portal.loop()
+            loop = self._base.portal.loop()
         except UsageError:  # the host is closed
             work.close()
             raise
-        # Written out: `asyncio.run_coroutine_threadsafe` and `wrap_future` go through two more futures and their locks, and
-        # what waits for the end of a task hears of it a turn of the loop later, or never, where the task swallows its cancellation.
-        waiter = ours.create_future()
-        begun: list[asyncio.Task[None]] = []
-        answers: list[T] = []
-        errors: list[BaseException] = []
+        return await LoopTask(work, loop).answer()
 
-        async def run() -> None:
-            begun[0].remove_done_callback(ended)  # it costs a turn of the loop
-            try:
-                answers.append(await work)
-            except GeneratorExit:
-                errors.append(ConnectionLost("the host was closed before there was an answer", outcome="unknown"))
-                wake()
-                raise
-            except BaseException as error:  # noqa: BLE001 - the caller gets it as it is, and the loop goes on
-                errors.append(error)
-            wake()
-
-        def settle() -> None:
-            if not waiter.done():
-                waiter.set_result(None)
-
-        def wake() -> None:
-            if theirs is ours:
-                settle()
-                return
-            with suppress(RuntimeError):  # the caller's loop has been closed
-                ours.call_soon_threadsafe(settle)
-
-        def begin() -> None:
-            task = theirs.create_task(run())
-            begun.append(task)
-            task.add_done_callback(ended)
-
-        def ended(task: asyncio.Task[None]) -> None:
-            if not answers and not errors:  # it was cancelled before it began
-                work.close()
-                errors.append(asyncio.CancelledError())
-                wake()
-
-        if theirs is ours:
-            begin()
-        else:
-            theirs.call_soon_threadsafe(begin)
-        try:
-            await waiter
-        except (
-            asyncio.CancelledError
-        ):  # a deadline is thrown into the coroutine, and does not reach what it waits for by itself
-            if theirs is ours:
-                begun[0].cancel()
-                await asyncio.wait(begun, timeout=CLOSE_S)  # it may have to stop something
-                raise
-            with suppress(RuntimeError):  # the host's loop has been closed
-                theirs.call_soon_threadsafe(lambda: begun[0].cancel())
-            raise
-        if errors:
-            raise errors[0]
-        return answers[0]
-
-    async def log_in(self, entry: Entry, show: Callable[[str], None]) -> None:
+    async def log_in(self, entry: UpstreamSystem, show: Callable[[str], None]) -> None:
         """Let a person log in to an upstream where its kind knows that; open connections are closed, so that the next is theirs."""
         self._need(entry)
         adapter = await self.adapter(entry)
@@ -319,7 +262,7 @@ class Connections:
         for connection in local:
             await _without_error(connection)
 
-    async def adapter(self, entry: Entry) -> Adapter:
+    async def adapter(self, entry: UpstreamSystem) -> Adapter:
         """The adapter of an upstream's kind, its plugin activated.
 
         Raises:
@@ -340,7 +283,7 @@ class Connections:
                 await self.close(entry.name)
         return adapter
 
-    def flaw(self, entry: Entry) -> UpstreamError | None:
+    def flaw(self, entry: UpstreamSystem) -> UpstreamError | None:
         """Why the entry cannot be used as it is written, as far as that is known before its adapter's plugin is activated."""
         adapter = self._lifecycle.tables.contributions.get("adapters", entry.config.kind)
         if adapter is None:
@@ -355,7 +298,7 @@ class Connections:
         records = self._lifecycle.records.values()
         return {kind for record in records for kind in record.candidate.facts.declared.get("adapters", ())}
 
-    def _no_adapter(self, entry: Entry) -> UpstreamError:
+    def _no_adapter(self, entry: UpstreamSystem) -> UpstreamError:
         kind = entry.config.kind
         for record in list(self._lifecycle.records.values()):
             if kind in record.candidate.facts.declared.get("adapters", ()):
@@ -367,7 +310,7 @@ class Connections:
         hint = did_you_mean(kind, known) or f"kinds: {', '.join(sorted(known))}"
         return self._misconfigured(entry, ".kind", f"there is no adapter of kind {kind!r}", hint)
 
-    def _check_target(self, entry: Entry, adapter: Adapter) -> None:
+    def _check_target(self, entry: UpstreamSystem, adapter: Adapter) -> None:
         """Raises UpstreamError: the adapter does not take what the entry names (UPSTREAM_ERROR)."""
         named = next((key for key in _TARGETS if getattr(entry.config, key) is not None), "")
         try:
@@ -379,7 +322,7 @@ class Connections:
             text = f"an upstream of kind {entry.config.kind} is reached by {takes}"
             raise self._misconfigured(entry, "", text, f"write {takes} in tavern.yaml")
 
-    def _misconfigured(self, entry: Entry, key: str, text: str, hint: str) -> UpstreamError:
+    def _misconfigured(self, entry: UpstreamSystem, key: str, text: str, hint: str) -> UpstreamError:
         """What is wrong with an entry, and where it is written."""
         path = f"upstreams.{entry.name}{key}"
         file, _, line = self._base.loaded.origins.get(f"upstreams.{entry.name}.kind", "").rpartition(":")
@@ -388,14 +331,14 @@ class Connections:
         )
         return UpstreamError(f"{path}: {text}", hint=hint, outcome="none", findings=where, code=ConfigInvalid.code)
 
-    def missing(self, entry: Entry) -> tuple[str, ...]:
+    def missing(self, entry: UpstreamSystem) -> tuple[str, ...]:
         """The permissions that the upstream lacks; all of them if its plugin is not usable."""
         record = self._lifecycle.records.get(entry.plugin)
         if record is None or not record.usable or not entry.is_plugin(record.candidate):
             return entry.permissions or ("?",)
         return tuple(permission for permission in entry.permissions if not record.may(permission))
 
-    def _need(self, entry: Entry) -> None:
+    def _need(self, entry: UpstreamSystem) -> None:
         """Raises PolicyDenied: the upstream is disabled, or was not granted what it needs (POLICY_DENIED)."""
         record = self._lifecycle.records.get(entry.plugin)
         now = None if record is None else (record, record.standing, record.candidate)
@@ -420,7 +363,7 @@ class Connections:
             if (entry := self._entries.get(name)) is not None and self.missing(entry):
                 asyncio.run_coroutine_threadsafe(self.close(name), self._base.portal.loop())
 
-    async def _activate(self, entry: Entry) -> None:
+    async def _activate(self, entry: UpstreamSystem) -> None:
         for record in list(self._lifecycle.records.values()):
             declared = record.candidate.facts.declared.get("adapters", ())
             may_start = record.usable or self._lifecycle.is_changing(record.name)  # calls wait while it is reloaded
@@ -431,13 +374,13 @@ class Connections:
                     text = f"{entry.name} cannot be used: {error.message}"
                     raise UpstreamError(text, hint=error.hint, outcome="none") from error
 
-    def _facility(self, entry: Entry, credential: str, adapter: Adapter) -> UpstreamFacility:
+    def _facility(self, entry: UpstreamSystem, credential: str, adapter: Adapter) -> UpstreamFacility:
         facility = UpstreamFacility(entry, credential, self._granted, self.secrets[entry.name])
         with _settings_read():
             facility.resolve(adapter.settings)
         return facility
 
-    async def _local(self, entry: Entry, adapter: Adapter, credential: str) -> Connection:
+    async def _local(self, entry: UpstreamSystem, adapter: Adapter, credential: str) -> Connection:
         held = self._in_process.get(entry.name, {}).get(credential)
         if held is not None and held[0] is not adapter:  # opened by code that was replaced meanwhile
             await self.close(entry.name)
@@ -454,7 +397,7 @@ class Connections:
                 await _without_error(opened)
         return held[1]
 
-    async def _opened(self, entry: Entry, credential: str, adapter: Adapter) -> Connection:
+    async def _opened(self, entry: UpstreamSystem, credential: str, adapter: Adapter) -> Connection:
         closed = ConnectionLost(f"{entry.name} is not connected to: the host is being closed", outcome="none")
         if self._are_closed:
             raise closed
@@ -468,9 +411,9 @@ class Connections:
         return connection
 
 
-def credential_of(entry: Entry, context: CallContext | None) -> str:
+def credential_of(entry: UpstreamSystem, context: CallContext | None) -> str:
     """The key of `credentials` that holds for a caller; empty: those of the entry itself."""
-    if isinstance(entry, ToolEntry):
+    if isinstance(entry, ToolEndpoint):
         return entry.fingerprint  # a factory may give each caller another header for its key
     known = entry.config.credentials
     if not known or context is None or context.is_host:
@@ -489,7 +432,7 @@ def _settings_read() -> Iterator[None]:
         raise UpstreamError(error.message, hint=error.hint, outcome="none", code=error.code) from error
 
 
-def _failed(entry: Entry, why: BaseException | str) -> UpstreamError:
+def _failed(entry: UpstreamSystem, why: BaseException | str) -> UpstreamError:
     text = with_type(why) if isinstance(why, BaseException) else why
     return UpstreamError(f"{entry.name} cannot be used: its adapter failed: {text}", outcome="none")
 

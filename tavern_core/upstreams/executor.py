@@ -18,7 +18,7 @@ from tavern_core.upstreams.connections import Connections, without_secrets
 from tavern_core.upstreams.facilities import CallFacility
 from tavern_core.upstreams.review import Quarantine
 from tavern_core.upstreams.tool_specs import local_name
-from tavern_core.upstreams.upstream_plugin_candidates import Entry, ToolEntry, entry_of
+from tavern_core.upstreams.upstream_plugin_candidates import Entry, ToolEndpoint, UpstreamSystem, entry_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class UpstreamExecutor:
 
     def bind(self, tool: ToolSpec, home: ToolHome, /) -> BoundTool:
         if tool.calls_endpoint:
-            own = ToolEntry(tool)
+            own = ToolEndpoint(tool)
             self.connections.check_endpoint(own)
             return self._bound(own, own.tool, tool)
         if not {"upstream", "tool"} <= tool.implementation.keys():
@@ -52,7 +52,7 @@ class UpstreamExecutor:
         self.quarantine.check(entry, known)
         return self._bound(entry, known, tool)
 
-    def _bound(self, entry: Entry, known: UpstreamTool, tool: ToolSpec) -> BoundTool:
+    def _bound(self, entry: UpstreamSystem, known: UpstreamTool, tool: ToolSpec) -> BoundTool:
         connections, threads, owner = self.connections, self.threads, (tool.plugin, tool.id)
 
         def run(arguments: Mapping[str, Any], call: ToolCall | None) -> Awaitable[Any]:
@@ -66,7 +66,11 @@ class UpstreamExecutor:
 
 
 def _invoked(
-    connections: Connections, entry: Entry, tool: UpstreamTool, arguments: Mapping[str, Any], call: UpstreamCall
+    connections: Connections,
+    entry: UpstreamSystem,
+    tool: UpstreamTool,
+    arguments: Mapping[str, Any],
+    call: UpstreamCall,
 ) -> Awaitable[Any]:
     """Make one call that the pipeline has let through; see `contract.adapters.Connection.invoke`."""
     own = connections.secrets[entry.name]

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tavern_core.contract.adapters import Process
+from tavern_core.contract.exchange import own_interrupts_failed
 from tavern_core.contract.tool_context import RUNNING, ToolContext
 from tavern_core.errors import PolicyDenied, SettingsInvalid, ToolFailed
 from tavern_core.frozen_dataclass import dataclass
@@ -28,13 +29,12 @@ from tavern_core.kernel.plugins.record import Record
 from tavern_core.kernel.plugins.tool_homes import Sandboxes
 from tavern_core.kernel.settings.secret_masking import KnownSecrets, MaskingFilter, is_everyday
 from tavern_core.model.call import Rights, ToolCall
-from tavern_core.model.safe_printing import with_type
 from tavern_core.model.secret_references import SECRET, is_operators_reference
 from tavern_core.model.tool import ToolSpec
 from tavern_core.model.upstream import origin_entry
 from tavern_core.schema.redact import compile_marked, named_secrets
 from tavern_core.schema.secret_names import is_secret_name
-from tavern_core.upstreams.upstream_plugin_candidates import Entry
+from tavern_core.upstreams.upstream_plugin_candidates import UpstreamSystem
 
 _TOKEN: Final = re.compile(r"(?=.*[0-9])(?=.*[A-Za-z])[A-Za-z0-9._~+/=-]{20,}")
 _MOST_SECRETS: Final = 32
@@ -76,7 +76,7 @@ class UpstreamFacility:
         secrets: gets what is behind the references of the entry, and what the adapter keeps.
     """
 
-    def __init__(self, entry: Entry, credential: str, granted: Granted, secrets: KnownSecrets) -> None:
+    def __init__(self, entry: UpstreamSystem, credential: str, granted: Granted, secrets: KnownSecrets) -> None:
         base, config = granted.specs.base, entry.config
         self.name = entry.name
         self.url = config.url or ""
@@ -328,12 +328,4 @@ class CallFacility:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asked, self._loop))
 
     def in_thread(self, function: Callable[..., Any], *args: Any) -> Coroutine[Any, Any, Any]:
-        return in_thread(self._threads, _in_worker, (function, *args), None, self._owner)
-
-
-def _in_worker(function: Callable[..., Any], *args: Any) -> Any:
-    """Call in a worker thread, which no Ctrl-C reaches: a KeyboardInterrupt is the upstream's own, and interrupts no caller."""
-    try:
-        return function(*args)
-    except KeyboardInterrupt as error:
-        raise RuntimeError(with_type(error)) from error
+        return in_thread(self._threads, own_interrupts_failed, (function, *args), None, self._owner)

@@ -31,22 +31,16 @@ _MOST_REPORTED: Final = 100
 """Patterns of one upstream that are diagnostics of the host; its status names more."""
 
 
-class Entry:
-    """One upstream as it is configured, with what is known of its tools.
+class UpstreamSystem:
+    """Another system that connections lead to."""
 
-    Args:
-        quarantined: the names of its tools that are in quarantine.
-    """
-
-    def __init__(
-        self, name: str, config: UpstreamConfig, catalogue: Catalogue, quarantined: Callable[[Entry], Collection[str]]
-    ) -> None:
+    def __init__(self, name: str, config: UpstreamConfig, plugin: str) -> None:
         self.name = name
         self.config = config
+        self.plugin = plugin
+        """Whose grants hold for it."""
         self.list_changed = Signal()
         """Emitted when the upstream says that its list of tools changed."""
-        self._catalogue = catalogue
-        self._quarantined = quarantined
 
     @cached_property
     def fingerprint(self) -> str:
@@ -63,10 +57,28 @@ class Entry:
         """What it must be granted before it is used."""
         return tuple(request.name for request in self.requested.capabilities)
 
-    @cached_property
-    def plugin(self) -> str:
-        """The part of the ids before the colon."""
-        return self.config.plugin_name(self.name)
+    def is_plugin(self, candidate: Candidate) -> bool:
+        """Whether the plugin of this name is the one whose grants hold here."""
+        return candidate.name == self.plugin
+
+    def network(self, record: Record, rights: Rights) -> Scope:
+        """Where it may connect to: what was granted, for the entry may ask for more."""
+        return rights.scope("network")
+
+
+class Entry(UpstreamSystem):
+    """One upstream as it is configured, with what is known of its tools; `plugin` is the part of their ids before the colon.
+
+    Args:
+        quarantined: the names of its tools that are in quarantine.
+    """
+
+    def __init__(
+        self, name: str, config: UpstreamConfig, catalogue: Catalogue, quarantined: Callable[[Entry], Collection[str]]
+    ) -> None:
+        super().__init__(name, config, config.plugin_name(name))
+        self._catalogue = catalogue
+        self._quarantined = quarantined
 
     @property
     def is_listed(self) -> bool:
@@ -120,10 +132,6 @@ class Entry:
     def is_plugin(self, candidate: Candidate) -> bool:
         """Whether the plugin with this upstream's name is this upstream, so that its grants hold here."""
         return candidate.source == "upstream" and candidate.stamp == (self.fingerprint,)
-
-    def network(self, record: Record, rights: Rights) -> Scope:
-        """Where it may connect to: what was granted, for the entry may ask for more."""
-        return rights.scope("network")
 
     def candidate(self) -> Candidate:
         """The plugin that the upstream is to the rest of the host."""
@@ -184,26 +192,18 @@ class _Connection(Origin):
         return lock_form(self.entry.hashes()) if self.entry.is_listed else {}
 
 
-class ToolEntry(Entry):
+class ToolEndpoint(UpstreamSystem):
     """The system behind one tool that names its `endpoint`: known to no one but that tool, and covered by the grants of its plugin."""
 
     def __init__(self, tool: ToolSpec) -> None:
-        self.name = f"{tool.id} at {tool.endpoint}"  # a factory may give each caller another one
-        self.list_changed = Signal()
-        self.config = endpoint_config(tool.kind, tool.endpoint or "", tool.implementation)
+        # A factory may give each caller another endpoint.
+        config = endpoint_config(tool.kind, tool.endpoint or "", tool.implementation)
+        super().__init__(f"{tool.id} at {tool.endpoint}", config, tool.plugin)
         self.tool = UpstreamTool(
             tool.resource_id or tool.local_name,
             input_schema=tool.input_schema,
             data={**tool.implementation, "endpoint": tool.endpoint},
         )
-        self._plugin = tool.plugin
-
-    @property
-    def plugin(self) -> str:
-        return self._plugin
-
-    def is_plugin(self, candidate: Candidate) -> bool:
-        return candidate.name == self._plugin
 
     def network(self, record: Record, rights: Rights) -> Scope:
         """What an object without a manifest says is the word of the program: its endpoint, private addresses included."""

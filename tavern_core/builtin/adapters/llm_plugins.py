@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tavern_core.contract.adapters import Listing, Target, Upstream, UpstreamCall, UpstreamTool
+from tavern_core.contract.exchange import own_interrupts_failed
 from tavern_core.contract.installed_tools import InstalledTools, distribution_of
 from tavern_core.errors import CallError, OutputTooLarge, ToolFailed, UpstreamError
 from tavern_core.model.result import ToolResult
@@ -59,10 +60,10 @@ class LlmPlugins:
         for registered, name in things:
             label = _label(registered, name)
             try:
-                thing = await asyncio.to_thread(_apart, _made, registered, arguments.get(label, {}))
+                thing = await asyncio.to_thread(own_interrupts_failed, _made, registered, arguments.get(label, {}))
                 if callable(prepare := getattr(thing, "prepare_async", None)):
                     await prepare()
-                await asyncio.to_thread(_apart, _describe, thing, name, tools, found)
+                await asyncio.to_thread(own_interrupts_failed, _describe, thing, name, tools, found)
             except (Exception, SystemExit) as error:  # noqa: BLE001 - one never costs the others
                 left_out[label] = printed(error)
         for label in arguments.keys() - {_label(thing, name) for thing, name in things}:
@@ -157,14 +158,6 @@ def _label(thing: Any, name: str | None) -> str:
     """What the settings and errors call a thing that was registered."""
     named = thing if isinstance(thing, type) or inspect.isroutine(thing) else type(thing)
     return name or str(named.__name__)
-
-
-def _apart(function: Callable[..., Any], *args: Any) -> Any:
-    """Call in a thread, which no Ctrl-C reaches: a KeyboardInterrupt is the package's own, and costs the other tools nothing."""
-    try:
-        return function(*args)
-    except KeyboardInterrupt as error:
-        raise RuntimeError(printed(error)) from error
 
 
 def _made(thing: Any, arguments: Mapping[str, Any]) -> Any:

@@ -1,0 +1,98 @@
+"""Work in a task of the host's loop, for a caller on any loop.
+
+Written out, because `asyncio.run_coroutine_threadsafe` and `wrap_future` go through two more futures and their locks, and what waits for
+the end of a task hears of it a turn of the loop later, or never, where the task swallows its cancellation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from contextlib import suppress
+from typing import Any, Generic, TypeVar
+
+from tavern_core.errors import ConnectionLost
+from tavern_core.upstreams.session import CLOSE_S
+
+T = TypeVar("T")
+
+
+class LoopTask(Generic[T]):
+    """Begins in `answer`, which is awaited once.
+
+    Args:
+        loop: of the host.
+    """
+
+    __slots__ = ("_answers", "_errors", "_loop", "_ours", "_task", "_waiter", "_work")
+
+    def __init__(self, work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop) -> None:
+        self._work = work
+        self._loop = loop
+        self._ours = asyncio.get_running_loop()
+        self._waiter: asyncio.Future[None] = self._ours.create_future()
+        self._task: asyncio.Task[None] | None = None
+        self._answers: list[T] = []
+        self._errors: list[BaseException] = []
+
+    async def answer(self) -> T:
+        """What the work returns or raises; cancelling the caller cancels it."""
+        if self._loop is self._ours:
+            self._begin()
+        else:
+            self._loop.call_soon_threadsafe(self._begin)
+        try:
+            await self._waiter
+        except asyncio.CancelledError:  # a deadline is thrown into the coroutine, and does not reach the work by itself
+            await self._cancelled()
+            raise
+        if self._errors:
+            raise self._errors[0]
+        return self._answers[0]
+
+    async def _cancelled(self) -> None:
+        if self._loop is self._ours:
+            self._cancel()
+            if self._task is not None:
+                await asyncio.wait([self._task], timeout=CLOSE_S)  # it may have to stop something
+            return
+        with suppress(RuntimeError):  # the host's loop has been closed
+            self._loop.call_soon_threadsafe(self._cancel)
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    def _begin(self) -> None:
+        self._task = self._loop.create_task(self._run())
+        self._task.add_done_callback(self._ended)
+
+    async def _run(self) -> None:
+        assert self._task is not None
+        self._task.remove_done_callback(self._ended)  # it costs a turn of the loop
+        try:
+            self._answers.append(await self._work)
+        except GeneratorExit:
+            self._errors.append(ConnectionLost("the host was closed before there was an answer", outcome="unknown"))
+            self._wake()
+            raise
+        except BaseException as error:  # noqa: BLE001 - the caller gets it as it is, and the loop goes on
+            self._errors.append(error)
+        self._wake()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not self._answers and not self._errors:  # it was cancelled before it began
+            self._work.close()
+            self._errors.append(asyncio.CancelledError())
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._loop is self._ours:
+            self._settle()
+            return
+        with suppress(RuntimeError):  # the caller's loop has been closed
+            self._ours.call_soon_threadsafe(self._settle)
+
+    def _settle(self) -> None:
+        if not self._waiter.done():
+            self._waiter.set_result(None)
