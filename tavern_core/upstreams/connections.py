@@ -191,7 +191,7 @@ class Connections:
             began = time.monotonic()
             try:
                 answer = await bounded(work(connection), seconds)
-                self.session(entry).latency_ms = (time.monotonic() - began) * 1000  # also where no session is used
+                self.session(entry).note_answer(began)  # also where no session is used
                 return answer
             except TimeLimit:
                 text = f"{entry.name} did not answer within {seconds:g} s"

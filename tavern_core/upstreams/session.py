@@ -82,7 +82,7 @@ class Session:
         began = time.monotonic()
         try:
             answer = await work(opened.result())
-            self.latency_ms = (time.monotonic() - began) * 1000
+            self.note_answer(began)
             self._failures = 0
             return answer
         except ConnectionLost as error:
@@ -103,6 +103,10 @@ class Session:
             self._tasks.discard(task)
             self._used = time.monotonic()
         return await self.use(work)
+
+    def note_answer(self, began: float) -> None:
+        """The upstream has answered what it was asked at `began`, on the clock of `time.monotonic`."""
+        self.latency_ms = (time.monotonic() - began) * 1000
 
     async def close(self) -> None:
         """Close the connection; what still waits for an answer fails with ConnectionLost."""

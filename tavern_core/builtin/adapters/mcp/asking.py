@@ -52,7 +52,7 @@ class RunningCalls:
         try:
             answer = await elicited(params.model_dump(by_alias=True, mode="json", exclude_none=True), asked.call)
         except CallError as error:
-            asked.refused = error
+            asked.refuse(error)
             return ElicitResult(action="cancel")
         return ElicitResult.model_validate(answer)
 
@@ -62,12 +62,16 @@ class _Running:
 
     def __init__(self, call: UpstreamCall) -> None:
         self.call = call
-        self.refused: CallError | None = None
+        self._refused: CallError | None = None
+
+    def refuse(self, error: CallError) -> None:
+        """The person could not be asked."""
+        self._refused = error
 
     def check(self) -> None:
         """Raises CallError: the person could not be asked."""
-        if self.refused is not None:
-            raise self.refused
+        if self._refused is not None:
+            raise self._refused
 
 
 async def answers_to(requests: object, call: UpstreamCall, roots: tuple[str, ...]) -> dict[str, Any]:

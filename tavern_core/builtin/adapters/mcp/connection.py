@@ -114,7 +114,7 @@ class SessionTask:
             raise
 
     async def close(self) -> None:
-        """See `Connection.close`."""
+        """Leave the session."""
         self._closing.set()
         if (task := self._task).done():
             return
@@ -146,7 +146,7 @@ class SessionTask:
 
     def _end(self, error: CallError) -> None:
         """Remember why it ended."""
-        lost = self._pending.lost = self._pending.lost or error
+        lost = self._pending.note_end(error)
         if not self._ready.done():
             lost.outcome = "none"
             self._ready.set_exception(lost)
@@ -236,8 +236,8 @@ class McpConnection(Documents):
         calls: RunningCalls,
         meta: Mapping[str, Any],
     ) -> None:
-        self.close = task.close
         self._upstream = upstream
+        self._task = task
         self._session = session
         self._requests = requests
         self._calls = calls
@@ -249,6 +249,10 @@ class McpConnection(Documents):
     @property
     def _is_modern(self) -> bool:
         return bool(self._meta)
+
+    async def close(self) -> None:
+        """See `Connection.close`."""
+        await self._task.close()
 
     async def request(
         self,

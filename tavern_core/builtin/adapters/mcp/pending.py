@@ -90,10 +90,15 @@ class PendingRequests:
             self._failures[number] = error
 
     def note_loss(self, error: CallError) -> None:
-        """Note what has ended the connection."""
+        """Note how the transport lost the connection."""
         if not isinstance(error, ConnectionLost):
             error = ConnectionLost(error.message, hint=error.hint, outcome="unknown", retryable=True)
+        self.note_end(error)
+
+    def note_end(self, error: CallError) -> CallError:
+        """Note why the connection has ended; returns the first reason."""
         self.lost = self.lost or error
+        return self.lost
 
     def negotiated(self) -> None:
         """The version is agreed on: from now on, only failures of our own requests are noted."""
