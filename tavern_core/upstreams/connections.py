@@ -375,10 +375,8 @@ class Connections:
                     raise UpstreamError(text, hint=error.hint, outcome="none") from error
 
     def _facility(self, entry: UpstreamSystem, credential: str, adapter: Adapter) -> UpstreamFacility:
-        facility = UpstreamFacility(entry, credential, self._granted, self.secrets[entry.name])
         with _settings_read():
-            facility.resolve(adapter.settings)
-        return facility
+            return UpstreamFacility(entry, adapter.settings, credential, self._granted, self.secrets[entry.name])
 
     async def _local(self, entry: UpstreamSystem, adapter: Adapter, credential: str) -> Connection:
         held = self._in_process.get(entry.name, {}).get(credential)

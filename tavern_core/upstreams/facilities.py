@@ -72,11 +72,23 @@ class UpstreamFacility:
     """`contract.adapters.Upstream` for one connection.
 
     Args:
+        schema: of the adapter's settings.
         credential: the key of `credentials` that holds for this connection; empty: none.
         secrets: gets what is behind the references of the entry, and what the adapter keeps.
+
+    Raises:
+        SettingsInvalid: a setting is not what the adapter takes, or nothing is behind a reference (SETTINGS_INVALID).
+        PolicyDenied: a secret was not granted (POLICY_DENIED).
     """
 
-    def __init__(self, entry: UpstreamSystem, credential: str, granted: Granted, secrets: KnownSecrets) -> None:
+    def __init__(
+        self,
+        entry: UpstreamSystem,
+        schema: Mapping[str, Any],
+        credential: str,
+        granted: Granted,
+        secrets: KnownSecrets,
+    ) -> None:
         base, config = granted.specs.base, entry.config
         self.name = entry.name
         self.url = config.url or ""
@@ -86,8 +98,6 @@ class UpstreamFacility:
         self._base_dir = base.loaded.base_dir
         """The folder of tavern.yaml."""
         self.folder = None if config.folder is None else self.path(config.folder)
-        self.settings: Mapping[str, Any] = {}
-        self.headers: Mapping[str, str] = {}
         self.changed = entry.list_changed.emit
         self.log = logging.getLogger(f"tavern.upstream.{entry.name}")
         self._entry = entry
@@ -101,41 +111,33 @@ class UpstreamFacility:
             MaskingFilter.put_on(self.log, hidden)
         self._store = base.home / "upstreams" / entry.name
         """The private folder of what the adapter keeps."""
-        self._environment: Mapping[str, str] = {}
+        self.settings, self.headers, self._environment = self._resolved(schema)
 
     def path(self, written: str) -> Path:
         return (self._base_dir / Path(written).expanduser()).absolute()
 
-    def resolve(self, schema: Mapping[str, Any]) -> None:
-        """Follow the references of the entry and check its settings.
-
-        Args:
-            schema: of the settings.
-
-        Raises:
-            SettingsInvalid: a setting is not what the adapter takes, or nothing is behind a reference (SETTINGS_INVALID).
-            PolicyDenied: a secret was not granted (POLICY_DENIED).
-        """
+    def _resolved(self, schema: Mapping[str, Any]) -> tuple[Mapping[str, Any], dict[str, str], dict[str, str]]:
+        """Settings, headers and variables of the environment, checked, and with what is behind their references."""
         known = self._config.credentials.get(self._credential)
         own = {} if known is None else known.model_dump(mode="json")
         written = self._config.model_dump(mode="json", include={"settings", "headers", "environment"})
         for key in ("settings", "headers", "environment"):
             written[key] = {**written[key], **own.get(key, {})}
-        settings = self._followed(written["settings"], f"upstreams.{self.name}.settings")
-        self.settings = _checked(settings, schema, f"upstreams.{self.name}.settings")
-        place = f"upstreams.{self.name}.headers"
-        headers = self._followed(written["headers"], place)
-        self.headers = {name: _header(str(value), f"{place}.{name}") for name, value in headers.items()}
-        environment = self._followed(written["environment"], f"upstreams.{self.name}.environment")
-        self._environment = {name: str(value) for name, value in environment.items()}
+        place = f"upstreams.{self.name}"
+        given = self._followed(written["settings"], f"{place}.settings")
+        settings = _checked(given, schema, f"{place}.settings")
+        followed = self._followed(written["headers"], f"{place}.headers")
+        headers = {name: _header(str(value), f"{place}.headers.{name}") for name, value in followed.items()}
+        environment = self._followed(written["environment"], f"{place}.environment")
         marked = compile_marked(schema)
         in_plain_text = [
-            *named_secrets([settings, headers, environment]),
-            *(marked(self.settings) if marked is not None else ()),
-            *_of_cookies(self.headers),
+            *named_secrets([given, followed, environment]),
+            *(marked(settings) if marked is not None else ()),
+            *_of_cookies(headers),
         ]
         for masked in (self._secrets, self._known):
             masked.add(*(text for text in in_plain_text if not is_everyday(text)))
+        return settings, headers, {name: str(value) for name, value in environment.items()}
 
     def http(self, url: str = "", *, timeout_s: float = 30.0, max_bytes: int = 64_000_000) -> Any:
         from tavern_core.upstreams.http_client import client
