@@ -57,9 +57,28 @@ class Broken:
 NAMESPACES = {"kb": Shelf("kb", "Query", "Index"), "odd": Broken()}
 
 
+class Registered:
+    """The tools of a host."""
+
+    def __init__(self, namespaces) -> None:
+        self._namespaces = namespaces or {}
+
+    def find(self, written: str) -> str | None:
+        return find(written)
+
+    def ids(self):
+        return KNOWN
+
+    def resolvers(self):
+        return self._namespaces
+
+    def absent(self, written: str) -> None:
+        return None
+
+
 def resolve(*inventory: str, namespaces=NAMESPACES, **fields):
     profile = AgentProfile(name="writer", tool_ids_inventory=inventory, **fields)
-    return resolve_profile(profile, find, KNOWN, namespaces)
+    return resolve_profile(profile, Registered(namespaces))
 
 
 @each_case(

@@ -15,7 +15,7 @@ from dataclasses import field
 from itertools import islice, pairwise
 from os import PathLike
 from types import MappingProxyType
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Protocol
 
 from pydantic import BaseModel, ValidationError
 from pydantic.alias_generators import to_camel
@@ -156,28 +156,33 @@ def _listed(search: _InventorySearch) -> tuple[dict[str, None], list[Finding]]:
     return tools, findings
 
 
-def resolve_profile(
-    profile: AgentProfile,
-    find: Callable[[str], str | None],
-    known: Iterable[str],
-    namespaces: Mapping[str, NamespaceResolver] | None = None,
-    *,
-    absent: Callable[[str], Missing | None] = lambda written: None,
-) -> Profile:
+class ToolLookup(Protocol):
+    """Where the tools of an inventory are looked up."""
+
+    def find(self, written: str, /) -> str | None:
+        """The id of a registered tool for any accepted spelling of it."""
+
+    def ids(self) -> Iterable[str]:
+        """Of all registered tools, for suggestions."""
+
+    def resolvers(self) -> Mapping[str, NamespaceResolver]:
+        """Prefix → resolver, for tools that no plugin registers (`workflow`, `kb` ...)."""
+
+    def absent(self, written: str, /) -> Missing | None:
+        """Why a tool is not there, where more is known than that."""
+
+
+def resolve_profile(profile: AgentProfile, lookup: ToolLookup) -> Profile:
     """Find the tools of an inventory. Never fails: what cannot be found is a finding, the rest is used.
 
     Args:
         profile: as written.
-        find: the id of a registered tool for any accepted spelling of it, else None.
-        known: ids of all registered tools, for suggestions.
-        namespaces: prefix → resolver, for tools that no plugin registers (`workflow`, `kb` ...).
-        absent: why a tool is not there, where more is known than that.
     """
-    search = _InventorySearch(profile, find, known, namespaces or {}, absent)
+    search = _InventorySearch(profile, lookup, lookup.ids(), lookup.resolvers())
     tools, findings = _listed(search)
     findings += _overlong(profile, search.file)
     findings += _unknown_capabilities(profile, search.file)
-    wire_names, unusable = usable_wire_names(profile, tools, find)
+    wire_names, unusable = usable_wire_names(profile, tools, lookup.find)
     findings += unusable
     return Profile(
         profile.name,
@@ -208,10 +213,9 @@ class _InventorySearch:
     """Looks up the items of one inventory; see `resolve_profile`."""
 
     profile: AgentProfile
-    find: Callable[[str], str | None]
+    lookup: ToolLookup
     known: Iterable[str]
     namespaces: Mapping[str, NamespaceResolver]
-    absent: Callable[[str], Missing | None]
     resolved: dict[str, ToolSpec] = field(default_factory=dict)
     is_partial: bool = False
     missing: int = 0
@@ -228,7 +232,7 @@ class _InventorySearch:
             return Missing("an empty id", "remove it")
         if len(written) > _LONGEST_ID:
             return Missing(f"an id of {len(written):,} characters", f"ids have at most {_LONGEST_ID}")
-        if (found := self.find(written)) is not None:
+        if (found := self.lookup.find(written)) is not None:
             return found
         if "*" in written:
             return Missing(
@@ -264,7 +268,7 @@ class _InventorySearch:
         return tool_id
 
     def _unknown(self, written: str, prefix: str) -> Missing:
-        if (known := self.absent(written)) is not None:
+        if (known := self.lookup.absent(written)) is not None:
             return known
         close = self._similar(written, self.known)
         if prefix == "workflow":
@@ -318,7 +322,7 @@ def usable_wire_names(
 
     Args:
         tools: ids of the tools of the inventory.
-        find: as for `resolve_profile`.
+        find: as in `ToolLookup`.
     """
     used: dict[str, str] = {}
     problems: list[Finding] = []

@@ -20,6 +20,7 @@ from tavern_core.kernel.plugins.record import Record
 from tavern_core.model.naming_rules import split_id
 
 if TYPE_CHECKING:
+    from tavern_core.contract.protocols import NamespaceResolver
     from tavern_core.kernel.access.profiles import Missing, Profile, ProfileLike
     from tavern_core.model.agent_profile import AgentProfile
 
@@ -181,9 +182,7 @@ class Inventories:
 
         written, findings = self.written.get(given)
         stamp = self._stamp(written)
-        resolved = resolve_profile(
-            written, self._find_id, sorted(self._registry.entries()), self.namespaces.resolvers(), absent=self._absent
-        )
+        resolved = resolve_profile(written, self)
         resolved = replace(resolved, findings=(*findings, *resolved.findings))
         for finding in resolved.findings:
             self._base.diagnostics.add_finding(finding, severity="warning")
@@ -214,18 +213,27 @@ class Inventories:
     def _prefixes(self, given: ProfileLike) -> set[str]:
         """The prefixes of an inventory's items that no plugin registers."""
         items = map(str.strip, self.written.get(given)[0].tool_ids_inventory)
-        return {split_id(item)[0] for item in items if self._find_id(item) is None}
+        return {split_id(item)[0] for item in items if self.find(item) is None}
 
-    def _absent(self, written: str) -> Missing | None:
+    def absent(self, written: str) -> Missing | None:
         """Why a tool is not there: its plugin is disabled, its declaration or its file is wrong …"""
         from tavern_core.kernel.access.profiles import Missing
 
         found = absence(written, self._lifecycle.records, self._registry.shadowed(), self._base.diagnostics)
         return None if found is None else Missing(f"there is no tool {written!r}: {found.reason}", found.fix)
 
-    def _find_id(self, written: str) -> str | None:
+    def find(self, written: str) -> str | None:
+        """See `ToolLookup.find`."""
         found = self._registry.find(written)
         return None if found is None else found.id
+
+    def ids(self) -> list[str]:
+        """The ids of all registered tools, sorted."""
+        return sorted(self._registry.entries())
+
+    def resolvers(self) -> Mapping[str, NamespaceResolver]:
+        """See `ToolLookup.resolvers`."""
+        return self.namespaces.resolvers()
 
 
 def _may_bring(record: Record, profile: str) -> bool:
