@@ -249,7 +249,7 @@ def _contribute(parts: Parts, tables: Tables) -> None:
     if base.config.llms:
         from tavern_core.host.configured_llms import configured_llms
 
-        own = configured_llms(base.loaded, tables.settings, flow.models.find)
+        own = configured_llms(base.loaded, tables.settings, flow.models)
         tables.contributions.add_all("core-llms", {"llms": own}, source="builtin")
 
 

@@ -8,8 +8,9 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Any, Final
 
-from tavern_core.contract.llm import LLM, LLMAnswer, Message, Price, StreamingLLM
+from tavern_core.contract.llm import LLMAnswer, Message, Price, StreamingLLM
 from tavern_core.errors import CallError, TavernError, ToolFailed
+from tavern_core.flow.llm_calls import Models
 from tavern_core.kernel.config.configuration import LoadedConfig
 from tavern_core.kernel.settings.store import SettingsStore
 from tavern_core.model.llm_config import LlmConfig
@@ -20,13 +21,11 @@ Secret = Callable[[str, Any], str]
 """(its place in tavern.yaml, the reference): the text behind it."""
 
 
-def configured_llms(
-    loaded: LoadedConfig, settings: SettingsStore, find: Callable[[str], LLM]
-) -> dict[str, ConfiguredLLM]:
+def configured_llms(loaded: LoadedConfig, settings: SettingsStore, models: Models) -> dict[str, ConfiguredLLM]:
     """Name → model; nothing is connected or read.
 
     Args:
-        find: looks up another model, for those that record.
+        models: all models, for those that record another one.
     """
 
     def secret(place: str, reference: Any) -> str:
@@ -35,18 +34,18 @@ def configured_llms(
         return settings.secret(place, {place: reference})
 
     return {
-        name: ConfiguredLLM(name, entry, loaded.base_dir, secret, find) for name, entry in loaded.config.llms.items()
+        name: ConfiguredLLM(name, entry, loaded.base_dir, secret, models) for name, entry in loaded.config.llms.items()
     }
 
 
 class ConfiguredLLM:
     """One entry as a `StreamingLLM`."""
 
-    def __init__(self, name: str, entry: LlmConfig, folder: Path, secret: Secret, find: Callable[[str], LLM]) -> None:
+    def __init__(self, name: str, entry: LlmConfig, folder: Path, secret: Secret, models: Models) -> None:
         self.kind, self.model, self.context_tokens = entry.kind, entry.model or "", entry.context_tokens
         self.price = None if entry.price is None else Price(**entry.price.model_dump())
         self.is_local = entry.kind in _LOCAL and not entry.record
-        self._name, self._entry, self._folder, self._secret, self._find = name, entry, folder, secret, find
+        self._name, self._entry, self._folder, self._secret, self._models = name, entry, folder, secret, models
         self._lock = threading.Lock()
         self._made: StreamingLLM | None = None
 
@@ -99,7 +98,9 @@ class ConfiguredLLM:
                 from tavern_core.builtin.llms.recorded import RecordedModel
 
                 source = entry.source
-                return RecordedModel(self._file(), (lambda: self._find(source)) if entry.record and source else None)
+                return RecordedModel(
+                    self._file(), (lambda: self._models.find(source)) if entry.record and source else None
+                )
 
     def _file(self) -> Path:
         return (self._folder / Path(self._entry.file or "").expanduser()).absolute()

@@ -309,14 +309,13 @@ class Lifecycle:
             await self.events.emit(PLUGIN_CHANGED, data, record.name)
 
     async def _bring_up_needed(self, record: Record) -> None:
-        for other in self._replaced_by(record):
-            await self._try(other.name)  # it is there to be compared; whether it works is its own affair
-        if any(
-            split_id(str(draft.implementation.get("nodeType", "")))[0] == "core" for draft in record.looked_at().drafts
-        ):
-            for other in list(self.records.values()):  # its tools are nodes of the host, which say their parameters
-                if other.candidate.is_nodes_alone and not other.active:
-                    await self._try(other.name)
+        if replaces := frozenset(filter(record.may_override, record.candidate.overrides)):
+            # What it replaces is there to be compared; whether that works is its own affair.
+            await self.activate_all(lambda other: other is not record and _offers_one(other, replaces))
+        drafts = record.looked_at().drafts
+        if any(split_id(str(draft.implementation.get("nodeType", "")))[0] == "core" for draft in drafts):
+            # Its tools are nodes of the host, which say their parameters.
+            await self.activate_all(lambda other: other.candidate.is_nodes_alone)
         for needed in record.candidate.facts.depends_on:
             try:
                 await self.activate(needed)
@@ -324,17 +323,6 @@ class Lifecycle:
                 raise DependencyUnmet(
                     f"{record.name} needs {needed}, which failed: {error.message}", hint=error.hint
                 ) from error
-
-    def _replaced_by(self, record: Record) -> list[Record]:
-        """The plugins that declare services which this one overrides."""
-        wanted = {name for name in record.candidate.overrides if record.may_override(name)}
-        if not wanted:
-            return []
-        return [
-            other for other in list(self.records.values())
-            if other is not record and not other.active and not wanted.isdisjoint(other.candidate.facts.declared.get("services", ()))
-            and wanted.isdisjoint(other.candidate.overrides)
-        ]  # fmt: skip
 
     # Stopping ---------------------------------------------------------------------------------------------------------
 
@@ -416,6 +404,13 @@ class Lifecycle:
         if record.candidate.fixed_id:
             return  # the host's own plugins come and go with it; that needs no event
         await self.events.emit(PLUGIN_STATE, {"state": record.state, "reason": record.reason}, record.name)
+
+
+def _offers_one(record: Record, services: frozenset[str]) -> bool:
+    """Whether a plugin declares one of these services as its own."""
+    candidate = record.candidate
+    declared = candidate.facts.declared.get("services", ())
+    return not services.isdisjoint(declared) and services.isdisjoint(candidate.overrides)
 
 
 def _standing_of(record: Record, begun: Standing) -> Standing:
