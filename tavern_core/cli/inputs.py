@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,6 +11,7 @@ import click
 
 from tavern_core.cli.errors import print_note
 from tavern_core.errors import UsageError
+from tavern_core.model.safe_printing import reason_of
 
 LARGEST_INPUT: Final = 64_000_000
 """Bytes read from a file or stdin; the host's own limits are far below."""
@@ -39,7 +41,12 @@ NOT_EMPTY: Final = _NotEmpty()
 """The type of options for which an empty text, such as the value of an unset variable, must not mean the same as no option."""
 
 
-def named(words: tuple[str, ...], example: str = "text='one two'") -> dict[str, str]:
+def separated(text: str) -> list[str]:
+    """The words of ``A,B`` without blanks around them."""
+    return [word for part in text.split(",") if (word := part.strip())]
+
+
+def named(words: Iterable[str], example: str = "text='one two'") -> dict[str, str]:
     """``name=value`` words as a mapping; a hint shows `example`. Raises UsageError: a word without ``=``, or a name given twice (USAGE)."""
     found: dict[str, str] = {}
     for word in words:
@@ -93,7 +100,7 @@ def read_file(name: str) -> str:
             content = file.read(LARGEST_INPUT + 1)
     except (OSError, ValueError) as error:
         hint = "see that the path is right, and that the file can be read"
-        raise UsageError(f"{name} cannot be read: {getattr(error, 'strerror', None) or error}", hint=hint) from error
+        raise UsageError(f"{name} cannot be read: {reason_of(error)}", hint=hint) from error
     return _decoded(content, name)
 
 

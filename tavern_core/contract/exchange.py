@@ -19,7 +19,7 @@ from urllib.parse import quote
 from tavern_core.contract.trace_context import trace_headers
 from tavern_core.errors import CallError, CallTimeout, Outcome, OutputTooLarge, ToolFailed, UpstreamError
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.model.safe_printing import with_type
+from tavern_core.model.safe_printing import reason_of, with_type
 from tavern_core.schema.json_reader import read_json
 
 MOST_JSON: Final = 4_000_000
@@ -193,7 +193,7 @@ def failures(who: str, outcome: Outcome, *, repeatable: bool = False) -> Iterato
         yield
     except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout) as error:
         raise UpstreamError(
-            f"{who} cannot be reached: {_said(error)}",
+            f"{who} cannot be reached: {reason_of(error):.200}",
             hint="check that it runs, and that its address is right",
             retryable=True,
             outcome="none",
@@ -208,19 +208,15 @@ def failures(who: str, outcome: Outcome, *, repeatable: bool = False) -> Iterato
         raise UpstreamError(f"{who} cannot be asked: {_ODD_HEADER}", outcome=outcome) from None
     except (httpx2.NetworkError, httpx2.ProtocolError) as error:
         raise UpstreamError(
-            f"{who} broke off: {_said(error)}",
+            f"{who} broke off: {reason_of(error):.200}",
             hint="ask again" if repeatable else _HINTS[outcome],
             retryable=repeatable or outcome == "none",
             outcome=outcome,
             reason="broken off",
         ) from error
     except httpx2.InvalidURL as error:  # nothing was sent
-        text = f"no address for {who} can be made of this: {_said(error)}"
+        text = f"no address for {who} can be made of this: {reason_of(error):.200}"
         raise UpstreamError(text, hint="pass shorter texts", outcome="none") from error
     except httpx2.HTTPError as error:
-        text = f"{who} could not be reached: {_said(error)}"
+        text = f"{who} could not be reached: {reason_of(error):.200}"
         raise UpstreamError(text, hint=_HINTS[outcome], outcome=outcome) from error
-
-
-def _said(error: Exception) -> str:
-    return (str(error) or type(error).__name__)[:200]

@@ -32,7 +32,7 @@ from tavern_core.kernel.manifest.workflow_file_codec import (
     write_workflow,
 )
 from tavern_core.model.nearest import did_you_mean
-from tavern_core.model.safe_printing import is_text
+from tavern_core.model.safe_printing import is_text, reason_of
 
 if TYPE_CHECKING:
     from tavern_core.model.workflow import Workflow
@@ -173,7 +173,7 @@ class WorkflowFiles:
                 with self._lock:
                     self._read[path, name] = known
         except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            reason = reason_of(error)
             finding = Finding("WORKFLOW_INVALID", f"{path} cannot be read: {reason}")
             raise WorkflowInvalid(
                 finding.message, findings=(finding,), problems=[{"message": finding.message}]

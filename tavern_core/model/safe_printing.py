@@ -1,4 +1,4 @@
-"""Errors and answers of plugins as text, whatever their classes do when they are printed."""
+"""Texts for messages: foreign values and errors, whatever their classes do when they are printed; shortened, and in lists."""
 
 from __future__ import annotations
 
@@ -49,6 +49,11 @@ def with_length(text: str, most: int, length: int = 0) -> str:
 def encodable(text: str) -> str:
     """`text` that can be written as UTF-8: lone surrogates as escapes."""
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def reason_of(error: BaseException) -> str:
+    """Why an operation failed: what the system says, else the text of the exception, else its class."""
+    return str(getattr(error, "strerror", None) or error) or type(error).__name__
 
 
 def listed(values: Sequence[T], most: int, shown: Callable[[T], str] = str) -> str:

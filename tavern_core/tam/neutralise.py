@@ -58,6 +58,14 @@ def neutralise_json(value: Any) -> Any:
     return with_texts(value, lambda text: neutralise(seen(text, lines=True), edges=False))
 
 
+def foreign_prose(text: str) -> str:
+    """A text of another system for people and models that cannot be read as a call.
+
+    It is shown in quotes or lines of the host, so its edges need no guard.
+    """
+    return neutralise(seen(text, lines=True), edges=False, guard=VISIBLE)
+
+
 def _continues(text: str) -> bool:
     """Whether the beginning of `text` could complete a word that begins before it. Blanks do not count."""
     begin = text[:MARKER_REACH].translate(_BLANKS).lower()[:_LONGEST]

@@ -27,7 +27,7 @@ from tavern_core.model.tool import Example, ToolSpec
 from tavern_core.model.upstream import ToolOverride, UpstreamConfig
 from tavern_core.model.wildcard import matches
 from tavern_core.schema.problem import printable
-from tavern_core.tam.neutralise import VISIBLE, neutralise, neutralise_json
+from tavern_core.tam.neutralise import foreign_prose, neutralise_json
 from tavern_core.upstreams.listing_cache import Definitions, UncheckedPattern, tool_json
 
 MAX_TOOLS: Final = 10_000
@@ -153,8 +153,8 @@ def _masked_tool(tool: UpstreamTool, masks: Masks) -> UpstreamTool:
     mask = masks.every
     return replace(
         tool,
-        description=_description(mask(tool.description)) if isinstance(tool.description, str) else "",
-        display_name=_prose(mask(tool.display_name)),
+        description=_description(tool.description, mask),
+        display_name=foreign_prose(mask(tool.display_name)),
         version=mask(tool.version),
         tags=tuple(map(mask, tool.tags)),
         examples=tuple(_example(example, masks) for example in tool.examples),
@@ -252,13 +252,11 @@ _FIELDS: Final[Mapping[str, Callable[[Any], bool]]] = {
 """Field of an `UpstreamTool` → whether a value can be part of it. Adapters are typed, and plugins are not checked by mypy."""
 
 
-def _description(text: str) -> str:
-    return _prose(text if len(text) <= MAX_DESCRIPTION else f"{text[:MAX_DESCRIPTION]}…")
-
-
-def _prose(text: str) -> str:
-    """A text for people and models that cannot be read as a call. It is shown in quotes or lines of the host, so its edges need no guard."""
-    return neutralise(seen(text, lines=True), edges=False, guard=VISIBLE)
+def _description(text: object, mask: Callable[[str], str]) -> str:
+    if not isinstance(text, str):
+        return ""
+    text = mask(text)
+    return foreign_prose(text if len(text) <= MAX_DESCRIPTION else f"{text[:MAX_DESCRIPTION]}…")
 
 
 def _harmless(schema: Any, masks: Masks | None) -> Any:
@@ -280,7 +278,7 @@ def _harmless(schema: Any, masks: Masks | None) -> Any:
             changed[key] = {mask_own(name): _harmless(inner, masks) for name, inner in part.items()}
         elif key in _PROSE and isinstance(part, str):
             if masks is not None:
-                changed[key] = _prose(masks.every(part))
+                changed[key] = foreign_prose(masks.every(part))
         else:
             changed[key] = with_texts(part, mask_own) if key in _DATA else _harmless(part, masks)
     return changed
@@ -330,7 +328,7 @@ def spec_of(tool: UpstreamTool, name: str, config: UpstreamConfig, needs: frozen
     capabilities, destructive = _rights(tool, override, needs | tool.capabilities)
     trusted = config.trust_annotations
     local = local_name(tool.name)
-    shown = tool.display_name or ("" if local == tool.name else _prose(tool.name))
+    shown = tool.display_name or ("" if local == tool.name else foreign_prose(tool.name))
     return ToolSpec(
         f"{plugin}:{local}",
         description=_first(override.description, tool.description or shown),

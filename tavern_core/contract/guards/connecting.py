@@ -19,6 +19,7 @@ from typing import Final
 
 from tavern_core.contract.guards.addresses import Address, Target, address_flaw, target_flaw
 from tavern_core.model.capability_scope import Scope
+from tavern_core.model.safe_printing import reason_of
 
 Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
 """(name, port) → its addresses."""
@@ -65,7 +66,7 @@ async def addresses_of(target: Target, resolve: Resolver) -> list[Address]:
     try:
         found = [ip_address(text) for text in await resolve(target.host, target.port)]
     except (OSError, ValueError) as error:
-        raise NoAddress(getattr(error, "strerror", None) or str(error)) from None
+        raise NoAddress(reason_of(error)) from None
     if not found:
         raise NoAddress("the name does not resolve")
     return list(dict.fromkeys(found))

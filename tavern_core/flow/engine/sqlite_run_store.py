@@ -13,7 +13,6 @@ from __future__ import annotations
 import builtins
 import contextlib
 import json
-import re
 import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -36,6 +35,7 @@ from tavern_core.model.naming_rules import is_run_id
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.result import iso_utc
 from tavern_core.model.run import RunEvent
+from tavern_core.model.safe_printing import encodable
 from tavern_core.schema.bounded_json_copying import NotPlain
 
 if TYPE_CHECKING:
@@ -63,7 +63,6 @@ CREATE TABLE IF NOT EXISTS events (run TEXT, first INTEGER, last INTEGER, data T
 _MOST_DOCUMENTS: Final = 50
 Mask = Callable[[Any], Any]
 """Returns plain JSON without its secrets."""
-_HALF: Final = re.compile("[\ud800-\udfff]")
 Fixed = tuple[str, tuple[str, ...]]
 """See `RunStore.fixed`."""
 Events = tuple[int, int, bytes]
@@ -513,7 +512,7 @@ def _decoded(text: bytes) -> str:
     try:
         return text.decode()
     except UnicodeDecodeError:
-        return _HALF.sub(lambda found: f"\\u{ord(found[0]):04x}", text.decode("utf-8", "surrogatepass"))
+        return encodable(text.decode("utf-8", "surrogatepass"))
 
 
 def _crc(text: str) -> int:

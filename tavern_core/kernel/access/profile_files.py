@@ -20,6 +20,7 @@ from tavern_core.kernel.files.file_stamp import Stamp, stamp_of
 from tavern_core.kernel.files.regular_file import open_regular
 from tavern_core.kernel.text.document import LARGEST_FILE
 from tavern_core.model.nearest import did_you_mean
+from tavern_core.model.safe_printing import reason_of
 
 if TYPE_CHECKING:
     from tavern_core.model.agent_profile import AgentProfile
@@ -99,7 +100,7 @@ class ProfileFiles:
             with open_regular(path) as file:
                 content = file.read(LARGEST_FILE + 1)
         except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            reason = reason_of(error)
             hint = "see that the path is right, and that the file can be read"
             finding = Finding(CODE, f"cannot be read: {reason}", hint, Location(str(path)))
             raise ProfileInvalid(finding.located, hint=hint, findings=(finding,), file=str(path)) from error

@@ -21,7 +21,7 @@ from tavern_core.kernel.text.yaml_reader import YamlDocument, read_yaml
 from tavern_core.model.nearest import known_instead
 from tavern_core.model.safe_printing import seen
 from tavern_core.model.skill import split_skill
-from tavern_core.tam.neutralise import VISIBLE, neutralise
+from tavern_core.tam.neutralise import foreign_prose
 
 CODE: Final = "SKILL_INVALID"
 KEYS: Final = ("name", "description", "license", "allowed-tools", "metadata", "compatibility")
@@ -87,7 +87,7 @@ def read_skill(content: bytes, folder: str, file: str) -> SkillFile:
     metadata = data.get("metadata")
     return SkillFile(
         seen(_said(data, "name")) or folder,
-        neutralise(seen(_said(data, "description"), lines=True), edges=False, guard=VISIBLE),
+        foreign_prose(_said(data, "description")),
         {k: seen(v) for k, v in metadata.items() if isinstance(v, str)} if isinstance(metadata, dict) else {},
         tuple(found),
     )

@@ -21,7 +21,7 @@ from tavern_core.model.safe_printing import seen
 from tavern_core.tam import parse
 from tavern_core.tam.document import Field
 from tavern_core.tam.grammar import END, START
-from tavern_core.tam.neutralise import VISIBLE, neutralise
+from tavern_core.tam.neutralise import foreign_prose
 
 INFERRED: Final = "Inferred from an example of the plugin; its manifest declares no parameters."
 _START: Final = re.compile(r"<<<\[TOOL_REQUEST\]>>>", re.IGNORECASE)
@@ -78,18 +78,14 @@ def _value(field: Field | None) -> str:
 
 def prose(text: str) -> str:
     """A description without its call blocks, which would teach a model another protocol, and harmless in every other."""
-    return _harmless(_BLOCK.sub("…", text[:LONGEST_TEXT])).strip()
-
-
-def _harmless(text: str) -> str:
-    return neutralise(seen(text, lines=True), edges=False, guard=VISIBLE)
+    return foreign_prose(_BLOCK.sub("…", text[:LONGEST_TEXT])).strip()
 
 
 def inferred_schema(found: Inferred) -> dict[str, Any]:
     """JSON Schema of parameters that were found in examples."""
     properties = {}
     for name, example in found.examples.items():
-        shown = _harmless(seen(example[:_LONGEST_EXAMPLE]))
+        shown = foreign_prose(seen(example[:_LONGEST_EXAMPLE]))
         properties[name] = {"type": "string", "description": f"{INFERRED} There it is: {shown}"}
     return {"type": "object", "description": INFERRED, "properties": properties, "additionalProperties": True}
 
@@ -123,12 +119,12 @@ def _is_required(part: Any) -> bool:
 
 def _property(part: Any) -> dict[str, Any]:
     if not isinstance(part, Mapping):
-        return {"description": _harmless(seen(part[:_LONGEST_EXAMPLE]))} if isinstance(part, str) else {}
+        return {"description": foreign_prose(seen(part[:_LONGEST_EXAMPLE]))} if isinstance(part, str) else {}
     made: dict[str, Any] = {}
     if part.get("type") in _TYPES:
         made["type"] = part["type"]
     if isinstance(text := part.get("description"), str):
-        made["description"] = _harmless(seen(text[:2_000], lines=True))
+        made["description"] = foreign_prose(seen(text[:2_000], lines=True))
     if isinstance(choices := part.get("enum"), list) and choices and all(isinstance(c, str) for c in choices):
         made["enum"] = list(dict.fromkeys(choices[:100]))
     return made

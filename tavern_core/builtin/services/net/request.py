@@ -18,6 +18,7 @@ from tavern_core.contract.guards.addresses import Address, Target
 from tavern_core.contract.guards.bounded_decompression import Unpacker
 from tavern_core.errors import UpstreamError
 from tavern_core.frozen_dataclass import dataclass
+from tavern_core.model.safe_printing import reason_of
 
 REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 _KEPT_FROM_PLUGINS: Final = frozenset({
@@ -86,16 +87,16 @@ async def send(request: Request, target: Target, address: Address, tls: ssl.SSLC
             )
             response = await client.send(built, stream=True)
         except (http.ConnectError, http.ConnectTimeout) as error:
-            raise ConnectionRefused(_said(error)) from error
+            raise ConnectionRefused(reason_of(error)[:200]) from error
         except (http.HTTPError, http.InvalidURL, ValueError) as error:
             raise UpstreamError(
-                f"{target} could not be reached: {_said(error)}", retryable=True, outcome="unknown"
+                f"{target} could not be reached: {reason_of(error):.200}", retryable=True, outcome="unknown"
             ) from error
         try:
             return await _read(response, request, target)
         except http.HTTPError as error:
             raise UpstreamError(
-                f"{target} broke off its answer: {_said(error)}", retryable=True, outcome="unknown"
+                f"{target} broke off its answer: {reason_of(error):.200}", retryable=True, outcome="unknown"
             ) from error
         finally:
             await response.aclose()
@@ -113,10 +114,6 @@ async def _read(response: Any, request: Request, target: Target) -> Answer:
 
 class ConnectionRefused(Exception):
     """No connection to one address."""
-
-
-def _said(error: Exception) -> str:
-    return (str(error) or type(error).__name__)[:200]
 
 
 _CHARSET: Final = re.compile(r"charset=\"?([A-Za-z0-9._:-]{1,40})", re.IGNORECASE)
