@@ -10,7 +10,7 @@ import click
 from tavern_core.cli import completion
 from tavern_core.cli.call import caller
 from tavern_core.cli.errors import FAILED, INTERRUPTED, ReportedExit, exit_code_of, print_note, print_problem
-from tavern_core.cli.inputs import named, read_stdin
+from tavern_core.cli.inputs import named, read_stdin, separated
 from tavern_core.cli.lazy_groups import Group
 from tavern_core.cli.output import json_text, one_line, shorten, visible
 from tavern_core.cli.session import Session
@@ -251,8 +251,8 @@ def _row(record: AgentRecord) -> tuple[Any, ...]:
 
 def _limits(text: str) -> dict[str, Any] | None:
     """``steps=5,money=0.1`` as a mapping; None for nothing."""
-    words = tuple(filter(None, (word.strip() for word in text.split(","))))
-    found = {name: json_or_text(value) for name, value in named(words, "--budget steps=20,money=0.5").items()}
+    words = named(separated(text), "--budget steps=20,money=0.5")
+    found = {name: json_or_text(value) for name, value in words.items()}
     known = ("steps", "calls", "tokens", "seconds", "money", "currency")
     if unknown := sorted(found.keys() - set(known)):
         raise UsageError(f"--budget has no {unknown[0]!r}", hint=f"limits: {', '.join(known)}")

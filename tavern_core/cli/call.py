@@ -10,8 +10,8 @@ import click
 
 from tavern_core.cli import completion
 from tavern_core.cli.artifacts import put_file
-from tavern_core.cli.errors import ReportedExit, exit_code_of, print_note, show_call_error
-from tavern_core.cli.inputs import json_arguments, named
+from tavern_core.cli.errors import failed_call, print_note
+from tavern_core.cli.inputs import json_arguments, named, separated
 from tavern_core.cli.output import json_text
 from tavern_core.cli.run_display import print_questions
 from tavern_core.cli.session import Session, command
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from tavern_core.model.result import ToolResult
 
 DOOR: Final = "cli"
+_NOT_WITH_COMMIT: Final = {"dry_run": "--dry-run", "job": "--job", "trace": "--trace", "timeout_ms": "--timeout-ms"}
+"""Options for a new call: argument → option."""
 
 
 @command()
@@ -42,28 +44,16 @@ DOOR: Final = "cli"
 @click.option("--key", metavar="KEY", help="Idempotency key: equal calls with the same key run once.")
 @click.option("--purpose", default="", metavar="TEXT", help="The reason, for the audit log.")
 def call(
-    session: Session,
-    tool: str,
-    words: tuple[str, ...],
-    given: tuple[str, ...],
-    json_args: str | None,
-    permissions: str | None,
-    profile: str | None,
-    timeout_ms: int | None,
-    dry_run: bool,
-    token: str | None,
-    job: bool,
-    trace: bool,
-    key: str | None,
-    purpose: str,
-) -> None:
+    session: Session, /, tool: str, words: tuple[str, ...], given: tuple[str, ...], json_args: str | None,
+    permissions: str | None, profile: str | None, token: str | None, key: str | None, purpose: str, **how: Any,
+) -> None:  # fmt: skip
     """Call a tool: `tavern tools call text:count text="one two" unit=words`.
 
     `tavern tools show ID` lists the parameters of a tool. A value gets the type that the tool declares for it. Write lists and
     objects as JSON. For a parameter that takes an artifact, `@FILE` stores FILE as one and passes its address.
     """
-    if token is not None and (dry_run or job or trace or timeout_ms is not None):
-        other = "--dry-run" if dry_run else "--job" if job else "--trace" if trace else "--timeout-ms"
+    other = next((option for name, option in _NOT_WITH_COMMIT.items() if how[name]), "")
+    if token is not None and other:
         raise UsageError(
             f"--commit and {other} do not go together", hint=f"leave out {other}, or make the call without --commit"
         )
@@ -78,18 +68,9 @@ def call(
         )
     else:
         result = host.invoke_from_sync(
-            DOOR,
-            tool,
-            arguments,
-            context=context,
-            purpose=purpose,
-            timeout_ms=timeout_ms,
-            idempotency_key=key,
-            dry_run=dry_run,
-            job=job,
-            trace=trace,
+            DOOR, tool, arguments, context=context, purpose=purpose, idempotency_key=key, **how
         )
-    if trace and not session.as_json:
+    if how["trace"] and not session.as_json:
         for step in result.meta.get("trace", ()):
             print_note(f"{step['ms']:>10.3f} ms  {step['step']}")
     _show(session, result)
@@ -104,8 +85,7 @@ def _show(session: Session, result: ToolResult) -> None:
     elif result.ok:
         _show_value(session, result)
     if result.error is not None:
-        code = exit_code_of(result.error.kind) if session.as_json else show_call_error(result.error.to_json())
-        raise ReportedExit(code)
+        raise failed_call(result.error, as_json=session.as_json)
 
 
 def typed(host: Tavern, tool: str, texts: Mapping[str, str], context: CallContext | None = None) -> dict[str, Any]:
@@ -141,7 +121,7 @@ def caller(permissions: str | None, profile: str | None) -> CallContext | None:
     from tavern_core.model.call import CallContext
 
     user = user_name()
-    names = frozenset(filter(None, (name.strip() for name in (permissions or "").split(","))))
+    names = frozenset(separated(permissions or ""))
     return CallContext(permissions=names, principal=f"user:{user}", user_id=user, profile=profile)
 
 

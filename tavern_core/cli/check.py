@@ -138,12 +138,14 @@ def _is_folder(target: str) -> bool:
 def _write(report: CheckReport) -> tuple[Path, ...]:
     from tavern_core.review.tools_writer import write_tools
 
+    return write_tools(_folder_of(report, "that can be written to"), report.undeclared_tools)
+
+
+def _folder_of(report: CheckReport, wanted: str) -> Path:
     folder = Path(report.location)
     if not folder.is_dir():
-        raise UsageError(
-            f"{report.location} is not a folder that can be written to", hint="check the plugin's source folder"
-        )
-    return write_tools(folder, report.undeclared_tools)
+        raise UsageError(f"{report.location} is not a folder {wanted}", hint="check the plugin's source folder")
+    return folder
 
 
 def _show(session: Session, report: CheckReport, written: Sequence[Path], traced: TraceReport | None) -> None:
@@ -241,11 +243,7 @@ def trace_report(report: CheckReport, words: Sequence[str], seconds: float) -> T
     from tavern_core.review.trace_findings import verdict
     from tavern_core.review.trace_run import trace
 
-    folder = Path(report.location)
-    if not folder.is_dir():
-        raise UsageError(
-            f"{report.location} is not a folder with tests that can be run", hint="check the plugin's source folder"
-        )
+    folder = _folder_of(report, "with tests that can be run")
     manifest = report.reading.manifest if report.reading is not None else None
     if manifest is None:
         return None  # its problems are already reported; no host would accept it

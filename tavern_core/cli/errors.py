@@ -13,10 +13,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tavern_core.cli.output import one_line, visible, width, write
 from tavern_core.errors import ERROR_CODES, Finding, Location, TavernError
+
+if TYPE_CHECKING:
+    from tavern_core.model.result import ToolError
 
 FAILED: Final = 1
 USAGE: Final = 2
@@ -40,6 +43,12 @@ class ReportedExit(Exception):
     def __init__(self, exit_code: int) -> None:
         super().__init__(exit_code)
         self.exit_code = exit_code
+
+
+def nothing_found(note: str) -> ReportedExit:
+    """The end of a command that found nothing, as `note` says on stderr."""
+    print_note(note)
+    return ReportedExit(NOTHING_FOUND)
 
 
 def exit_code_of(code: str) -> int:
@@ -73,6 +82,11 @@ def show_call_error(error: Mapping[str, Any]) -> int:
         "error", error["kind"], message, hint, [f"  --> {_problem(p, message)}" for p in problems[:_MOST_FINDINGS]]
     )
     return exit_code_of(error["kind"])
+
+
+def failed_call(error: ToolError, *, as_json: bool) -> ReportedExit:
+    """The end of a command whose call failed; the error is printed if its result is not printed as JSON."""
+    return ReportedExit(exit_code_of(error.kind) if as_json else show_call_error(error.to_json()))
 
 
 def print_problem(severity: str, code: str, message: str, hint: str = "", lines: Sequence[str] = ()) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
-from tavern_core.cli.errors import ReportedExit, exit_code_of, print_note, show_call_error
+from tavern_core.cli.errors import ReportedExit, exit_code_of, failed_call, print_note
 from tavern_core.cli.lazy_groups import Group
 from tavern_core.cli.output import json_text, one_line
 from tavern_core.cli.session import Session
@@ -139,8 +139,7 @@ def _follow(session: Session, job: str) -> None:
     if found.status == "input_required":
         waits_for_an_answer(found, say)
     if result is not None and result.error is not None:
-        kind = result.error.kind
-        raise ReportedExit(exit_code_of(kind) if session.as_json else show_call_error(result.error.to_json()))
+        raise failed_call(result.error, as_json=session.as_json)
 
 
 def watched(session: Session, job: str, say: Callable[[str], None] | None) -> Job:

@@ -61,13 +61,12 @@ def try_(session: Session, model: str, prompt: str, system: str, options: str | 
         )
         answer = host.wait(asked)
     except CallError as error:
-        if session.as_json:
-            shown = {"kind": error.code, "message": error.message, "fix": error.hint, "retryable": error.retryable}
-            session.out.json(
-                {"ok": False, "error": {**shown, "retryAfterMs": error.retry_after_ms, "outcome": error.outcome}}
-            )
-            raise ReportedExit(exit_code_of(error.code)) from None
-        raise ReportedExit(show_call_error({"kind": error.code, "message": error.message, "fix": error.hint})) from None
+        shown = {"kind": error.code, "message": error.message, "fix": error.hint}
+        if not session.as_json:
+            raise ReportedExit(show_call_error(shown)) from None
+        more = {"retryable": error.retryable, "retryAfterMs": error.retry_after_ms, "outcome": error.outcome}
+        session.out.json({"ok": False, "error": shown | more})
+        raise ReportedExit(exit_code_of(error.code)) from None
     if session.as_json:
         (session.out.json_line if stream else session.out.json)({"ok": True, "answer": answer_json(answer)})
         return

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tavern_core.cli.errors import FAILED, NOTHING_FOUND, ReportedExit, print_note, print_problem
+from tavern_core.cli.errors import FAILED, ReportedExit, nothing_found, print_note, print_problem
 from tavern_core.cli.session import Session, command
 
 if TYPE_CHECKING:
@@ -54,8 +54,7 @@ def lock(session: Session, only_check: bool, prune: bool) -> None:
     if only_check and behind:
         raise ReportedExit(FAILED)
     if not records and not behind:
-        print_note("there is nothing to lock")
-        raise ReportedExit(NOTHING_FOUND)
+        raise nothing_found("there is nothing to lock")
 
 
 def _records_of(path: Path) -> Mapping[str, GrantRecord]:

@@ -8,7 +8,7 @@ import click
 
 from tavern_core.cli import completion
 from tavern_core.cli.call import caller
-from tavern_core.cli.errors import NOTHING_FOUND, ReportedExit, print_note
+from tavern_core.cli.errors import nothing_found
 from tavern_core.cli.inputs import json_arguments, named
 from tavern_core.cli.lazy_groups import Group
 from tavern_core.cli.output import shorten
@@ -41,8 +41,7 @@ def list_(session: Session, query: str, category: str) -> None:
 
     session.show_list(found, ("type", "name", "category", "description"), row)
     if not found and (query or category):
-        print_note(f"no node type fits {query or category!r}")
-        raise ReportedExit(NOTHING_FOUND)
+        raise nothing_found(f"no node type fits {query or category!r}")
 
 
 @nodes.command()
@@ -63,8 +62,7 @@ def find(session: Session, request: str, plan: tuple[str, ...], workflow: str | 
 
     session.show_list(found, ("type", "name", "why"), row)
     if not found:
-        print_note(f"no node type fits {request!r:.200}")
-        raise ReportedExit(NOTHING_FOUND)
+        raise nothing_found(f"no node type fits {request!r:.200}")
 
 
 @nodes.command()

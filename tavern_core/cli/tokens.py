@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import click
 
-from tavern_core.cli.inputs import NOT_EMPTY, POSITIVE
+from tavern_core.cli.inputs import NOT_EMPTY, POSITIVE, separated
 from tavern_core.cli.lazy_groups import Group
 from tavern_core.cli.session import Session
 
@@ -41,16 +41,7 @@ def tokens() -> None:
 @click.option("--name", type=NOT_EMPTY, help="What the token is for; a note for people.")
 @click.option("--days", type=POSITIVE, metavar="N", help="How long it is valid; default: until it is revoked.")
 def create(
-    session: Session,
-    principal: str,
-    permissions: str,
-    profile: str | None,
-    roles: tuple[str, ...],
-    user_id: str | None,
-    approver: str | None,
-    audience: str | None,
-    name: str | None,
-    days: float | None,
+    session: Session, /, principal: str, permissions: str, profile: str | None, audience: str | None, **more: Any
 ) -> None:
     """Create a token for PRINCIPAL, for example agent:claude.
 
@@ -59,17 +50,12 @@ def create(
     tavern = session.host("none")
     if profile is not None:
         tavern.profile(profile)
-    names = [part for part in (item.strip() for item in permissions.split(",")) if part]
     token, text = tavern.tokens.create(
         principal,
-        permissions=names,
+        permissions=separated(permissions),
         profile=profile,
-        roles=roles,
-        user_id=user_id or "",
-        approver=approver or "",
         audience=audience or tavern.config.mcp.audience,
-        name=name or "",
-        days=days,
+        **{name: value for name, value in more.items() if value is not None},
     )
     session.show({**token.to_json(), "token": text}, text)
 

@@ -9,7 +9,7 @@ import click
 
 from tavern_core.cli import completion
 from tavern_core.cli.call import call, caller
-from tavern_core.cli.errors import NOTHING_FOUND, ReportedExit, exit_code_of, print_note
+from tavern_core.cli.errors import NOTHING_FOUND, ReportedExit, exit_code_of, nothing_found
 from tavern_core.cli.lazy_groups import Group
 from tavern_core.cli.output import json_text, shorten
 from tavern_core.cli.plugin_status_lookup import status_of
@@ -130,8 +130,7 @@ def search(
     rows = [(s.id, _about(s), ", ".join(s.tags), _needs(needs.get(s.id))) for s in found]
     _table(session, ("tool", "description", "tags"), rows)
     if not found:
-        print_note(f"no tool fits {query!r}")
-        raise ReportedExit(NOTHING_FOUND)
+        raise nothing_found(f"no tool fits {query!r}")
 
 
 @tools.command()
