@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from tavern_core.graph.order import reachable
+from tavern_core.graph.order import reached
 from tavern_core.graph.plan import GROUP_INPUT, GROUP_OUTPUT
 from tavern_core.graph.slot_compatibility import mismatch
 from tavern_core.model.node import ABSENT, NodeSpec, Slot
@@ -139,15 +138,8 @@ class DraftGraph:
 
     def _ahead(self, node: str) -> set[str]:
         """A node and every node whose result it needs."""
-        before: defaultdict[str, list[str]] = defaultdict(list)
-        for _, (source, _), (target, _) in self._edges:
-            before[target].append(source)
-        return reachable(before, [node])
+        return reached(((target, source) for _, (source, _), (target, _) in self._edges), [node])
 
     def _behind(self, node: str, without: str) -> set[str]:
         """A node and every node that needs its result."""
-        after: defaultdict[str, list[str]] = defaultdict(list)
-        for id_, (source, _), (target, _) in self._edges:
-            if id_ != without:
-                after[source].append(target)
-        return reachable(after, [node])
+        return reached(((source, target) for id_, (source, _), (target, _) in self._edges if id_ != without), [node])

@@ -5,7 +5,6 @@ Nodes that could change or read something outside do not run, nor do those that 
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -15,7 +14,7 @@ from tavern_core.flow.composition import Flow
 from tavern_core.flow.workflows import Workflows
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.graph.compile import reference_of
-from tavern_core.graph.order import reachable
+from tavern_core.graph.order import reached
 from tavern_core.graph.patch_problems import PatchProblem
 from tavern_core.graph.plan import GROUPS
 from tavern_core.model.call import CallContext
@@ -111,10 +110,7 @@ class Trial:
 
 def _with_dependents(workflow: Workflow, nodes: Iterable[str]) -> set[str]:
     """Nodes, and all that need their results."""
-    after: defaultdict[str, list[str]] = defaultdict(list)
-    for edge in workflow.edges:
-        after[edge.source].append(edge.target)
-    return reachable(after, nodes)
+    return reached(((edge.source, edge.target) for edge in workflow.edges), nodes)
 
 
 def _problem(error: NodeError) -> PatchProblem:

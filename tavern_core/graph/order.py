@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Protocol, TypeVar
 
@@ -62,6 +63,14 @@ class Successors(Protocol[K]):
     """Node → the nodes after it: a list, or a mapping with an entry for every node."""
 
     def __getitem__(self, node: K, /) -> Iterable[K]: ...
+
+
+def reached(edges: Iterable[tuple[K, K]], starts: Iterable[K]) -> set[K]:
+    """The `starts` and every node to which `edges` lead from them."""
+    after: defaultdict[K, list[K]] = defaultdict(list)
+    for source, target in edges:
+        after[source].append(target)
+    return reachable(after, starts)
 
 
 def reachable(after: Successors[K], starts: Iterable[K]) -> set[K]:

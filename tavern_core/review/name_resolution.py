@@ -271,6 +271,18 @@ def options_of(node: ast.expr) -> dict[str, ast.expr]:
     return {k.arg: k.value for k in node.keywords if k.arg is not None} if isinstance(node, ast.Call) else {}
 
 
+def constant_text(tree: ast.Module, name: str) -> str | None:
+    """The text that a module assigns to a name as it is written; None for anything else."""
+    for node in tree.body:
+        match node:
+            case (
+                ast.Assign(targets=[ast.Name(id=found)], value=ast.Constant(value=str(text)))
+                | ast.AnnAssign(target=ast.Name(id=found), value=ast.Constant(value=str(text)))
+            ) if found == name:
+                return text
+    return None
+
+
 def last_name(node: ast.AST | None) -> str:
     """The last part of a dotted name; empty for another expression."""
     return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""

@@ -22,6 +22,7 @@ from tavern_core.kernel.files.regular_file import open_regular
 from tavern_core.kernel.manifest.manifest_reader import ManifestReading
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.safe_printing import and_more
+from tavern_core.review.name_resolution import constant_text
 
 CODE: Final = "MANIFEST_INVALID"
 PROJECT_FILE: Final = "pyproject.toml"
@@ -284,16 +285,9 @@ def _read(file: Path) -> str:
 
 def _constant(text: str, name: str) -> str | None:
     try:
-        body = ast.parse(text).body
+        return constant_text(ast.parse(text), name)
     except (SyntaxError, ValueError):
         return None
-    for node in body:
-        match node:
-            case ast.Assign(targets=[ast.Name(id=found)], value=ast.Constant(value=str(value))) if found == name:
-                return value
-            case ast.AnnAssign(target=ast.Name(id=found), value=ast.Constant(value=str(value))) if found == name:
-                return value
-    return None
 
 
 def _version(text: str) -> Version | str:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, Literal
 
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.review.name_resolution import OWN, Function, OwnModule, called, last_name, options_of
+from tavern_core.review.name_resolution import OWN, Function, OwnModule, called, constant_text, last_name, options_of
 
 Effect = Literal["looks", "changes", "unsaid", "unknown"]
 """`@read_only`; `@mutates`; no mark; with an unknown decorator."""
@@ -165,11 +165,4 @@ def _text(module: OwnModule, node: ast.expr | None) -> str | None:
     """A literal text, or the constant of this module with this name."""
     if isinstance(node, ast.Constant):
         return node.value if isinstance(node.value, str) else None
-    if isinstance(node, ast.Name):
-        for statement in module.tree.body:
-            match statement:
-                case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=str(text))) if name == node.id:
-                    return text
-                case ast.AnnAssign(target=ast.Name(id=name), value=ast.Constant(value=str(text))) if name == node.id:
-                    return text
-    return None
+    return constant_text(module.tree, node.id) if isinstance(node, ast.Name) else None
