@@ -56,13 +56,9 @@ class BlockBinding(FieldPlacing):
 
     def _read_commands(self) -> list[Field]:
         """Find the steps and their tools; the rest are parameters and modifiers. No steps: the block cannot be bound."""
-        numbers = [command_number(given.key) for given in self._block.fields]
-        single = [given for given, number in zip(self._block.fields, numbers, strict=True) if number == "single"]
-        numbered = [
-            (number, given)
-            for given, number in zip(self._block.fields, numbers, strict=True)
-            if isinstance(number, int)
-        ]
+        keyed = [(command_number(given.key), given) for given in self._block.fields]
+        single = [given for number, given in keyed if number == "single"]
+        numbered = [(number, given) for number, given in keyed if isinstance(number, int)]
         if single and numbered:
             tool = self._tools.tool(single[0].value.strip())
             if tool and all(given.key in tool.parameters.names for _, given in numbered):
@@ -71,7 +67,7 @@ class BlockBinding(FieldPlacing):
                 names = ", ".join(given.key for _, given in numbered[:5])
                 self._report("mixed_command_forms", say(WORDS["mixed_commands"], names=names), at=single[0])
                 return []
-        commands = [(1, given) for given in single] if single else [(int(number), given) for number, given in numbered]
+        commands = [(1, given) for given in single] or numbered
         self._chain = not single
         if not commands:
             self._report("missing_command", say(WORDS["no_command"], line=self._block.line))

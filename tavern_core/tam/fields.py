@@ -202,32 +202,23 @@ class FieldReader(BetweenFields):
             "plain",
             True,
         )
-        field = _tuple_new(Field, values)
+        self._add(_tuple_new(Field, values))
+        self._between(behind, behind_tail=True)
+        return True
+
+    def _add(self, field: Field) -> None:
         self.fields.append(field)
         if self.stream:
             self.events.append(field)
-        self._between(behind, behind_tail=True)
-        return True
 
     def _close_field(self, tail: int, resume: int) -> None:
         value = self.between(self.value_start, tail)
         if self.form.second_dialect:
             value = dedent(value, self._indent).strip()
         base = self.base
-        field = Field(
-            self._key,
-            value,
-            base + self._key_start,
-            base + resume,
-            base + self.value_start,
-            base + tail,
-            self._key_line,
-            self.form.name,
-            tail != resume,
-        )
-        self.fields.append(field)
-        if self.stream:
-            self.events.append(field)
+        start, end, value_start = base + self._key_start, base + resume, base + self.value_start
+        form, is_closed = self.form.name, tail != resume
+        self._add(Field(self._key, value, start, end, value_start, base + tail, self._key_line, form, is_closed))
 
     def _leave_value(self) -> None:
         form = self.form

@@ -25,70 +25,65 @@ class ProblemCode:
     repair: str
 
 
-def _syntax(meaning: str, repair: str) -> ProblemCode:
-    return ProblemCode("error", "TAM_SYNTAX", meaning, say(WORDS[repair]))
-
-
-def _arguments(meaning: str, repair: str) -> ProblemCode:
-    return ProblemCode("error", "INPUT_SCHEMA_INVALID", meaning, say(WORDS[repair]))
-
-
-def _warning(meaning: str, repair: str) -> ProblemCode:
-    return ProblemCode("warning", "TAM_SYNTAX", meaning, say(WORDS[repair]))
+def _row(meaning: str, repair: str, severity: Severity = "error", kind: str = "TAM_SYNTAX") -> ProblemCode:
+    return ProblemCode(severity, kind, meaning, say(WORDS[repair]))
 
 
 PROBLEM_CODES: Final[Mapping[str, ProblemCode]] = {
-    "looks_like_call": _syntax(
+    "looks_like_call": _row(
         "Text outside the blocks is nearly a call: a marker spelled wrong, fields without markers, or another notation.",
         "write_as_shown",
     ),
-    "unterminated_block": _syntax(
+    "unterminated_block": _row(
         "The block has no end marker before the text ends or the next block starts.",
         "end_block",
     ),
-    "unterminated_value": _syntax(
+    "unterminated_value": _row(
         "A value has no tail before the next field, or none at all.",
         "close_value",
     ),
-    "ambiguous_value": _syntax(
+    "ambiguous_value": _row(
         "The end of a value is not certain, because the value contains heads or whole blocks.",
         "use_escape",
     ),
-    "malformed_field": _syntax(
+    "malformed_field": _row(
         "A line between fields has a delimiter but is not a field: no head, no key, or no colon.",
         "write_field",
     ),
-    "undelimited_field": _syntax(
+    "undelimited_field": _row(
         "A line gives `command` or a declared parameter without 「始」 and 「末」, or with other brackets.",
         "write_field",
     ),
-    "text_too_large": _syntax("The text, or the number of its blocks or calls, is above the limit.", "fewer_calls"),
-    "block_too_large": _syntax("The block is longer than the limit.", "smaller_blocks"),
-    "missing_command": _syntax("The block or the step names no tool.", "add_command"),
-    "mixed_command_forms": _syntax("`command` is used together with `command1`, `command2` ….", "number_steps"),
-    "duplicate_key": _syntax("Two fields mean the same parameter or the same step.", "keep_one"),
-    "ambiguous_key": _syntax("A key could mean several declared parameters.", "spell_exactly"),
-    "orphan_parameter": _syntax(
+    "text_too_large": _row("The text, or the number of its blocks or calls, is above the limit.", "fewer_calls"),
+    "block_too_large": _row("The block is longer than the limit.", "smaller_blocks"),
+    "missing_command": _row("The block or the step names no tool.", "add_command"),
+    "mixed_command_forms": _row("`command` is used together with `command1`, `command2` ….", "number_steps"),
+    "duplicate_key": _row("Two fields mean the same parameter or the same step.", "keep_one"),
+    "ambiguous_key": _row("A key could mean several declared parameters.", "spell_exactly"),
+    "orphan_parameter": _row(
         "A key belongs to a step, or to a field, that does not exist.",
         "add_step",
     ),
-    "invalid_modifier": _syntax("A modifier of the second dialect has a wrong value.", "use_listed"),
-    "invalid_reference": _syntax("A reference names a step that does not exist or is not earlier.", "refer_earlier"),
-    "unknown_tool": ProblemCode(
-        "error", "TOOL_NOT_FOUND", "No tool has the id that `command` names.", say(WORDS["use_nearest"])
+    "invalid_modifier": _row("A modifier of the second dialect has a wrong value.", "use_listed"),
+    "invalid_reference": _row("A reference names a step that does not exist or is not earlier.", "refer_earlier"),
+    "unknown_tool": _row("No tool has the id that `command` names.", "use_nearest", kind="TOOL_NOT_FOUND"),
+    "invalid_arguments": _row(
+        "An argument is unknown, missing, or does not fit its declared type.",
+        "correct_named",
+        kind="INPUT_SCHEMA_INVALID",
     ),
-    "invalid_arguments": _arguments(
-        "An argument is unknown, missing, or does not fit its declared type.", "correct_named"
-    ),
-    "missing_value_end": _warning(
+    "missing_value_end": _row(
         "A value of the second dialect has no tail before the end marker; an error for destructive tools.",
         "close_second",
+        "warning",
     ),
-    "nonstandard_marker": _warning("A marker is written in another case or with blanks.", "use_markers"),
-    "fullwidth_punctuation": _warning("A full-width colon or comma was taken for the plain one.", "use_plain_signs"),
-    "mixed_delimiters_used": _warning("`>>>` or `<<<` was taken for `»»»` or `«««`.", "use_second"),
-    "trailing_comment": _warning("A note after a value was ignored.", "own_line"),
-    "stray_text": _warning("Text between the fields was ignored.", "text_outside"),
+    "nonstandard_marker": _row("A marker is written in another case or with blanks.", "use_markers", "warning"),
+    "fullwidth_punctuation": _row(
+        "A full-width colon or comma was taken for the plain one.", "use_plain_signs", "warning"
+    ),
+    "mixed_delimiters_used": _row("`>>>` or `<<<` was taken for `»»»` or `«««`.", "use_second", "warning"),
+    "trailing_comment": _row("A note after a value was ignored.", "own_line", "warning"),
+    "stray_text": _row("Text between the fields was ignored.", "text_outside", "warning"),
 }
 """Every code a `TextProblem` can have. docs/tam.md is checked against it."""
 

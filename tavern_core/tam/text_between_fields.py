@@ -133,7 +133,8 @@ class BetweenFields(OpenBlock):
                 self._begin_note(found.start(2), "trailing_comment")
                 return True
             if found[3]:
-                self._warn_ignored("trailing_comment", found[3], found.start(3))
+                note = say(WORDS["note_behind"], note=_shortened(found[3]))
+                self.report("trailing_comment", note, at=found.start(3))
             self.pos = self._scan = found.end()
             if not found[3]:
                 break
@@ -212,7 +213,7 @@ class BetweenFields(OpenBlock):
         """Before more text arrives: the key of a later field cannot reach back far, so earlier text is stray and is not scanned again."""
         far = self.end - REACH
         if far > self.pos and far >= REACH:  # so large that the window will be shortened (`put_aside`)
-            self._note_stray(far)
+            self._note_stray(far, self.end)
             self.pos = far
 
     def _begin_note(self, at: int, code: str) -> None:
@@ -238,33 +239,20 @@ class BetweenFields(OpenBlock):
         self._between(end, behind_tail=False)
         return True
 
-    def _note_stray(self, upto: int) -> None:
-        """Remember the first stray text before `upto`; it is reported with the next token."""
+    def _note_stray(self, upto: int, end: int) -> None:
+        """Remember the first stray text before `upto`, shown up to `end`; it is reported with the next token."""
         start = max(self.pos, self._tolerant_to, 0)
         if self._stray is None and upto > start and (found := STRAY.search(self.text, start, upto)):
             at = found.start()
-            self._stray = _shortened(self.text[at : at + _SHOWN]), (self.count_lines(at), self.column(at))
+            self._stray = _shortened(self.text[at : min(end, at + _SHOWN)]), (self.count_lines(at), self.column(at))
 
     def _check_stray(self, upto: int) -> None:
         """Between `pos` and `upto` only blanks and commas are allowed."""
-        start = max(self.pos, self._tolerant_to, 0)
-        if self._stray is None and upto > start and (found := STRAY.search(self.text, start, upto)):
-            at = found.start()
-            self._warn_ignored("stray_text", self.text[at : min(upto, at + _SHOWN)], at)
-        elif self._stray is not None:
+        self._note_stray(upto, upto)
+        if self._stray is not None:
             shown, place = self._stray
             self._stray = None
             self.report("stray_text", say(WORDS["text_between"], text=shown), place=place)
-
-    def _warn_ignored(self, code: str, text: str, at: int) -> None:
-        shown = _shortened(text)
-        self.report(
-            code,
-            say(WORDS["note_behind"], note=shown)
-            if code == "trailing_comment"
-            else say(WORDS["text_between"], text=shown),
-            at=at,
-        )
 
     def _report_malformed(self, at: int) -> None:
         """The line of `at` has a delimiter, but is not a field."""
@@ -282,11 +270,7 @@ class BetweenFields(OpenBlock):
         self.report("fullwidth_punctuation", say(WORDS["fullwidth"], sign=sign, plain=plain), at=at)
 
     def _warn_mixed(self, at: int) -> None:
-        self.report(
-            "mixed_delimiters_used",
-            say(WORDS["mixed"], sign=self.text[at : at + 3]),
-            at=at,
-        )
+        self.report("mixed_delimiters_used", say(WORDS["mixed"], sign=self.text[at : at + 3]), at=at)
 
 
 def _shortened(text: str) -> str:
