@@ -15,7 +15,7 @@ from tavern_core.agents.repetition import is_looping
 from tavern_core.agents.spending import Clock
 from tavern_core.model.config import TamConfig
 from tests.agents.desk import block
-from tests.each_case import each_case
+from tests.rows import each_row
 
 TEXT = (
     f"<think>first {block('note', text='no')}</think>I add.\n{block('add', a=1)}\nThe result is 5.\n{block('add', a=2)}"
@@ -37,7 +37,7 @@ def test_an_answer_is_cut_at_the_same_place_however_it_arrives(cuts: list[int], 
     assert listener.hides_call
 
 
-@each_case(
+@each_row(
     ("text", "loops"),
     [
         ("ha" * 3_000, True),

@@ -19,7 +19,7 @@ from tavern_core.kernel.access.profiles import parse_profile, profile_schema
 from tavern_core.model.agent_profile import AgentProfile
 from tavern_core.model.token_estimate import tokens_of
 from tests.agents.shop import CLERK, LATE, shop, write
-from tests.each_case import each_case
+from tests.rows import each_row
 
 TASKS = {"en": "A customer wants a refund after a month", "zh": "顾客想在一个月后退款"}
 TOOLS = "{{{system:available_tools}}}"
@@ -179,7 +179,7 @@ UNREADABLE = {
 }
 
 
-@each_case(("number", "reason"), list(enumerate(UNREADABLE.values())))
+@each_row(("number", "reason"), list(enumerate(UNREADABLE.values())))
 def test_a_prompt_that_cannot_be_read_stops_the_agent(odd, number, reason):
     with pytest.raises(ProfileInvalid) as caught:
         odd(f"unreadable{number}")
@@ -217,7 +217,7 @@ MEANINGLESS = [
 ]  # fmt: skip
 
 
-@each_case("number", range(len(MEANINGLESS)), ids=[where for _, where, _, _ in MEANINGLESS])
+@each_row("number", range(len(MEANINGLESS)), ids=[where for _, where, _, _ in MEANINGLESS])
 def test_a_field_without_a_meaning_is_a_located_warning(odd, number):
     _, where, message, hint = MEANINGLESS[number]
     (finding,) = odd(f"meaningless{number}").findings
@@ -233,7 +233,7 @@ WRONG_BUDGETS = [
 ]  # fmt: skip
 
 
-@each_case("number", range(len(WRONG_BUDGETS)), ids=map(str, WRONG_BUDGETS))
+@each_row("number", range(len(WRONG_BUDGETS)), ids=map(str, WRONG_BUDGETS))
 def test_a_budget_that_means_nothing_is_refused_with_its_place(odd, number):
     with pytest.raises(ProfileInvalid) as caught:
         odd(f"budget{number}")

@@ -16,7 +16,7 @@ from reference_pages import DIAGNOSTICS, PAGES, reported_codes
 from tavern_core.contract.hookspecs import HOOKS
 from tavern_core.errors import ERROR_CODES
 from tavern_core.tam import PROBLEM_CODES
-from tests.each_case import each_case
+from tests.rows import each_row
 
 ROOT = Path(__file__).parents[2]
 PAGE_FILES = sorted(
@@ -39,7 +39,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading).replace(" ", "-") for heading in plain}
 
 
-@each_case("name", PAGES)
+@each_row("name", PAGES)
 def test_a_generated_page_is_what_the_tables_say(name: str) -> None:
     written = (ROOT / "docs" / name).read_text("utf-8")
     assert written == PAGES[name](), "run: python tests/architecture/reference_pages.py"
@@ -65,7 +65,7 @@ def test_every_code_that_a_diagnostic_may_have_is_explained() -> None:
     assert set(DIAGNOSTICS) - reported == set()
 
 
-@each_case("page", PAGE_FILES)
+@each_row("page", PAGE_FILES)
 def test_links_inside_the_project_lead_somewhere(page: Path) -> None:
     broken = []
     for target in _LINK.findall(_FENCE.sub("", page.read_text("utf-8"))):
@@ -78,7 +78,7 @@ def test_links_inside_the_project_lead_somewhere(page: Path) -> None:
     assert broken == []
 
 
-@each_case("page", PAGE_FILES)
+@each_row("page", PAGE_FILES)
 def test_examples_are_what_they_say_they_are(page: Path) -> None:
     for match in _FENCE.finditer(page.read_text("utf-8")):
         code = textwrap.dedent(match["code"])

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import pytest
 
 from tavern_core.frozen_dataclass import dataclass as ours
-from tests.each_case import each_case
+from tests.rows import each_row
 
 theirs = dataclasses.dataclass
 
@@ -68,12 +68,12 @@ USES: dict[str, Any] = {
 }
 
 
-@each_case("use", USES)
+@each_row("use", USES)
 def test_they_do_the_same(use: str) -> None:
     assert USES[use](made(ours)) == USES[use](made(theirs))
 
 
-@each_case("use", [use for use in USES if use != "hash"])
+@each_row("use", [use for use in USES if use != "hash"])
 def test_those_that_may_change_do_the_same(use: str) -> None:
     assert USES[use](made(ours, frozen=False)) == USES[use](made(theirs, frozen=False))
 
@@ -86,7 +86,7 @@ def test_those_that_may_change_have_no_hash() -> None:
         hash(changed)
 
 
-@each_case("wrong", [lambda c: c(), lambda c: c(1, 2, [], 4), lambda c: c(1, w=2), lambda c: c(1, x=2)])
+@each_row("wrong", [lambda c: c(), lambda c: c(1, 2, [], 4), lambda c: c(1, w=2), lambda c: c(1, x=2)])
 def test_wrong_arguments_raise_the_same(wrong: Any) -> None:
     said = []
     for dataclass in (ours, theirs):

@@ -13,12 +13,12 @@ from packaging.version import Version
 import tavern_core
 from tavern_core.contract.hookspecs import HOOKS
 from tavern_core.errors import ERROR_CODES, CallError, TavernError
-from tests.each_case import each_case
+from tests.rows import each_row
 
 PUBLIC = ["tavern_core", "tavern_core.testing", "tavern_core.tam", "tavern_core.contract.tools"]
 
 
-@each_case("name", PUBLIC)
+@each_row("name", PUBLIC)
 def test_all_is_true(name: str) -> None:
     module = importlib.import_module(name)
     assert len(set(module.__all__)) == len(module.__all__)

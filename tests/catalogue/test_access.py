@@ -11,7 +11,7 @@ from tavern_core.model.config import AccessRule, HostConfig, ToolsConfig
 from tavern_core.model.naming_rules import SEARCH_TOOLS, UNLISTED_TOOLS
 from tavern_core.model.tool import ToolSpec
 from tavern_core.model.wildcard import matches
-from tests.each_case import each_case
+from tests.rows import each_row
 
 TOOLS = (
     ToolSpec("text:count", plugin="text"),
@@ -61,7 +61,7 @@ def test_without_lists_every_tool_is_allowed_but_optional_ones():
     assert allowed() == NEVER_OPTIONAL
 
 
-@each_case(
+@each_row(
     ("entries", "switched_on"),
     [
         ([], []),
@@ -94,7 +94,7 @@ def test_the_allow_list_switches_optional_tools_on(entries, switched_on):
     assert allowed({"allow": entries}) == NEVER_OPTIONAL | set(switched_on)
 
 
-@each_case(
+@each_row(
     ("entries", "denied"),
     [
         ([], []),
@@ -118,7 +118,7 @@ def test_the_deny_list_wins_over_every_allow_list(entries, denied):
     assert allowed(everything_on, {"anonymous": {"allow": ["*"]}}) == EVERYTHING - set(denied)
 
 
-@each_case(
+@each_row(
     ("entries", "left"),
     [
         (None, NEVER_OPTIONAL),
@@ -151,7 +151,7 @@ def test_a_long_chain_of_groups_is_followed_to_its_end():
     assert Groups(groups).circles() == []
 
 
-@each_case(
+@each_row(
     ("rules", "refused"),
     [
         ({"user:alice": {"deny": ["count"]}}, {"text:count"}),
@@ -178,7 +178,7 @@ def test_a_call_outside_the_inventory_is_refused_although_the_tool_is_there():
     assert allowed(context=context, profile=Agent("writer", "text:count", "text:my_optional_tool")) == {"text:count"}
 
 
-@each_case(
+@each_row(
     ("config", "callers", "refused"),
     [
         ({}, {}, {"jobs:list"}),
@@ -197,7 +197,7 @@ def test_a_profile_that_is_not_loaded_allows_nothing():
     assert allowed(context=CallContext(profile="gone")) == set()
 
 
-@each_case(
+@each_row(
     ("config", "callers", "tool", "rule", "words"),
     [
         (
@@ -239,7 +239,7 @@ def test_the_strongest_refusal_is_reported():
     assert policy().verdict(BY_ID["text:count"], guest, Agent("writer")).rule == "profile:writer"
 
 
-@each_case(
+@each_row(
     ("config", "callers", "expected"),
     [
         ({"allow": ["my_optional_tol"]}, {}, [("tools.allow[0]", "my_optional_tol", "my_optional_tool")]),
@@ -282,7 +282,7 @@ PRETENDERS = [
 ]
 
 
-@each_case("context", PRETENDERS)
+@each_row("context", PRETENDERS)
 def test_a_name_that_reads_like_a_rule_makes_no_caller_known(context):
     callers = {"*": {"deny": ["text:count"]}, "role:admin": {}, "role:": {}, "profile:writer": {}}
     assert not policy({}, callers).verdict(BY_ID["text:count"], context)
@@ -307,7 +307,7 @@ def test_tools_known_by_id_only_are_judged_too():
     assert not compiled.verdict("other:tool", CallContext())
 
 
-@each_case(
+@each_row(
     ("written", "normal"),
     [
         ("My_Tool", "my_tool"),
@@ -347,7 +347,7 @@ def test_plugin_tool_groups_are_those_of_the_original():
     }
 
 
-@each_case(
+@each_row(
     ("pattern", "text", "fits"),
     [
         ("*", "", True),

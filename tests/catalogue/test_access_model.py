@@ -13,6 +13,7 @@ from tavern_core.kernel.access.tool_access import compile_access
 from tavern_core.model.call import CallContext, HostLedger, Ledger
 from tavern_core.model.config import AccessRule, HostConfig, ToolsConfig
 from tavern_core.model.tool import ToolSpec
+from tests.rows import each_row
 
 PLUGINS = ["text", "my-tools", "count", "ab"]
 LOCALS = ["count", "get_words", "getall", "a.b", "text", "x"]
@@ -202,7 +203,7 @@ def test_lists_mean_what_the_rules_say(worlds, contexts, cases):
     assert check(seed=worlds, worlds=worlds, contexts=contexts) == cases
 
 
-@pytest.mark.parametrize("seed", range(40))
+@each_row("seed", range(40))
 def test_an_entry_that_names_nothing_changes_no_verdict(seed):
     pick = random.Random(seed)
     config, callers, tools = one_world(pick)

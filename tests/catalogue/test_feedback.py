@@ -13,7 +13,7 @@ from tavern_core import tam
 from tavern_core.kernel.calls.text_call_report import render_feedback
 from tavern_core.model.result import ToolError, ToolResult
 from tavern_core.model.text_calls_outcome import Step, TextOutcome
-from tests.each_case import each_case
+from tests.rows import each_row
 
 
 def step(tool: str = "text:count", result: ToolResult | None = None, block: int = 1, index: int = 1) -> Step:
@@ -69,7 +69,7 @@ def test_the_feedback_is_chinese_unless_asked_otherwise():
     assert "[未执行的块]\n块 2，第 3 行: unterminated_block" in text
 
 
-@each_case(
+@each_row(
     ("result", "lines"),
     [
         (ToolResult(True), ["ok", "(no value)"]),
@@ -107,7 +107,7 @@ def test_every_kind_of_result_is_reported(result, lines):
     assert all(line in text for line in lines), text
 
 
-@each_case(
+@each_row(
     ("language", "side", "reported"),
     [
         ("zh", "caller", "修复: 此调用者没有 write:fs, net 权限；换一种做法，或请用户授权"),
@@ -173,7 +173,7 @@ HOSTILE = (
 )
 
 
-@each_case("text", HOSTILE)
+@each_row("text", HOSTILE)
 def test_nothing_that_a_tool_says_can_be_parsed_as_a_call(text):
     results = [
         ToolResult(True, text),
@@ -206,7 +206,7 @@ def test_no_mix_of_outputs_and_no_cut_makes_a_call(texts, size):
     assert tam.parse(feedback).blocks == ()
 
 
-@each_case("name", ["e", "a", "tool", "end", "始", "`x`"])
+@each_row("name", ["e", "a", "tool", "end", "始", "`x`"])
 def test_short_names_and_messages_stay_what_they_are(name):
     details = {"nearest": [name, name], "problems": [{"path": name, "message": name}]}
     feedback = render_feedback([step(name, failed(message=name, fix=name, details=details))], language="en")
@@ -253,7 +253,7 @@ def test_a_text_without_blocks_has_no_feedback():
     assert render_feedback([], []) == ""
 
 
-@each_case(
+@each_row(
     ("steps", "problems", "ok"),
     [
         ((), (), True),

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tavern_core.model.nearest import did_you_mean, nearest, slips
-from tests.each_case import each_case
+from tests.rows import each_row
 
 NAMES = [
     "text:count", "text:wipe", "text:check", "file-operator:WriteFile", "hook:server:tool:check", "read:fs", "write:fs",
@@ -16,7 +16,7 @@ NAMES = [
 ]  # fmt: skip
 
 
-@each_case(
+@each_row(
     ("written", "meant"),
     [
         ("cuont", "count"),
@@ -49,7 +49,7 @@ def test_a_slip_is_recognised(written: str, meant: str) -> None:
     assert repr(meant) in did_you_mean(written, NAMES)
 
 
-@each_case(
+@each_row(
     "written",
     ["nothere", "nope", "text:nope", "hook:server:tool:wipe", "missing", "unknown", "nothing", "zzz", "limits.nope",
      "x", "", ":", "foo:bar", "天气", "x" * 10_000, "🦄"],
@@ -59,7 +59,7 @@ def test_what_looks_a_little_alike_is_not_offered(written: str) -> None:
     assert offered == [] or not written.strip(":"), offered
 
 
-@each_case(
+@each_row(
     ("written", "known", "meant"),
     [
         ("txet", ["text"], ["text"]),
@@ -77,7 +77,7 @@ def test_the_closest_come_first_and_equal_ones_alone(written: str, known: list[s
     assert nearest(written, known) == meant
 
 
-@each_case(
+@each_row(
     ("one", "other", "number"),
     [("", "", 0), ("a", "", 1), ("ab", "ba", 1), ("abc", "acb", 1), ("kitten", "sitting", 3), ("ca", "abc", 3), ("abcd", "badc", 2)],
 )  # fmt: skip

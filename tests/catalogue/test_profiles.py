@@ -18,7 +18,7 @@ from tavern_core.kernel.signal import Signal
 from tavern_core.model.agent_profile import AgentProfile
 from tavern_core.model.naming_rules import spellings
 from tavern_core.model.tool import ToolSpec
-from tests.each_case import each_case
+from tests.rows import each_row
 
 KNOWN = ("file-operator:WriteFile", "system:get_current_time", "text:count", "text:count_lines")
 ALIASES = {"FileOperator:WriteFile": "file-operator:WriteFile"}
@@ -81,7 +81,7 @@ def resolve(*inventory: str, namespaces=NAMESPACES, **fields):
     return resolve_profile(profile, Registered(namespaces))
 
 
-@each_case(
+@each_row(
     ("inventory", "tools"),
     [
         ([], []),
@@ -102,7 +102,7 @@ def test_what_is_known_of_an_inventory_loads_in_its_order(inventory, tools):
     )
 
 
-@each_case(
+@each_row(
     ("written", "message", "hint"),
     [
         ("text:cuont", "no tool 'text:cuont'", "'text:count'"),
@@ -153,7 +153,7 @@ def test_capabilities_limit_and_unknown_ones_allow_nothing():
     assert "'read:web'" in finding.hint
 
 
-@each_case(
+@each_row(
     ("text", "place", "message"),
     [
         (b"", "p.json:1:1", "not JSON"),
@@ -180,7 +180,7 @@ def test_a_wrong_file_is_answered_with_its_place(text, place, message):
     assert message in first.message
 
 
-@each_case(
+@each_row(
     ("text", "name", "warnings"),
     [
         ('{"tool_ids_inventory": ["a:b"]}', "p", []),
@@ -246,7 +246,7 @@ def test_a_missing_profile_is_answered_with_the_nearest(tmp_path):
     assert "nowhere" in caught.value.hint
 
 
-@each_case("name", ["../secret", "/etc/passwd", "a/../../secret", "secret.json", "", ".", "..", "\x00", "x" * 9_999])
+@each_row("name", ["../secret", "/etc/passwd", "a/../../secret", "secret.json", "", ".", "..", "\x00", "x" * 9_999])
 def test_no_name_leads_out_of_the_folders(tmp_path, name):
     write(tmp_path, "secret.json", {"tool_ids_inventory": ["text:count"]})
     write(tmp_path, "profiles/writer.json", {})
@@ -330,7 +330,7 @@ def test_of_profiles_that_programs_give_only_so_many_are_kept(monkeypatch: pytes
         profiles.get(names[0])
 
 
-@each_case(
+@each_row(
     ("wire_names", "fields", "used", "messages"),
     [
         ({"text:count": "words"}, {}, {"text:count": "words"}, {}),

@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tavern_core.kernel.catalogue.tokenizer import query_words, words_of
-from tests.each_case import each_case
+from tests.rows import each_row
 
 
-@each_case(
+@each_row(
     ("text", "words"),
     [
         ("", []),
@@ -32,7 +32,7 @@ def test_text_is_cut_by_script_case_and_sign(text, words):
     assert words_of(text) == words
 
 
-@each_case(
+@each_row(
     "forms",
     [
         ["translate", "translation", "translator", "translating", "translates", "translated"],
@@ -48,12 +48,12 @@ def test_forms_of_one_english_word_are_one_word(forms):
     assert len({tuple(words_of(form)) for form in forms}) == 1
 
 
-@each_case(("one", "other"), [("status", "state"), ("string", "str"), ("bring", "br"), ("address", "addres")])
+@each_row(("one", "other"), [("status", "state"), ("string", "str"), ("bring", "br"), ("address", "addres")])
 def test_short_and_different_words_stay_apart(one, other):
     assert words_of(one) != words_of(other)
 
 
-@each_case(
+@each_row(
     ("query", "words"),
     [
         ("请帮我获取视频的字幕", ["请帮", "帮我", "我获", "获取", "取视", "视频", "频的", "的字", "字幕"]),

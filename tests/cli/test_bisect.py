@@ -15,13 +15,13 @@ import pytest
 from tavern_core.__main__ import main
 from tavern_core.review.bisection import closed, dependencies_first, find_guilty
 from tests.cli.conftest import Run
-from tests.each_case import each_case
 from tests.forked_programs import ForkedProgram, run_forked
+from tests.rows import each_row
 
 NAMES = [f"p{n:02}" for n in range(17)]
 
 
-@each_case("guilty", NAMES)
+@each_row("guilty", NAMES)
 def test_one_of_many_is_found_in_few_tries(guilty: str) -> None:
     tries: list[frozenset[str]] = []
 
@@ -34,7 +34,7 @@ def test_one_of_many_is_found_in_few_tries(guilty: str) -> None:
     assert len(set(tries)) == len(tries)
 
 
-@each_case("pair", list(itertools.combinations(NAMES[:6], 2)))
+@each_row("pair", list(itertools.combinations(NAMES[:6], 2)))
 def test_two_that_fail_only_together_are_both_found(pair: tuple[str, str]) -> None:
     found = find_guilty(dict.fromkeys(NAMES[:6], ()), lambda on: on.issuperset(pair))
     assert sorted(found.plugins) == sorted(pair)

@@ -15,7 +15,7 @@ from tavern_core import AuditLog
 from tavern_core.errors import ConfigInvalid
 from tavern_core.kernel.config.yaml_edit import with_value, without_value
 from tests.cli.conftest import CONFIG, Run
-from tests.each_case import each_case
+from tests.rows import each_row
 
 
 @pytest.mark.slow
@@ -192,7 +192,7 @@ def test_a_linked_file_stays_a_link_and_toml_is_left_to_people(tavern: Run, proj
     assert tavern("config", "set", "limits.depth", "4").code == 2
 
 
-@each_case(
+@each_row(
     ("before", "path", "value", "after"),
     [
         ("", ("limits", "depth"), 3, "limits:\n  depth: 3\n"),
@@ -214,7 +214,7 @@ def test_a_file_is_edited_as_a_person_would(before: str, path: tuple[str, ...], 
     assert with_value(before, path, value) == after
 
 
-@each_case(
+@each_row(
     ("before", "path", "after"),
     [
         ("a: 1\nlimits:\n  depth: 3\nb: 2\n", ("limits", "depth"), "a: 1\nb: 2\n"),
@@ -238,9 +238,7 @@ def edited(text: str, path: tuple[str, ...], value: Any) -> str | None:
         return None if error.hint or error.findings else str(error)
 
 
-@each_case(
-    "text", ["- a\n", "a: [\n", "a: 1\na: 2\n", "&x a: *x\n", "limits: 5\n", "? [a]\n: 1\n", "a: !!python/x 1\n"]
-)
+@each_row("text", ["- a\n", "a: [\n", "a: 1\na: 2\n", "&x a: *x\n", "limits: 5\n", "? [a]\n: 1\n", "a: !!python/x 1\n"])
 def test_what_cannot_be_edited_safely_is_refused_or_right(text: str) -> None:
     after = edited(text, ("limits", "depth"), 3)
     assert after is None or yaml.safe_load(after)["limits"]["depth"] == 3

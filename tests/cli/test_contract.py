@@ -17,7 +17,7 @@ from tavern_core.cli.app import COMMANDS, app
 from tavern_core.cli.output import aligned, json_text, pad, shorten, visible, width
 from tavern_core.cli.session import Command, Session
 from tests.cli.conftest import Run
-from tests.each_case import each_case
+from tests.rows import each_row
 
 ROOT = Path(__file__).parents[2]
 MANUAL = (ROOT / "docs" / "cli.md").read_text("utf-8")
@@ -57,7 +57,7 @@ def section(name: str) -> str:
     return found[0]
 
 
-@each_case("name", [n for n in TREE if n != "tavern plugins doctor"])
+@each_row("name", [n for n in TREE if n != "tavern plugins doctor"])
 def test_the_manual_has_every_command_with_every_option(name: str) -> None:
     text = section(name)
     for param in TREE[name].params:
@@ -100,7 +100,7 @@ PAGES = sorted(
 )
 
 
-@each_case("page", PAGES)
+@each_row("page", PAGES)
 def test_every_command_that_a_page_names_is_there(page: Path) -> None:
     text = page.read_text("utf-8")
     lines = re.findall(r"^(?:\$ +|    )?tavern (.+)$", text, re.M) + re.findall(r"`tavern ([^`]+)`", text)
@@ -130,7 +130,7 @@ def test_every_command_has_json() -> None:
     )
 
 
-@each_case("name", COMMANDS)
+@each_row("name", COMMANDS)
 def test_the_short_help_of_a_command_is_its_own(name: str) -> None:
     command = app.get_command(click.Context(app, obj=Session()), name)
     assert command is not None
@@ -316,7 +316,7 @@ def test_schemas_are_printed_for_editors(tavern: Run) -> None:
         assert key in tavern("schema", kind).json["properties"]
 
 
-@each_case(
+@each_row(
     ("text", "columns"), [("ab", 2), ("工具", 4), ("é", 1), ("e\u0301", 1), ("ｱ", 1), ("Ａ", 2), ("👍", 2), ("", 0)]
 )
 def test_widths_are_those_of_a_terminal(text: str, columns: int) -> None:

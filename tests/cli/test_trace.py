@@ -19,6 +19,7 @@ import pytest
 from tavern_core.review.plugin_check import check_plugin
 from tests import programs
 from tests.forked_programs import run_forked
+from tests.rows import each_row
 
 pytestmark = pytest.mark.slow
 
@@ -197,7 +198,7 @@ def test_what_the_plugin_does_is_reported(big: dict[str, Any], outside: Path, se
         assert sorted(found) == sorted(text.format(**values) for text in SEEN[name][1])
 
 
-@pytest.mark.parametrize("name", UNSEEN)
+@each_row("name", UNSEEN)
 def test_what_is_not_the_plugins_doing_is_not_reported(big: dict[str, Any], name: str) -> None:
     assert reported(big, name) == []
 

@@ -9,7 +9,7 @@ import yaml
 
 from tavern_core import Tavern
 from tavern_core.errors import ConfigInvalid
-from tests.each_case import each_case
+from tests.rows import each_row
 
 from .conftest import Run
 
@@ -49,7 +49,7 @@ def test_a_wrong_indentation_is_reported_with_the_right_one(tavern: Run, tmp_pat
     yaml.safe_load("\n".join(lines))  # what the hint says repairs it
 
 
-@each_case("what", INDENTED)
+@each_row("what", INDENTED)
 def test_the_configuration_of_the_host_gets_the_same_hints(tmp_path: Path, what: str) -> None:
     text, line, hint, _ = INDENTED[what]
     (tmp_path / "tavern.yaml").write_text("name: a\n" + text)

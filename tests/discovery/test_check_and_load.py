@@ -16,6 +16,7 @@ import pytest
 from tavern_core import Tavern
 from tavern_core.__main__ import main
 from tavern_core.review.plugin_check import CheckReport, check_plugin
+from tests.rows import each_row
 
 YAML = """\
 name: notes
@@ -312,7 +313,7 @@ def test_what_check_accepts_loads(tmp_path: Path, loads: dict[str, bool], case: 
     assert (check(folder).findings, loads[case]) == ((), True)
 
 
-@pytest.mark.parametrize("case", BROKEN)
+@each_row("case", BROKEN)
 def test_what_does_not_load_is_found_with_its_place_and_repair(
     tmp_path: Path, loads: dict[str, bool], case: str
 ) -> None:
@@ -353,7 +354,7 @@ UNSEEN: dict[str, Files] = {
 }
 
 
-@pytest.mark.parametrize("case", UNSEEN)
+@each_row("case", UNSEEN)
 def test_where_check_cannot_see_it_says_so_and_concludes_nothing(tmp_path: Path, case: str) -> None:
     report = check(write(tmp_path / "plugins" / "notes", UNSEEN[case]))
     (said,) = report.findings

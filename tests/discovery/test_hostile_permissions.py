@@ -9,7 +9,7 @@ import pytest
 from tavern_core import Tavern
 from tavern_core.contract.permissions import is_permission, permission_table
 from tavern_core.errors import TavernError
-from tests.each_case import each_case
+from tests.rows import each_row
 
 GOOD = "hook:server:tool:check"
 BLOCKS: dict[str, tuple[str, str]] = {
@@ -78,7 +78,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Any:
         yield tavern
 
 
-@each_case("what", BLOCKS)
+@each_row("what", BLOCKS)
 def test_a_hostile_block_asks_for_nothing_that_cannot_be_granted_by_name(host: Tavern, what: str) -> None:
     name, (block, reason) = f"p{list(BLOCKS).index(what)}", BLOCKS[what]
     status = host.plugins[name]

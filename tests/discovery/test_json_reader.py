@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tavern_core.kernel.text.json_document import read_json
-from tests.each_case import each_case
+from tests.rows import each_row
 
 COMMA = 8 if sys.version_info >= (3, 13) else 9  # the comma itself, or what should not follow it
 REFUSED = [
@@ -40,7 +40,7 @@ REFUSED = [
 ]
 
 
-@each_case(("text", "expected"), [(t, e) for t, *e in REFUSED])
+@each_row(("text", "expected"), [(t, e) for t, *e in REFUSED])
 def test_everything_refused_names_its_place(text: str | bytes, expected: list[str]) -> None:
     findings = read_json(text, "a.tool.json").findings
     assert [f"{f.where.line}:{f.where.column}" for f in findings if f.where] == [e.partition(" ")[0] for e in expected]
@@ -51,7 +51,7 @@ def test_everything_refused_names_its_place(text: str | bytes, expected: list[st
 TEXT = '{\n  "id": "x",\n  "a/b": [1, {"c": "{\\"d\\": 1}"}],\n  "e": {}\n}'
 
 
-@each_case(
+@each_row(
     ("path", "value", "key"),
     [((), "1:1", "1:1"), (("id",), "2:9", "2:3"), (("a/b", 1, "c"), "3:20", "3:15"), (("a/b", 0), "3:11", "3:11"),
      (("e",), "4:8", "4:3"), (("a/b", 1, "missing"), "3:14", "3:14")],

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tavern_core.contract.permissions import describe_permission, requested_permissions
 from tavern_core.kernel.manifest.manifest_reader import manifest_from_data, read_manifest
-from tests.each_case import each_case
+from tests.rows import each_row
 
 EVERYTHING = """\
 # yaml-language-server: $schema=plugin.schema.json
@@ -129,7 +129,7 @@ def test_what_is_asked_for_has_canonical_names_risks_and_sentences() -> None:
     assert describe_permission("ui:inject:node:footer").risk == "low"
 
 
-@each_case(
+@each_row(
     "text",
     [
         "name: my-theme-only\nversion: '1'\nfrontend: {type: vanilla, vanilla: {entry: theme.css}}\n",
@@ -288,12 +288,12 @@ WRONG = [
 ]  # fmt: skip
 
 
-@each_case(("text", "expected"), WRONG)
+@each_row(("text", "expected"), WRONG)
 def test_one_mistake_gives_one_finding_with_place_and_repair(text: str, expected: str) -> None:
     assert findings_of(text) == [expected]
 
 
-@each_case(
+@each_row(
     ("path", "reason"),
     [
         ("../other", "'..' leaves"),

@@ -22,7 +22,7 @@ from tavern_core.model.pydantic_errors import _models
 from tavern_core.model.toolfile import ToolDefinition
 from tavern_core.model.ui_extension_points import COMPONENTS, OUTLETS
 from tavern_core.model.workflow import NodeExec, Retry, Workflow
-from tests.each_case import each_case
+from tests.rows import each_row
 
 from .test_manifests import EVERYTHING, WRONG
 from .test_tool_files import BILIBILI
@@ -81,7 +81,7 @@ def test_the_manual_names_no_key_that_is_none() -> None:
     assert [key for key in keys if key.rpartition(".")[2] not in known] == []
 
 
-@each_case("block", re.findall(r"```yaml\n(.*?)```", MANUAL, re.DOTALL))
+@each_row("block", re.findall(r"```yaml\n(.*?)```", MANUAL, re.DOTALL))
 def test_the_examples_of_the_manual_are_right(block: str) -> None:
     text = block if "\nname:" in block or block.startswith("name:") else f'name: text\nversion: "1"\n{block}'
     reading = read_manifest(text.replace("BilibiliFetch", "Bilibili"), "plugin.yaml", strict=True)
@@ -105,7 +105,7 @@ SHAPES = re.compile(
 )
 
 
-@each_case("text", [text for text, expected in WRONG if SHAPES.search(expected) and "defaultValue" not in expected])
+@each_row("text", [text for text, expected in WRONG if SHAPES.search(expected) and "defaultValue" not in expected])
 def test_what_the_reader_refuses_by_its_shape_the_schema_refuses(text: str) -> None:
     data = read_yaml(text, "x").data
     assert problems("manifest", data)

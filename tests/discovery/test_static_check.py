@@ -17,7 +17,7 @@ from tavern_core.kernel.manifest.tool_files import read_tool_file, tool_spec
 from tavern_core.model.manifest import Manifest
 from tavern_core.review.hookimpl_scan import scan_sources
 from tavern_core.review.plugin_check import CheckReport, check_plugin
-from tests.each_case import each_case
+from tests.rows import each_row
 
 from .places import BOOBY_TRAP, Places, script_tool
 
@@ -53,7 +53,7 @@ alias = hookimpl
 """
 
 
-@each_case(
+@each_row(
     "mark",
     ["@hookimpl", "@hookimpl()", "@h", "@deep", "@own", "@marker", "@alias", "@tavern_core.hookimpl", "@tc.hookimpl",
      "@specs.hookimpl", "@tc.hookimpl(trylast=True)"],
@@ -63,7 +63,7 @@ def test_a_hookimpl_is_recognised_however_it_is_imported(mark: str) -> None:
     assert [(hook.name, hook.required) for hook in scan.hooks] == [("tavern_on_event", ("event",))]
 
 
-@each_case("mark", ["@foreign", "@other", "@unknown", "@tc.other", "@(lambda f: f)"])
+@each_row("mark", ["@foreign", "@other", "@unknown", "@tc.other", "@(lambda f: f)"])
 def test_other_marks_are_not_ours(mark: str) -> None:
     scan = scan_sources([("a.py", f"{IMPORTS}\n{mark}\ndef tavern_on_event(event): ...\n".encode())])
     assert scan.hooks == []
@@ -139,7 +139,7 @@ def test_one_mistake_gives_one_finding(places: Places, source: str, manifest: st
     assert reported(check(places, H + source if "@" in source else "\n" + source, manifest)) == [expected]
 
 
-@each_case(
+@each_row(
     ("files", "expected"),
     [
         ({"plugin.yml": "name: text"}, "there is no plugin.yaml, but plugin.yml (rename plugin.yml to plugin.yaml)"),
@@ -472,7 +472,7 @@ def test_a_target_that_is_nowhere_gets_the_nearest_name(places: Places) -> None:
     assert not check_plugin(places.plugins, sys_path=[]).is_ok
 
 
-@each_case("target", ["x" * 100_000, "x/" * 5_000, "a\0b", "\ud800"])
+@each_row("target", ["x" * 100_000, "x/" * 5_000, "a\0b", "\ud800"])
 def test_a_target_that_no_file_can_be_called_is_nowhere_too(target: str) -> None:
     report = check_plugin(target, sys_path=[])
     assert not report.is_ok

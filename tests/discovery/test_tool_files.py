@@ -16,7 +16,7 @@ from tavern_core.kernel.manifest.tool_ids import IdRefusal, canonical_id
 from tavern_core.kernel.text.yaml_reader import YamlDocument
 from tavern_core.model.manifest import Manifest
 from tavern_core.model.tool import ToolSpec
-from tests.each_case import each_case
+from tests.rows import each_row
 
 BILIBILI = """\
 {
@@ -112,14 +112,14 @@ IDS = [
 ]
 
 
-@each_case(("written", "plugin", "aliases", "expected"), IDS)
+@each_row(("written", "plugin", "aliases", "expected"), IDS)
 def test_ids_become_canonical(written: str, plugin: str, aliases: dict[str, str], expected: tuple[str, str]) -> None:
     found = canonical_id(written, plugin, aliases)
     assert not isinstance(found, IdRefusal)
     assert (found.id, found.alias) == expected
 
 
-@each_case(
+@each_row(
     ("written", "words"),
     [("other:x", "not this plugin's name"), ("system:x", "belongs to the host"), ("kb:x", "belongs to the host"),
      ("text:", "not a tool name"), ("", "not a tool name"), ("a b", "not a tool name"), ("text:a/b", "not a tool name"),
@@ -234,7 +234,7 @@ WRONG: list[tuple[dict[str, Any] | str, str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("tool", "words"), WRONG)
+@each_row(("tool", "words"), WRONG)
 def test_one_mistake_gives_a_located_finding(tool: dict[str, Any] | str, words: str) -> None:
     found = reported(tool)
     assert any(words in f for f in found), found
@@ -261,7 +261,7 @@ def test_kinds_of_other_plugins_keep_their_keys() -> None:
     assert found.implementation == {"type": "acme", "endpoint": "e", "depth": {"a": 1}}
 
 
-@each_case(
+@each_row(
     ("kind", "more", "near"),
     [
         ("pythn", "", "python"),

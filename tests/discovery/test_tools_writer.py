@@ -9,7 +9,7 @@ import pytest
 from tavern_core.errors import ManifestInvalid
 from tavern_core.kernel.manifest.manifest_reader import read_manifest
 from tavern_core.review.tools_writer import write_tools
-from tests.each_case import each_case
+from tests.rows import each_row
 
 HEAD = '# a comment\nname: text\nversion: "1.0"\n'
 ITEM = "- id: {}\n{}  implementation: {{type: python}}\n"
@@ -43,7 +43,7 @@ CASES = [
 ]  # fmt: skip
 
 
-@each_case(("before", "after"), CASES)
+@each_row(("before", "after"), CASES)
 def test_ids_are_added_as_a_person_would(tmp_path: Path, before: str, after: str) -> None:
     assert write(tmp_path, before) == after
     assert read_manifest(after, "plugin.yaml", strict=True).manifest is not None

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tavern_core.review.plugin_check import check_plugin
-from tests.each_case import each_case
+from tests.rows import each_row
 
 HEAD = """\
 from typing import Protocol
@@ -72,7 +72,7 @@ CASES: dict[str, tuple[str, list[str]]] = {
 }  # fmt: skip
 
 
-@each_case("what", CASES)
+@each_row("what", CASES)
 def test_unmarked_methods_are_named_with_their_line(tmp_path: Path, what: str) -> None:
     code, expected = CASES[what]
     asked = {"services": {"override": ["replaced"]}} if "replaced" in code else {}

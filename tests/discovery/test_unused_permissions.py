@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tavern_core.review.plugin_check import check_plugin
-from tests.each_case import each_case
+from tests.rows import each_row
 
 HEAD = "from tavern_core import hookimpl, tool\n\n\n"
 TOOL = (
@@ -44,7 +44,7 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {
 }  # fmt: skip
 
 
-@each_case("what", CASES)
+@each_row("what", CASES)
 def test_what_nothing_uses_is_remarked_on(tmp_path: Path, what: str) -> None:
     permissions, code, expected = CASES[what]
     tools = [{"id": "count", "implementation": {"type": "python"}}] if "def count" in code else []

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tavern_core.kernel.text.yaml_findings import LocatedReading
 from tavern_core.kernel.text.yaml_reader import read_yaml
-from tests.each_case import each_case
+from tests.rows import each_row
 
 
 def check(text: str | bytes, *expected: str) -> None:
@@ -23,7 +23,7 @@ def check(text: str | bytes, *expected: str) -> None:
         assert e.partition(" ")[2] in f"{finding.message} ({finding.hint})", finding
 
 
-@each_case(
+@each_row(
     ("text", "value"),
     [
         ("true", True), ("True", True), ("FALSE", False), ("yes", "yes"), ("no", "no"), ("on", "on"), ("Off", "Off"),
@@ -89,7 +89,7 @@ REFUSED = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("text", "expected"), [(t, e) for t, *e in REFUSED])
+@each_row(("text", "expected"), [(t, e) for t, *e in REFUSED])
 def test_everything_refused_names_its_place(text: str | bytes, expected: list[str]) -> None:
     check(text, *expected)
 
@@ -126,7 +126,7 @@ extensions.text.x: 1
 """
 
 
-@each_case(
+@each_row(
     ("path", "value", "key"),
     [
         ((), "1:1", "1:1"),

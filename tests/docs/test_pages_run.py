@@ -13,7 +13,7 @@ from tavern_core.kernel.config.configuration import load
 from tavern_core.kernel.files.plugin_file_reader import FolderFiles
 from tavern_core.kernel.manifest.vcp_manifest import VCP_FILE, read_vcp
 from tavern_core.review.plugin_check import check_plugin
-from tests.each_case import each_case
+from tests.rows import each_row
 
 from .blocks import DOCS, Block, Workspace, blocks_of, sections_of
 
@@ -59,7 +59,7 @@ def test_the_section_runs_as_written(workspace: Workspace, page: str, section: s
         assert report.findings == (), manifest
 
 
-@each_case("block", DATA)
+@each_row("block", DATA)
 def test_data_on_the_page_is_what_its_reader_accepts(block: Block, tmp_path: Path) -> None:
     """Manifests and tool files are checked with the rest of their plugin, above."""
     name = Path(block.file).name if block.file else "tavern.yaml"
@@ -76,7 +76,7 @@ def test_data_on_the_page_is_what_its_reader_accepts(block: Block, tmp_path: Pat
         assert name == "plugin.yaml" or name.endswith(".tool.json") or "flows/" in block.file
 
 
-@each_case("page", PAGES)
+@each_row("page", PAGES)
 def test_every_block_is_run_read_or_a_picture(page: str) -> None:
     unknown = {
         b.place: b.language

@@ -28,7 +28,7 @@ from tavern_core.model.naming_rules import RESERVED_NAMESPACES
 from tavern_core.model.plugin_status import PluginState
 from tavern_core.model.run import NodeState
 from tavern_core.schema.provider_tool_export import DIALECTS
-from tests.each_case import each_case
+from tests.rows import each_row
 
 from .blocks import DOCS
 
@@ -92,7 +92,7 @@ EVERYTHING = {
 }  # fmt: skip
 
 
-@each_case("what", EVERYTHING)
+@each_row("what", EVERYTHING)
 def test_nothing_is_left_out(what: str) -> None:
     expected, found = EVERYTHING[what]
     assert expected - set(found) == set()

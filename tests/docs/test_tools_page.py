@@ -16,7 +16,7 @@ from tavern_core.model.config import HostConfig
 from tavern_core.model.result import ToolError, ToolResult
 from tavern_core.model.text_calls_outcome import Step
 from tavern_core.model.tool import Example, ToolSpec
-from tests.each_case import each_case
+from tests.rows import each_row
 
 from .blocks import DOCS, blocks_of
 
@@ -41,7 +41,7 @@ def test_the_page_has_examples():
     assert len(rows()) == 12
 
 
-@each_case(("config", "caller", "tool", "answer"), rows())
+@each_row(("config", "caller", "tool", "answer"), rows())
 def test_the_lists_of_the_page_answer_as_it_says(config, caller, tool, answer):
     host = HostConfig.model_validate(yaml.safe_load(config))
     policy = compile_access(host, TOOLS, {t.plugin for t in TOOLS.values()})

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.each_case import each_case
 from tests.engine.nodes import ALL
 from tests.engine.workbench import compiled, flow, group
+from tests.rows import each_row
 
 IN_Q = {"q": {"dataFlowType": "INTEGER"}}
 SELF = flow({"g": group("self")}, name="self")
@@ -153,7 +153,7 @@ INNER = flow(
 )
 
 
-@each_case("name", PROBLEMS)
+@each_row("name", PROBLEMS)
 def test_a_workflow_is_refused_with_everything_that_is_wrong(name: str) -> None:
     workflow, wanted, words = PROBLEMS[name]
     found = compiled(workflow, ALL, [SELF, EVEN, ODD, BROKEN, INNER])

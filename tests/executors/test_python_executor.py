@@ -18,7 +18,7 @@ from tavern_core.contract.tools import Tool
 from tavern_core.errors import InputInvalid, ToolFileInvalid
 from tavern_core.model.call import CallContext, ToolCall
 from tavern_core.model.tool import ToolSpec
-from tests.each_case import each_case
+from tests.rows import each_row
 
 from .workbench import call, home
 
@@ -88,7 +88,7 @@ def anything(**values: int) -> int:
     return values["a"] + values.get("b", 2)
 
 
-@each_case(
+@each_row(
     ("function", "is_async"),
     [
         (add, False),
@@ -167,7 +167,7 @@ async def async_generator(a: int) -> AsyncIterator[int]:
     yield a
 
 
-@each_case(
+@each_row(
     ("impl", "words", "hint"),
     [
         (generator, "generator is a generator", "return a list"),
@@ -237,7 +237,7 @@ def test_annotations_that_have_no_schema_leave_a_handler_as_it_is() -> None:
     assert answer(handled(odd, {"type": "object", "properties": {"a": {}}}), a=4) == 4
 
 
-@each_case("handler", ["", None, "module", "a:b:c", ":b", "a:", 7])
+@each_row("handler", ["", None, "module", "a:b:c", ":b", "a:", 7])
 def test_a_handler_must_name_a_module_and_a_function(handler: Any) -> None:
     with pytest.raises(ToolFileInvalid, match="demo:t"):
         handled(add, handler=handler)

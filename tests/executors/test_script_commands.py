@@ -17,7 +17,7 @@ from tavern_core.builtin.executors.script.command import check_names, environmen
 from tavern_core.builtin.executors.script.executor import ScriptExecutor
 from tavern_core.errors import ToolFileInvalid
 from tavern_core.model.tool import ToolSpec
-from tests.each_case import each_case
+from tests.rows import each_row
 
 from .workbench import Scripts, home
 
@@ -48,7 +48,7 @@ def made(folder: Path) -> Path:
     return root
 
 
-@each_case(
+@each_row(
     ("command", "argv"),
     [
         ("python scripts/a.py", "/py {}/scripts/a.py"),
@@ -77,7 +77,7 @@ def test_a_runner_with_a_file_or_a_file_of_the_plugin(plugin: Path, command: Any
     assert read.folder == plugin
 
 
-@each_case(
+@each_row(
     ("command", "words"),
     [
         ("bash -c ls", "'bash' is neither a known runner nor a file of the plugin"),
@@ -163,7 +163,7 @@ def test_no_command_does_more_than_be_refused(command: Any) -> None:
         read_command("p:t", command, None, Path("/proc/self/fdinfo"))
 
 
-@each_case(
+@each_row(
     ("cwd", "words"),
     [
         ("..", "leads out"),

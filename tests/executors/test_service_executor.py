@@ -13,7 +13,7 @@ from tavern_core.contract.protocols import BoundTool, Service
 from tavern_core.contract.published_methods import published_methods
 from tavern_core.errors import ToolFailed, ToolFileInvalid
 from tavern_core.model.tool import ToolSpec
-from tests.each_case import each_case
+from tests.rows import each_row
 
 from .workbench import home
 
@@ -93,7 +93,7 @@ def test_public_methods_are_called_sync_and_async(wrap: Any) -> None:
     assert answer("kind", wrap(store)) == "Store"
 
 
-@each_case("name", ["limit", "kept", "loose", "secret", "Nested", "factory", "nothing", "mro", "fetchh"])
+@each_row("name", ["limit", "kept", "loose", "secret", "Nested", "factory", "nothing", "mro", "fetchh"])
 def test_what_is_no_published_method_is_refused_with_the_nearest(name: str) -> None:
     with pytest.raises(ToolFailed) as caught:
         answer(name, Store())
@@ -114,13 +114,13 @@ def test_a_subclass_can_take_a_method_away() -> None:
     assert published_methods(Service("disk", Disk())) == ["fetch", "kind", "sync", "version"]
 
 
-@each_case("method", ["_private", "__init__", "__class__", "a.b", "put()", "1st"])
+@each_row("method", ["_private", "__init__", "__class__", "a.b", "put()", "1st"])
 def test_a_private_method_is_refused_when_the_tool_is_bound(method: str) -> None:
     with pytest.raises(ToolFileInvalid, match="not a public method"):
         bind("store", method, {})
 
 
-@each_case(
+@each_row(
     ("service", "method", "schema", "keys", "words"),
     [
         ("", "put", ANY, {}, "implementation.service must be a name"),

@@ -17,14 +17,14 @@ from tavern_core.builtin.tools.system import formatted, tavern_register_tools
 from tavern_core.contract.core_services import SYSTEM_CLOCK
 from tavern_core.errors import InputInvalid
 from tavern_core.testing import fake_context
-from tests.each_case import each_case
+from tests.rows import each_row
 
 from .workbench import home
 
 MOMENT = datetime(2026, 11, 21, 15, 4, 5, 123456, tzinfo=UTC)
 
 
-@each_case(
+@each_row(
     ("zone", "pattern", "text"),
     [
         ("UTC", None, "2026-11-21T15:04:05+00:00"),

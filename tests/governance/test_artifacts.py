@@ -16,7 +16,7 @@ import pytest
 from tavern_core import CallContext, Plugin, Tavern, ToolContext, tool
 from tavern_core.errors import ArtifactNotFound, OutputTooLarge, StateDamaged, UsageError
 from tests import programs
-from tests.each_case import each_case
+from tests.rows import each_row
 
 ANN = CallContext(principal="user:ann")
 BOB = CallContext(principal="user:bob")
@@ -187,25 +187,25 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tavern]:
         yield host
 
 
-@each_case("data", [5, None, ["text"], Path("/nowhere/at/all")])
+@each_row("data", [5, None, ["text"], Path("/nowhere/at/all")])
 def test_what_is_no_data_is_refused(host: Tavern, data: Any) -> None:
     with pytest.raises(UsageError):
         host.artifacts.put(data, "text/plain")
 
 
-@each_case("kind", ["", "png", "text/plain\nx: y", "a/b/c", 7])
+@each_row("kind", ["", "png", "text/plain\nx: y", "a/b/c", 7])
 def test_what_is_no_media_type_is_refused(host: Tavern, kind: Any) -> None:
     with pytest.raises(UsageError, match="not a media type"):
         host.artifacts.put(b"x", kind)
 
 
-@each_case("name", ["../../etc/passwd", "artifact:../x", "\x00", "\ud800", "", 7, None])
+@each_row("name", ["../../etc/passwd", "artifact:../x", "\x00", "\ud800", "", 7, None])
 def test_what_is_no_id_finds_nothing(host: Tavern, name: Any) -> None:
     with pytest.raises(ArtifactNotFound):
         host.artifacts.read(name)
 
 
-@each_case("given", [{"context": "ann"}, {"most": -1}, {"most": "x"}, {"most": float("nan")}, {"most": 10**30}])
+@each_row("given", [{"context": "ann"}, {"most": -1}, {"most": "x"}, {"most": float("nan")}, {"most": 10**30}])
 def test_wrong_questions_about_artifacts_are_refused(host: Tavern, given: Any) -> None:
     kept = host.artifacts.put(b"x")
     with pytest.raises(UsageError):
@@ -215,7 +215,7 @@ def test_wrong_questions_about_artifacts_are_refused(host: Tavern, given: Any) -
             ask(kept.id, context="ann")
 
 
-@each_case(
+@each_row(
     ("part", "found"),
     [
         ((0, -1), b"abcdef"), ((2, 3), b"cde"), ((4, 10**30), b"ef"), ((10**30, 1), b""), ((3, 0), b""),

@@ -28,8 +28,8 @@ from tavern_core.kernel.limits.slots import Full, Slots
 from tavern_core.model.rate_and_concurrency_limits import Breaker, ToolLimits, parse_rate
 from tavern_core.model.result import ToolError
 from tests import programs
-from tests.each_case import each_case
 from tests.governance import redis_server
+from tests.rows import each_row
 
 ANN = CallContext(principal="user:ann")
 BOB = CallContext(principal="user:bob")
@@ -55,7 +55,7 @@ def pong() -> int:
     return 1
 
 
-@each_case(
+@each_row(
     ("text", "rate"),
     [
         ("10/minute", (10, 60)),
@@ -69,7 +69,7 @@ def test_rates_read_as_people_write_them(text: str, rate: tuple[int, float]) -> 
     assert parse_rate(text) == rate
 
 
-@each_case(
+@each_row(
     "text",
     [
         "",
@@ -94,7 +94,7 @@ def test_what_is_no_rate_is_refused_where_it_stands(text: str, tmp_path: Path) -
     assert "limits.tools.t:ping.rate" in str(refused.value.findings[0])
 
 
-@each_case("limits", [{"rat": "1/s"}, {"concurrency": 0}, {"retries": 1.5}, {"breaker": {"fail": 1}}, 7])
+@each_row("limits", [{"rat": "1/s"}, {"concurrency": 0}, {"retries": 1.5}, {"breaker": {"fail": 1}}, 7])
 def test_what_is_no_limit_is_refused_by_the_decorator(limits: Any) -> None:
     with pytest.raises(UsageError):
         tool(limits=limits)

@@ -17,9 +17,9 @@ from tavern_core import CallContext, NodeContext, Out, Plugin, Question, Tavern,
 from tavern_core.errors import InputInvalid, StateDamaged, UsageError
 from tavern_core.flow.engine import sqlite_run_store
 from tavern_core.kernel.calls.elicitation import conversation, mismatch
-from tests.each_case import each_case
 from tests.forked_programs import ForkedProgram, run_forked
 from tests.governance import redis_server
+from tests.rows import each_row
 from tests.state.processes import ENVIRONMENT, start
 
 COUNT = {"type": "object", "properties": {"count": {"type": "integer", "minimum": 1}}, "required": ["count"]}
@@ -287,7 +287,7 @@ def test_a_job_that_is_cancelled_before_it_begins_is_over(tmp_path: Path) -> Non
     run(tmp_path, work)
 
 
-@each_case(
+@each_row(
     ("question", "answer", "fits"),
     [
         (Question.form("?", COUNT), {"count": 1}, True),
@@ -323,7 +323,7 @@ MESSAGES: dict[str, tuple[Any, Any]] = {
 }
 
 
-@each_case("case", MESSAGES)
+@each_row("case", MESSAGES)
 def test_a_completion_is_asked_with_messages(case: str) -> None:
     given, expected = MESSAGES[case]
     if not isinstance(expected, str):

@@ -26,8 +26,8 @@ from tavern_core.errors import StateDamaged
 from tavern_core.kernel.stores.memory_records import MemoryRecords
 from tavern_core.kernel.stores.owed_changes import OwedChanges
 from tavern_core.kernel.stores.sqlite_records import SqliteRecords
-from tests.each_case import each_case
 from tests.governance import redis_server
+from tests.rows import each_row
 from tests.state.processes import start
 
 Opener = Callable[[], RecordStore]
@@ -161,7 +161,7 @@ def test_a_changed_rate_counts_the_uses_before_the_change(
     assert store.take(key, after, 10.0, 111.5) == pytest.approx(wait)
 
 
-@each_case("number", [3, 7, 8, 25])
+@each_row("number", [3, 7, 8, 25])
 def test_the_uses_that_an_earlier_version_stored_are_counted(tmp_path: Path, number: int) -> None:
     path, key, most = tmp_path / "state.sqlite", "t:tool", 5
     SqliteRecords(path).take("another", 1, 1.0, 0.0)
@@ -383,7 +383,7 @@ def test_a_process_of_this_machine_that_was_killed_is_absent_at_once(kind: str, 
         store.close()
 
 
-@pytest.mark.parametrize("name", ["1", "", "a b c d", "boot 1 99999999 5", "HERE 99999999999999999999 5", "HERE x 5"])
+@each_row("name", ["1", "", "a b c d", "boot 1 99999999 5", "HERE 99999999999999999999 5", "HERE x 5"])
 def test_a_process_of_another_machine_in_redis_is_present_until_its_key_expires(tmp_path: Path, name: str) -> None:
     with redis_server.database() as address:
         store = RedisRecords(address)

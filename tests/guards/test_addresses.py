@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tavern_core.contract.guards.addresses import BadUrl, address_flaw, is_public, read_url
-from tests.each_case import each_case
 from tests.guards.conftest import Desk, refusal
+from tests.rows import each_row
 
 URL = {"type": "object", "properties": {"u": {"type": "string", "x-tavern": {"guard": "url"}}}}
 
@@ -93,12 +93,12 @@ REFUSED = [
 ]
 
 
-@each_case("url", ALLOWED)
+@each_row("url", ALLOWED)
 def test_public_names_on_the_ports_of_the_web_are_let_through(desk: Desk, url: str) -> None:
     assert desk.tool(URL, "read:web")({"u": url}).ok
 
 
-@each_case(("url", "why"), REFUSED)
+@each_row(("url", "why"), REFUSED)
 def test_other_addresses_are_refused_and_the_tool_does_not_run(desk: Desk, url: str, why: str) -> None:
     said = refusal(desk.tool(URL, "read:web")({"u": url}))
     assert why in said or "cannot be read" in said
@@ -148,12 +148,12 @@ SCOPED = [
 ]
 
 
-@pytest.mark.parametrize(("scope", "url", "fine"), SCOPED, ids=range(len(SCOPED)))
+@each_row(("scope", "url", "fine"), SCOPED)
 def test_a_scope_says_which_hosts_and_ports(desk: Desk, scope: list[str], url: str, fine: bool) -> None:
     assert desk.tool(URL, "read:web", scopes={"read:web": scope})({"u": url}).ok is fine
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("web", "network", "url", "fine"),
     [
         (None, ["127.0.0.1:1"], "http://127.0.0.1:1", True),
@@ -228,17 +228,17 @@ PRIVATE = [
 ]  # fmt: skip
 
 
-@each_case("address", PRIVATE)
+@each_row("address", PRIVATE)
 def test_private_link_local_and_disguised_addresses_are_not_public(address: str) -> None:
     assert not is_public(ip_address(address))
 
 
-@each_case("address", ["1.1.1.1", "93.184.216.34", "2606:4700::1111", "::ffff:1.1.1.1"])
+@each_row("address", ["1.1.1.1", "93.184.216.34", "2606:4700::1111", "::ffff:1.1.1.1"])
 def test_public_addresses_are(address: str) -> None:
     assert is_public(ip_address(address))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("scope", "url", "address", "fine"),
     [
         (None, "https://example.com", "93.184.216.34", True),

@@ -13,8 +13,8 @@ from tavern_core.model.parameter_guard_marks import Guard
 from tavern_core.model.tool import ToolSpec
 from tavern_core.schema.guarded_value_search import TooMuchMarked, compile_guarded
 from tavern_core.schema.schema_check import check_schema
-from tests.each_case import each_case
 from tests.guards.conftest import Desk
+from tests.rows import each_row
 
 P: dict[str, Any] = {"x-tavern": {"guard": "path"}}
 U: dict[str, Any] = {"x-tavern": {"guard": "url"}}
@@ -116,7 +116,7 @@ CASES: list[tuple[Any, Any, dict[str, str]]] = [
 ]  # fmt: skip
 
 
-@each_case(("schema", "value", "found"), CASES)
+@each_row(("schema", "value", "found"), CASES)
 def test_marks_are_found_wherever_they_may_hold(schema: Any, value: Any, found: dict[str, str]) -> None:
     assert places(schema, value) == found
 
@@ -157,7 +157,7 @@ def test_too_many_values_are_a_refusal(desk: Desk, tmp_path: Any) -> None:
     assert "too many" in result.error.message
 
 
-@each_case(
+@each_row(
     ("mark", "said"),
     [
         ({"guard": "pth"}, "did you mean 'path'?"),
@@ -196,7 +196,7 @@ def test_a_mark_under_another_name_is_an_error_of_the_schema(key: str) -> None:
     assert [(one.severity, "write x-tavern" in str(one)) for one in findings] == [("error", True)]
 
 
-@each_case(("value", "fine"), [("x/y?z", True), ("", True), ("https://example.com", True), ("//127.0.0.1/x", False), ("http://127.0.0.1", False)])  # fmt: skip
+@each_row(("value", "fine"), [("x/y?z", True), ("", True), ("https://example.com", True), ("//127.0.0.1/x", False), ("http://127.0.0.1", False)])  # fmt: skip
 def test_a_reference_is_judged_when_it_names_a_host(desk: Desk, value: str, fine: bool) -> None:
     assert desk.tool(obj(a={"type": "string", "format": "uri-reference"}), "read:web")({"a": value}).ok is fine
 

@@ -23,8 +23,8 @@ from tavern_core import CallContext, CallError, Plugin, Service, Tavern, ToolRes
 from tavern_core.builtin.services.net.service import NetOf, WholeNet
 from tavern_core.contract.protocols import ServiceUser
 from tavern_core.errors import ConfigInvalid
-from tests.each_case import each_case
 from tests.guards.web import CERTIFICATE, Web, addresses, has_ipv6, http, redirect, web
+from tests.rows import each_row
 
 
 @pytest.fixture
@@ -243,7 +243,7 @@ def test_ipv6_is_judged_like_any_other_address() -> None:
         assert len(server.asked) == 1
 
 
-@each_case("answers", [
+@each_row("answers", [
     ["127.0.0.1"], ["93.184.216.34", "127.0.0.1"], ["127.0.0.1", "93.184.216.34"], ["::1"], ["::ffff:127.0.0.1"], ["169.254.169.254"], ["10.0.0.1"],
     ["fd00::1"], ["0.0.0.0"], ["100.100.100.200"], ["168.63.129.16"], ["::ffff:168.63.129.16"], ["64:ff9b::7f00:1"], ["fe80::1%lo"],
 ])  # fmt: skip
@@ -688,7 +688,7 @@ def test_the_operator_says_where_the_hosts_own_nodes_may_fetch_from(tmp_path: Pa
         assert not other.asked
 
 
-@each_case("entry", ["http://x.org", "a b", "", "10.0.0.0/99", "x:99999"])
+@each_row("entry", ["http://x.org", "a b", "", "10.0.0.0/99", "x:99999"])
 def test_an_entry_that_is_no_host_is_refused_with_its_place(tmp_path: Path, entry: str) -> None:
     with pytest.raises(ConfigInvalid) as caught:
         Tavern.open({"net": {"allow": ["x.org", entry]}}, home=tmp_path)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from tavern_core import CallContext, Guard, Plugin, Tavern, tool
 from tavern_core.contract.guards.paths import beneath, path_flaw, resolved, roots_of
-from tests.each_case import each_case
 from tests.guards.conftest import Desk, refusal
+from tests.rows import each_row
 
 PATH = {"type": "object", "properties": {"p": {"type": "string", "x-tavern": {"guard": "path"}}}}
 
@@ -84,13 +84,13 @@ REFUSED = [
 ]  # fmt: skip
 
 
-@each_case("path", ALLOWED)
+@each_row("path", ALLOWED)
 def test_a_path_beneath_the_granted_folder_is_let_through(desk: Desk, data: Path, path: str) -> None:
     call = desk.tool(PATH, "read:fs", scopes={"read:fs": [str(data)]})
     assert call({"p": path.format(root=data)}).ok
 
 
-@each_case(("path", "why"), REFUSED)
+@each_row(("path", "why"), REFUSED)
 def test_a_path_that_leads_elsewhere_is_refused_and_the_tool_does_not_run(
     desk: Desk, data: Path, path: str, why: str
 ) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.each_case import each_case
 from tests.guards.conftest import Desk, refusal
+from tests.rows import each_row
 
 
 def schema(**options: str) -> dict[str, Any]:
@@ -151,15 +151,13 @@ def test_one_statement_that_only_reads_is_let_through(desk: Desk, text: str) -> 
     assert result.ok, result.error
 
 
-@each_case("text", [*WRITES, *NEVER])
+@each_row("text", [*WRITES, *NEVER])
 def test_anything_else_is_refused_and_the_tool_does_not_run(desk: Desk, text: str) -> None:
     assert "argument /q: the SQL" in refusal(desk.tool(schema(), "read:db")({"q": text}))
     assert not desk.ran
 
 
-@pytest.mark.parametrize(
-    "text", [*READS, *WRITES[:8], "select * into t from u", "select nextval('s')"], ids=lambda text: text[:20]
-)
+@each_row("text", [*READS, *WRITES[:8], "select * into t from u", "select nextval('s')"])
 def test_with_write_db_one_statement_may_change_rows_and_add_tables(desk: Desk, text: str) -> None:
     result = desk.tool(schema(), "read:db", "write:db")({"q": text})
     assert result.ok, result.error
@@ -184,7 +182,7 @@ def test_taking_a_lock_counts_as_writing(desk: Desk) -> None:
     )
 
 
-@each_case("text", NEVER)
+@each_row("text", NEVER)
 def test_with_write_db_nothing_beyond_the_rows_is_let_through(desk: Desk, text: str) -> None:
     refusal(desk.tool(schema(), "read:db", "write:db")({"q": text}))
 

@@ -10,6 +10,7 @@ from tests.guards.conftest import Desk, refusal
 from tests.guards.sql_allowed import ALLOWED, COMMON
 from tests.guards.sql_refused import REFUSED
 from tests.guards.test_sql import schema
+from tests.rows import each_row
 
 UNKNOWN_HERE = {
     "mysql": ("intersect", "except"),
@@ -91,7 +92,7 @@ def test_rows_and_tables_may_be_changed_with_write_db_alone(desk: Desk, dialect:
     assert [text for text in CHANGES[dialect] if ask({"q": text}).ok or not may({"q": text}).ok] == []
 
 
-@pytest.mark.parametrize("dialect", REPLACES)
+@each_row("dialect", REPLACES)
 def test_replacing_what_is_there_destroys_it(desk: Desk, dialect: str) -> None:
     for text in REPLACES[dialect]:
         error = desk.tool(schema(dialect=dialect), "read:db", "write:db")({"q": text}).error

@@ -37,8 +37,7 @@ from tavern_core.errors import (
 )
 from tavern_core.kernel.manifest.manifest_reader import read_manifest
 from tavern_core.model.agent_profile import AgentProfile
-from tests.each_case import each_case
-from tests.rows import row
+from tests.rows import each_row, row
 
 from .conftest import Opened, run, tools
 from .workshop import HELLO, TOOL, Workshop
@@ -342,7 +341,7 @@ def test_an_unknown_option_of_hookimpl_names_the_nearest() -> None:
         mark("tavern_start")
 
 
-@each_case("wrong", ["sometimes", "", None, True, ["all"]])
+@each_row("wrong", ["sometimes", "", None, True, ["all"]])
 def test_an_unknown_way_to_activate_names_the_choices(wrong: Any) -> None:
     with pytest.raises(UsageError, match="needed, all, none"):
         Tavern.open({}, activate=wrong)
@@ -421,7 +420,7 @@ def test_an_object_that_says_no_text_goes_by_its_class(opened: Opened) -> None:
 # Aliases the wrong way round --------------------------------------------------------------------------------------------
 
 
-@each_case(
+@each_row(
     ("written", "line"),
     [
         ("getSubtitle: [BilibiliFetch:getSubtitle]", "BilibiliFetch:getSubtitle: getSubtitle"),

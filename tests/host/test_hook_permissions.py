@@ -9,7 +9,7 @@ import pytest
 from tavern_core import Tavern
 from tavern_core.contract.hookspecs import HOOKS, Hook
 from tavern_core.kernel.manifest.manifest_reader import read_manifest
-from tests.each_case import each_case
+from tests.rows import each_row
 
 from .workshop import Workshop, codes, reported
 
@@ -98,8 +98,8 @@ def test_a_contribution_without_its_section_is_refused(workshop: Workshop, hook:
     assert f"`{hook.section}: [<names>]`" in status.reason
 
 
-@each_case("hook", SECTIONS)
-@each_case("said", ["[first, second]", "true"])
+@each_row("hook", SECTIONS)
+@each_row("said", ["[first, second]", "true"])
 def test_the_line_that_a_contribution_needs_is_accepted(hook: Hook, said: str) -> None:
     text = f'name: asks\nversion: "1"\n{hook.section}: {said}\n'
     assert read_manifest(text, "plugin.yaml", strict=True).findings == ()

@@ -23,9 +23,8 @@ from tavern_core import (
     tool,
 )
 from tavern_core.errors import ConfigInvalid, UsageError
-from tests.each_case import each_case
 from tests.forked_programs import run_forked
-from tests.rows import row
+from tests.rows import each_row, row
 
 from .conftest import QUIET, Opened, run, tools
 from .workshop import Workshop
@@ -151,7 +150,7 @@ NO_TEXT = (
 )  # fmt: skip
 
 
-@each_case("value", [5, ["a"], b"a", object()])
+@each_row("value", [5, ["a"], b"a", object()])
 def test_a_field_of_a_context_that_is_text_takes_nothing_else(value: Any) -> None:
     for name in NO_TEXT:
         with row(name), pytest.raises(UsageError) as refused:
@@ -166,7 +165,7 @@ def test_a_field_of_a_context_that_cannot_be_stored_is_refused() -> None:
         assert str(refused.value).startswith(f"CallContext.{name}: 'a\\ud800' cannot be stored")
 
 
-@each_case(
+@each_row(
     ("name", "value", "said"),
     [
         ("principal", None, "must be text, got NoneType"),
@@ -236,7 +235,7 @@ def test_a_list_that_no_module_names_needs_a_name(tmp_path: Path, things: Any) -
         assert host.plugins["mine"].source == "object"
 
 
-@each_case("name", [["mine"], 5, b"mine", "My Plugin"])
+@each_row("name", [["mine"], 5, b"mine", "My Plugin"])
 def test_the_name_of_a_plugin_is_a_text(tmp_path: Path, name: Any) -> None:
     with pytest.raises(UsageError, match="is not a plugin name"):
         Tavern.open({"plugins": {"entryPoints": False}}, plugins=[Plugin([listed], name=name)], home=tmp_path)
@@ -288,7 +287,7 @@ GOOD = [
 ]
 
 
-@each_case(("written", "meant"), MISSPELT)
+@each_row(("written", "meant"), MISSPELT)
 def test_a_misspelt_permission_of_a_caller_is_refused_with_the_nearest(
     written: str, meant: str, tmp_path: Path
 ) -> None:
@@ -304,7 +303,7 @@ def test_a_misspelt_permission_of_a_caller_is_refused_with_the_nearest(
             Tavern.open({**config, "plugins": {"entryPoints": False}}, home=tmp_path)
 
 
-@each_case("written", GOOD)
+@each_row("written", GOOD)
 def test_every_name_that_can_be_granted_is_a_permission_of_a_caller(written: str, tmp_path: Path) -> None:
     assert CallContext(permissions={written}).permissions == {written}  # type: ignore[arg-type]
     Tavern.open({"capabilities": {"deny": [written]}, "plugins": {"entryPoints": False}}, home=tmp_path)

@@ -32,8 +32,7 @@ from tavern_core import (
     tool,
 )
 from tavern_core.errors import CallCancelled
-from tests.each_case import each_case
-from tests.rows import row
+from tests.rows import each_row, row
 
 from .conftest import QUIET, Opened, run, tools
 from .workshop import Workshop
@@ -456,7 +455,7 @@ async def inside(host: Tavern) -> ToolResult:
     return host.invoke_sync("t:add", {"a": 1})
 
 
-@each_case("given", [{"budget": 5}, {"budget": {"timeout": 5}}, {"profile": 5}, {"config": 5}, {"scopes": 5}])
+@each_row("given", [{"budget": 5}, {"budget": {"timeout": 5}}, {"profile": 5}, {"config": 5}, {"scopes": 5}])
 def test_a_context_of_wrong_parts_cannot_be_made(given: dict[str, Any]) -> None:
     with pytest.raises(TavernError) as reported:
         CallContext(**given)

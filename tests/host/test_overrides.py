@@ -11,7 +11,7 @@ from tavern_core import Plugin, hookimpl, mutates, read_only
 from tavern_core.contract.protocols import Service
 from tavern_core.errors import PolicyDenied, ToolFailed
 from tavern_core.kernel.plugins.service_overrides import differences
-from tests.each_case import each_case
+from tests.rows import each_row
 
 from .conftest import Opened
 from .workshop import Workshop, codes, reported
@@ -263,12 +263,12 @@ MISMATCHES = [
 ]
 
 
-@each_case(("wanted", "given"), FITS)
+@each_row(("wanted", "given"), FITS)
 def test_what_can_be_called_in_every_way_fits(wanted: str, given: str) -> None:
     assert fits(wanted, given) == []
 
 
-@each_case(("wanted", "given", "why"), MISMATCHES)
+@each_row(("wanted", "given", "why"), MISMATCHES)
 def test_a_difference_is_named(wanted: str, given: str, why: str) -> None:
     found = fits(wanted, given)
     assert why in " | ".join(found)

@@ -14,8 +14,8 @@ from tavern_core import Plugin
 from tavern_core.review.import_probe import prober
 from tavern_core.review.probe_result import Import
 from tests import programs
-from tests.each_case import each_case
 from tests.forked_programs import run_forked
+from tests.rows import each_row
 
 from .workshop import HELLO, TOOL, Workshop
 
@@ -71,7 +71,7 @@ def test_what_the_host_would_not_survive_is_found(tmp_path: Path, what: str) -> 
         assert f"{folder / '__init__.py'}:" in found.said
 
 
-@each_case("what", FINE)
+@each_row("what", FINE)
 def test_what_costs_only_the_plugin_is_none_of_its_business(tmp_path: Path, what: str) -> None:
     code, outcome, notes = FINE[what]
     found = prober.probe(Import("bad", folder=folder_of(tmp_path, code)), seconds=30)

@@ -23,6 +23,7 @@ from tavern_core.box.layer_probe import available_layers
 from tavern_core.box.policy import LAYERS, PROCESSES, BoxLimits, BoxPolicy, BoxUnavailable, Granted
 from tavern_core.box.syscalls import MACHINE
 from tests.forked_programs import run_forked
+from tests.rows import each_row
 
 from .attacks import ATTACKS, FOREIGN, HARMLESS
 
@@ -154,7 +155,7 @@ def test_all_layers_hold_here() -> None:
     assert set(available_layers().values()) == {""}
 
 
-@pytest.mark.parametrize("layer", LAYER_NAMES)
+@each_row("layer", LAYER_NAMES)
 def test_without_a_layer_required_refuses_and_best_effort_does_without(layer: str) -> None:
     refused = confined(BoxPolicy(without=(layer,)))
     assert isinstance(refused, BoxUnavailable)
@@ -222,8 +223,8 @@ def test_a_policy_survives_json_and_refuses_what_it_does_not_know() -> None:
             BoxPolicy.from_json(text)
 
 
-@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
-@pytest.mark.parametrize("may", [(), ("may_fork",), ("may_execute",), ("may_network",), ("has_gateway",)])
+@each_row("machine", ["x86_64", "aarch64"])
+@each_row("may", [(), ("may_fork",), ("may_execute",), ("may_network",), ("has_gateway",)])
 def test_the_filter_of_every_policy_is_one_the_kernel_takes(machine: str, may: tuple[str, ...]) -> None:
     """Every jump lands inside, every path ends with an answer, and it is short enough."""
     policy = replace(BoxPolicy(limits=BoxLimits(is_address_space=False)), **dict.fromkeys(may, True))

@@ -15,6 +15,7 @@ import pytest
 
 from tavern_core import CallContext, Tavern, ToolResult
 from tavern_core.box.policy import LAYERS
+from tests.rows import each_row
 
 from ..executors.workbench import in_use, left_since, processes_with, until
 
@@ -45,15 +46,13 @@ def test_it_is_off_until_it_is_allowed(tmp_path: Path) -> None:
     assert (error.kind, "tools.allow" in why.reason) == ("POLICY_DENIED", True)
 
 
-@pytest.mark.parametrize(
-    "spelling", [ID, "CodeInterpreter.execute", "code-interpreter:execute", "code_interpreter/Execute"]
-)
+@each_row("spelling", [ID, "CodeInterpreter.execute", "code-interpreter:execute", "code_interpreter/Execute"])
 def test_it_is_found_by_every_spelling(tavern: Tavern, spelling: str) -> None:
     result = tavern.invoke_sync(spelling, {"language": "python", "code": "6 * 7"})
     assert (result.ok, result.value["value"]) == (True, 42)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("code", "stdout", "value", "exit_code"),
     [
         ("print('hi')", "hi\n", None, 0),
@@ -126,7 +125,7 @@ def test_a_language_that_is_not_installed_is_reported(
     assert (error.kind, "Node.js" in error.fix) == ("TOOL_ERROR", True)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "code",
     [
         "open('/etc/passwd')", "import os; os.listdir('/')", "import os; os.listdir(os.path.dirname(os.getcwd()))",
@@ -162,7 +161,7 @@ WRITE = "import os; open(os.environ['TAVERN_WORKSPACE'] + '/new', 'w').write('x'
 CONNECT = "import socket; socket.create_connection(('127.0.0.1', PORT)).close()"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("permissions", "code", "may"),
     [
         (["read:fs"], READ, True),
@@ -176,7 +175,6 @@ CONNECT = "import socket; socket.create_connection(('127.0.0.1', PORT)).close()"
         (["read:web"], CONNECT, False),
         (["read:fs", "write:fs"], "open('/etc/passwd')", False),
     ],
-    ids=str,
 )
 def test_code_may_what_its_caller_may_and_only_in_the_workspace(
     tavern: Tavern, tmp_path: Path, permissions: list[str], code: str, may: bool
@@ -199,7 +197,7 @@ def test_code_may_what_its_caller_may_and_only_in_the_workspace(
 SUB = "import os; open(os.environ['TAVERN_WORKSPACE'] + '/sub/note').read()"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("scopes", "may"),
     [
         ({}, "note sub new"),
@@ -217,7 +215,6 @@ SUB = "import os; open(os.environ['TAVERN_WORKSPACE'] + '/sub/note').read()"
         ({"process:spawn": ["node", "git"]}, ""),
         ({"process:spawn": []}, ""),
     ],
-    ids=str,
 )
 def test_code_reaches_no_further_than_the_scopes_of_its_caller(
     tavern: Tavern, tmp_path: Path, scopes: dict[str, list[str]], may: str
@@ -315,7 +312,7 @@ def test_a_value_that_is_none_is_none(tavern: Tavern, code: str) -> None:
     assert run(tavern, f"{code}\nNone").value["value"] is None
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("code", "value"),
     [
         ("class A:\n    def __repr__(self): raise ValueError('no')\nA()", "<A>"),

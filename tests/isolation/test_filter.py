@@ -14,7 +14,7 @@ import pytest
 
 from tavern_core.box import seccomp
 from tavern_core.box.policy import BoxLimits, BoxPolicy
-from tests.each_case import each_case
+from tests.rows import each_row
 
 from .system_calls import BY_NUMBER, VERDICTS
 
@@ -264,7 +264,7 @@ def test_the_filter_has_the_numbers_of_the_table(machine: str) -> None:
     assert {number: name for name, number in known.items()}.items() <= BY_NUMBER[machine].items()
 
 
-@each_case("own", [1, 2, 31, 4_194_303])
+@each_row("own", [1, 2, 31, 4_194_303])
 def test_a_filter_knows_its_own_process_from_all_others(own: int) -> None:
     for machine, architecture in ARCHITECTURES.items():
         code = Program(seccomp.assemble(BoxPolicy(), machine, own))

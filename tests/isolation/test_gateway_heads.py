@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from tavern_core.contract.guards.addresses import BadUrl
 from tavern_core.isolation.gateway.request_head import BadRequest, end_to_end, read_head
-from tests.each_case import each_case
+from tests.rows import each_row
 
 
 def head(text: str) -> bytes:
     return text.replace("\n", "\r\n").encode("latin-1") + b"\r\n\r\n"
 
 
-@each_case(
+@each_row(
     ("text", "method", "target", "path"),
     [
         ("GET http://example.org/a?b=c HTTP/1.1\nHost: x", "GET", "http://example.org", "/a?b=c"),
@@ -34,7 +34,7 @@ def test_a_request_for_a_proxy_is_read(text: str, method: str, target: str, path
     assert (found.method, str(found.target), found.path) == (method, target, path)
 
 
-@each_case(
+@each_row(
     ("text", "why"),
     [
         ("GET / HTTP/1.1\nHost: example.org", "this is a proxy"),
@@ -68,7 +68,7 @@ def test_what_is_broken_or_meant_for_a_server_is_refused(text: str, why: str) ->
         read_head(head(text))
 
 
-@each_case(
+@each_row(
     "place",
     [
         "example.org",

@@ -13,6 +13,7 @@ import pytest
 from tavern_core.box import launcher
 from tavern_core.box.policy import NAMESPACES, PROCESSES, BoxLimits, BoxPolicy
 from tests.forked_programs import run_forked
+from tests.rows import each_row
 
 from ..executors.workbench import processes_with
 from .test_program import SHELL, marker, user
@@ -118,7 +119,7 @@ def test_a_missing_layer_stops_it_or_is_reported(user: int, layer: str) -> None:
     assert (out, how["skipped"]) == ("x\n", [layer])
 
 
-@pytest.mark.parametrize(
+@each_row(
     "policy",
     [
         replace(SHELL, level="none"), replace(SHELL, without=(NAMESPACES,)), replace(SHELL, without=(PROCESSES,)),

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.rows import each_row
+
 from .conftest import TOOL, Place, Shared
 
 pytestmark = pytest.mark.slow
@@ -36,7 +38,7 @@ ORDINARY = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("what", ORDINARY)
+@each_row("what", ORDINARY)
 def test_an_ordinary_script_works_without_any_grant(demo: Shared, what: str) -> None:
     place, tavern = demo()
     result = place.run(tavern, ORDINARY[what])

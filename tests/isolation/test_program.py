@@ -20,8 +20,8 @@ from tavern_core.box import runtime_paths
 from tavern_core.box.layer_probe import PROGRAM
 from tavern_core.box.policy import LAYERS, BoxLimits, BoxPolicy
 from tavern_core.box.syscalls import KERNEL
-from tests.each_case import each_case
 from tests.forked_programs import ForkedProgram, run_forked
+from tests.rows import each_row
 
 from ..executors.workbench import processes_with
 from .test_box import USERS
@@ -153,7 +153,7 @@ def test_the_command_ends_as_the_program_does(program: list[str], policy: BoxPol
     assert (done.returncode, said in done.stderr) == (code, True), done.stderr
 
 
-@each_case(
+@each_row(
     "arguments",
     [[], ["{}"], ["{}", "/", "--", "sh"], ["nonsense", "/", "--", "/bin/sh"], ['{"a": 1}', "/", "--", "/bin/sh"]],
 )

@@ -16,6 +16,7 @@ from tavern_core import Tavern
 from tavern_core.box.policy import LAYERS
 from tavern_core.box.protected_path_splitting import around
 from tavern_core.isolation.closed_paths import Mount, closed, read_mounts
+from tests.rows import each_row
 
 from ..executors.workbench import processes_with
 from .conftest import EACH, Place, Shared
@@ -126,8 +127,8 @@ def tried(module_folder: Path) -> Iterator[Outcomes]:
         yield outcome
 
 
-@pytest.mark.parametrize(("capabilities", "code", "may"), MAY)
-@pytest.mark.parametrize("tier", TIERS)
+@each_row(("capabilities", "code", "may"), MAY)
+@each_row("tier", TIERS)
 def test_a_script_may_what_its_plugin_was_granted(
     tried: Outcomes, capabilities: list[Any], code: str, may: bool | None, tier: str
 ) -> None:
@@ -321,7 +322,7 @@ TREE = {
 }
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("path", "given"),
     [
         ("/srv", ["/srv"]),
@@ -356,7 +357,7 @@ def test_a_folder_that_cannot_be_listed_gives_nothing() -> None:
     assert list(around("/home", ["/home/ann"], "/home/ann/own", listed)) == []
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("mounts", "path", "shut"),
     [
         ([("1", "/", "/")], "/srv/state", ["/srv/state"]),

@@ -6,7 +6,7 @@ import struct
 
 from tavern_core.box import seccomp
 from tavern_core.box.policy import BoxPolicy
-from tests.each_case import each_case
+from tests.rows import each_row
 
 POLICIES = {
     "nothing allowed": BoxPolicy(),
@@ -15,9 +15,9 @@ POLICIES = {
 }
 
 
-@each_case("machine", ["x86_64", "aarch64"])
-@each_case("own", [1, 77, 4_194_304])
-@each_case("policy", POLICIES.values(), ids=POLICIES)
+@each_row("machine", ["x86_64", "aarch64"])
+@each_row("own", [1, 77, 4_194_304])
+@each_row("policy", POLICIES.values(), ids=POLICIES)
 def test_a_filter_differs_from_that_of_another_process_in_its_number_alone(
     policy: BoxPolicy, own: int, machine: str
 ) -> None:

@@ -18,7 +18,7 @@ from tavern_core.isolation.node_codec import HOOK_VALUES, Stays
 from tavern_core.kernel.hooks.argument_copies import shown
 from tavern_core.model.node import NodeSpec, Slot
 from tavern_core.model.run import NodeInfo, RunInfo
-from tests.each_case import each_case
+from tests.rows import each_row
 
 from ..engine.workbench import flow
 from ..host.workshop import Workshop
@@ -168,7 +168,7 @@ def back_and_forth(value: Any, known: dict[str, Any]) -> Any:
     )
 
 
-@each_case(
+@each_row(
     ("name", "value"),
     [
         ("run", RunInfo("r", "w", "p", "waiting")),
@@ -214,7 +214,7 @@ DAMAGED: list[Any] = [
 ]  # fmt: skip
 
 
-@each_case("packed", DAMAGED)
+@each_row("packed", DAMAGED)
 def test_a_forged_answer_is_a_value_error(packed: Any) -> None:
     with pytest.raises(ValueError):
         HOOK_VALUES.decode(packed, {"inputs": INPUTS, "definition": shown(SHOWN)})

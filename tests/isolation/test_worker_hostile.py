@@ -15,6 +15,7 @@ import pytest
 
 import tavern_core.package_location
 from tavern_core import Budget, CallContext, Tavern, ToolResult
+from tests.rows import each_row
 
 from ..host.workshop import Workshop
 
@@ -227,7 +228,7 @@ def test_a_worker_reads_the_package_and_nothing_beside_it(shop: Workshop, tmp_pa
     assert shown.stdout.splitlines() == ["refused", "refused", "read"]
 
 
-@pytest.mark.parametrize("what", DEADLY)
+@each_row("what", DEADLY)
 def test_a_worker_that_misbehaves_costs_its_own_call(host: Tavern, what: str) -> None:
     code, error, text = DEADLY[what]
     patience = Budget(timeout_ms=4_000 if error == "UPSTREAM_ERROR" else 500)
@@ -252,8 +253,8 @@ LOOPED = {
 }
 
 
-@pytest.mark.parametrize("door", ["sync", "async"])
-@pytest.mark.parametrize("what", LOOPED)
+@each_row("door", ["sync", "async"])
+@each_row("what", LOOPED)
 def test_async_work_is_ended_too(host: Tavern, what: str, door: str) -> None:
     code, error = LOOPED[what]
 
@@ -360,7 +361,7 @@ CONTAINED = {
 }
 
 
-@pytest.mark.parametrize("what", CONTAINED)
+@each_row("what", CONTAINED)
 def test_what_was_not_granted_cannot_be_reached(host: Tavern, shop: Workshop, what: str) -> None:
     code = CONTAINED[what].format(home=str(shop.home), host=os.getpid(), root=str(shop.root))
     result = run(host, code)

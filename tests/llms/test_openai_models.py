@@ -16,7 +16,7 @@ import pytest
 from tavern_core import Tavern
 from tavern_core.contract.llm import LLMAnswer, ModelCall
 from tavern_core.errors import CallError, ConfigInvalid
-from tests.each_case import each_case
+from tests.rows import each_row
 
 from .conftest import Open
 from .openai_server import OpenAIServer, Reply, Request
@@ -133,8 +133,8 @@ def test_a_structured_answer_arrives_as_data(far: Far, stream: bool) -> None:
     assert asked == {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA}}
 
 
-@each_case("stream", [False, True])
-@each_case(
+@each_row("stream", [False, True])
+@each_row(
     ("text", "finish", "said"),
     [
         ('{"a": "x"}', "stop", "does not fit the schema: /a"),
@@ -211,8 +211,8 @@ def test_an_answer_that_breaks_off_may_be_asked_for_again(far: Far, stream: bool
     assert (caught.value.retryable, caught.value.hint) == (True, "ask again")
 
 
-@each_case("stream", [False, True])
-@each_case("body", [b"", b"\xc3", b"[" * 200_000, b'{"choices": [\xff]}'])
+@each_row("stream", [False, True])
+@each_row("body", [b"", b"\xc3", b"[" * 200_000, b'{"choices": [\xff]}'])
 def test_bytes_that_are_no_json_are_an_error(far: Far, body: bytes, stream: bool) -> None:
     with pytest.raises(CallError, match=r"is not JSON|not UTF-8") as caught:
         far.ask([Reply(body=body)], stream)
@@ -239,7 +239,7 @@ ODD: dict[str, tuple[Any, str]] = {
 }
 
 
-@each_case("what", ODD)
+@each_row("what", ODD)
 def test_json_that_is_no_completion_is_an_error_that_says_so(far: Far, what: str) -> None:
     body, said = ODD[what]
     with pytest.raises(CallError) as caught:
@@ -270,7 +270,7 @@ LOOSE: dict[str, tuple[Any, LLMAnswer]] = {
 }  # fmt: skip
 
 
-@each_case("what", LOOSE)
+@each_row("what", LOOSE)
 def test_small_deviations_of_other_servers_are_understood(far: Far, what: str) -> None:
     body, expected = LOOSE[what]
     assert far.ask([Reply(body=json.dumps(body).encode())], False)[0] == expected
@@ -336,8 +336,8 @@ def test_a_server_that_does_not_run_is_named(opened: Open) -> None:
     assert (caught.value.code, caught.value.outcome, caught.value.retryable) == ("UPSTREAM_ERROR", "none", True)
 
 
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("status", [429, 500, 503])
+@each_row("stream", [False, True])
+@each_row("status", [429, 500, 503])
 def test_a_passing_failure_is_tried_again(far: Far, status: int, stream: bool) -> None:
     busy = Reply(status=status, headers={"Retry-After": "0.01"})
     assert far.ask([busy, busy, Reply("at last")], stream)[0].text == "at last"
@@ -475,7 +475,7 @@ def test_many_requests_at_once_get_their_own_answers(opened: Open) -> None:
         assert asyncio.run(main(server)) == [f"to {n}" for n in range(12)]
 
 
-@each_case("option", ["model", "messages", "stream", "response_format"])
+@each_row("option", ["model", "messages", "stream", "response_format"])
 def test_an_option_cannot_replace_what_the_host_sets(far: Far, option: str) -> None:
     with pytest.raises(CallError, match=f"the option '{option}' is set by the host"):
         far.ask(["ok"], False, options={option: "x"})

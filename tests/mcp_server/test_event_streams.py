@@ -19,10 +19,10 @@ from tavern_core import Tavern, tool
 from tavern_core.server.mcp import asgi_app, changes, event_store
 from tavern_core.server.mcp.event_store import RecentEvents, SessionEvents
 from tavern_core.server.mcp.service import Pages
-from tests.each_case import each_case
 from tests.mcp_server.serving import over_stdio
 from tests.mcp_server.shop import META, answer, open_shop, subscribed
 from tests.plain_http import NO_TLS
+from tests.rows import each_row
 
 JSON = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
 
@@ -99,7 +99,7 @@ def test_a_lost_stream_goes_on_for_its_own_session_alone(tmp_path: Path) -> None
                 assert other.read() == b""
 
 
-@each_case("event", ["nonsense", "-", "a-b", "a-" + "9" * 5_000, "é"])
+@each_row("event", ["nonsense", "-", "a-b", "a-" + "9" * 5_000, "é"])
 def test_an_event_that_is_none_is_followed_by_nothing(event: str) -> None:
     sent: list[Any] = []
     store = SessionEvents(RecentEvents(Pages()), "agent:ann")

@@ -17,10 +17,10 @@ import pytest
 
 from tavern_core import Tavern
 from tavern_core.server.mcp import asgi_app
-from tests.each_case import each_case
 from tests.forked_programs import NETWORK, ForkedProgram, run_forked
 from tests.mcp_server.shop import META, answer, client, open_shop, post
 from tests.plain_http import NO_TLS
+from tests.rows import each_row
 
 ASKS = {"elicitation": {"form": {}}}
 CALL = {"name": "shop__price", "arguments": {"item": "tea"}}
@@ -99,7 +99,7 @@ def test_a_request_with_two_tokens_is_refused_although_both_hold(shop: Any, toke
         assert httpx2.post(shop[0], json=listing, headers=both, verify=NO_TLS).status_code == 401
 
 
-@each_case(
+@each_row(
     ("headers", "status"),
     [
         ({"host": "evil.test"}, 421),
@@ -121,7 +121,7 @@ def test_requests_under_another_name_or_from_another_page_are_refused(
     assert post(shop[0], token, "tools/call", CALL, headers=headers).status_code == status
 
 
-@each_case(
+@each_row(
     "body",
     [
         b"",

@@ -17,6 +17,7 @@ import pytest
 from tavern_core import Tavern
 from tests.forked_programs import NETWORK, ForkedProgram
 from tests.programs import WAITING_PLUGIN, WAITING_SCRIPT, tavern
+from tests.rows import each_row
 
 pytestmark = pytest.mark.slow
 
@@ -55,8 +56,8 @@ def reads_nothing(server: ForkedProgram) -> None:
             os.write(server.stdin.fileno(), request)
 
 
-@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-@pytest.mark.parametrize("client", [says_nothing, has_begun_a_line, reads_nothing])
+@each_row(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@each_row("client", [says_nothing, has_begun_a_line, reads_nothing])
 def test_a_signal_ends_the_server_whatever_its_client_does(
     tmp_path: Path, client: Callable[[ForkedProgram], None], sent: signal.Signals, code: int
 ) -> None:

@@ -21,6 +21,7 @@ from tests import programs
 from tests.forked_programs import NETWORK, ForkedProgram
 from tests.mcp_server.shop import answer, post
 from tests.plain_http import NO_TLS
+from tests.rows import each_row
 from tests.state.processes import ENVIRONMENT
 
 
@@ -56,7 +57,7 @@ def test_a_token_says_exactly_what_its_calls_may_do(tmp_path: Path) -> None:
             tavern.tokens.revoke(token.id)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("principal", "options", "says"),
     [
         ("", {}, "principal"),
@@ -98,7 +99,7 @@ def test_an_option_of_the_command_with_an_empty_value_is_refused(tmp_path: Path,
     assert json.loads(run("list", "--json").stdout) == []
 
 
-@pytest.mark.parametrize(
+@each_row(
     "shown", ["", "x", "tvn_", "tvn_000000000000_" + "a" * 43, None, 3, b"tvn", "tvn_" + "é" * 60, "x" * 1_000_000]
 )
 def test_what_is_no_token_is_nobody_s(tmp_path: Path, shown: Any) -> None:

@@ -14,7 +14,7 @@ import skills_ref
 from tavern_core.kernel.manifest.skill_file import read_skill
 from tavern_core.kernel.manifest.skill_folder import check_skill
 from tests import programs
-from tests.each_case import each_case
+from tests.rows import each_row
 
 VALID = {
     "plain": "name: demo\ndescription: Does it.",
@@ -79,7 +79,7 @@ CASES = {
 }
 
 
-@each_case("case", CASES)
+@each_row("case", CASES)
 def test_our_verdict_is_that_of_the_reference_library(case: str, tmp_path: Path) -> None:
     text, is_valid = CASES[case]
     folder = tmp_path / "demo"
@@ -91,7 +91,7 @@ def test_our_verdict_is_that_of_the_reference_library(case: str, tmp_path: Path)
     assert all(finding.where is not None and finding.where.file == "SKILL.md" for finding in found.findings)
 
 
-@each_case(("name", "is_valid"), [("表格", True), ("étude", True), ("de.mo", False), ("-demo", False)])
+@each_row(("name", "is_valid"), [("表格", True), ("étude", True), ("de.mo", False), ("-demo", False)])
 def test_names_are_judged_as_the_reference_library_does(name: str, is_valid: bool, tmp_path: Path) -> None:
     folder = tmp_path / name
     folder.mkdir()
@@ -113,7 +113,7 @@ def test_cosmetic_faults_are_told_and_the_skill_is_used() -> None:
     ]
 
 
-@each_case(
+@each_row(
     ("written", "shown"),
     [
         ("d", "d"),

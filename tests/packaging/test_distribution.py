@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.packaging.environments import PLUGINS, ROOT, build_wheels, clean_environment, wheel_of
+from tests.rows import each_row
 
 pytestmark = pytest.mark.slow
 TEMPLATE = "tavern_core/plugin_template/{{cookiecutter.__distribution}}"
@@ -62,7 +63,7 @@ def test_the_metadata_say_what_the_project_is(wheels: Path) -> None:
     assert "tavern_core = tavern_core.testing.plugin" in entry_points
 
 
-@pytest.mark.parametrize("plugin", PLUGINS)
+@each_row("plugin", PLUGINS)
 def test_the_wheel_of_a_plugin_holds_its_manifest(wheels: Path, plugin: str) -> None:
     package = f"tavern_plugin_{plugin.replace('-', '_')}"
     wheel = wheel_of(wheels, f"tavern-plugin-{plugin}")

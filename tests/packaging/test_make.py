@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.packaging.environments import PLUGINS, ROOT, clean_environment
+from tests.rows import each_row
 
 MAKEFILE = (ROOT / "Makefile").read_text("utf-8")
 TARGETS = ("test", "fast", "lint", "soak", "mutants", "bench", "demo", "clean", "help")
@@ -35,7 +36,7 @@ def test_help_names_every_command() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", TARGETS)
+@each_row("target", TARGETS)
 def test_every_command_is_a_plan_that_make_understands(target: str) -> None:
     done = plan(target)
     assert done.returncode == 0, done.stderr

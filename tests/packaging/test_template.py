@@ -19,8 +19,8 @@ from cookiecutter.exceptions import FailedHookException
 from cookiecutter.main import cookiecutter
 
 from tavern_core.model.naming_rules import RESERVED_NAMESPACES, is_plugin_name, is_reserved
-from tests.each_case import each_case
 from tests.packaging.environments import PYTEST, ROOT, Environment, build_wheels
+from tests.rows import each_row
 
 TEMPLATE = ROOT / "plugin_template"
 
@@ -41,14 +41,14 @@ def hook() -> ModuleType:
     return module
 
 
-@each_case("name", ["x", "my-tools", "weather", "a1-b2", "3d", "a" * 64, "my-core", "systems", "tavern", "plugin"])
+@each_row("name", ["x", "my-tools", "weather", "a1-b2", "3d", "a" * 64, "my-core", "systems", "tavern", "plugin"])
 def test_names_that_the_host_takes_are_taken(hook: ModuleType, name: str) -> None:
     assert is_plugin_name(name)
     assert not is_reserved(name)
     assert hook.problem(name) == ""
 
 
-@each_case(
+@each_row(
     ("name", "hint"),
     [
         ("MyTool", "my-tool"),

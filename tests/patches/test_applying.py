@@ -14,8 +14,8 @@ from tavern_core import Tavern
 from tavern_core.errors import UsageError
 from tavern_core.flow.patching import PatchOutcome
 from tests.counting import calls_made
-from tests.each_case import each_case
 from tests.patches.example import BY_ID, BY_PLACE, TEMPLATE, edge, flow, op
+from tests.rows import each_row
 
 
 def shape(outcome: PatchOutcome) -> tuple[Any, ...]:
@@ -138,7 +138,7 @@ APPLIED: dict[str, tuple[list[Any], Callable[[PatchOutcome], bool]]] = {
 }  # fmt: skip
 
 
-@each_case("name", APPLIED)
+@each_row("name", APPLIED)
 def test_a_patch_is_applied(host: Tavern, name: str) -> None:
     patch, holds = APPLIED[name]
     written = copy.deepcopy(patch)
@@ -157,7 +157,7 @@ DATA: list[tuple[dict[str, Any], Any]] = [
 ]
 
 
-@each_case(("value", "said"), DATA)
+@each_row(("value", "said"), DATA)
 def test_values_in_data_of_a_new_node_are_values_of_its_inputs(host: Tavern, value: dict[str, Any], said: str) -> None:
     patch = [{"op": "add", "path": "/nodes/-", "value": {"localId": "case", "type": "core:Case", **value}}]
     outcome = host.workflows.patch({"nodes": [], "edges": []}, patch)
@@ -217,7 +217,7 @@ OLD: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@each_case("name", OLD)
+@each_row("name", OLD)
 def test_an_error_that_was_there_before_does_not_refuse_a_patch(host: Tavern, name: str) -> None:
     more, code = OLD[name]
     old = {**flow(), **{section: [*flow()[section], *items] for section, items in more.items()}}
@@ -276,8 +276,8 @@ def test_a_patch_may_be_its_json_text(host: Tavern, written: Any) -> None:
     )
 
 
-@each_case("wrong", [{"seed": []}, {"seed": 1.5}, {"rev": "1"}, {"rev": True}])
-@each_case("as_session", [False, True])
+@each_row("wrong", [{"seed": []}, {"seed": 1.5}, {"rev": "1"}, {"rev": True}])
+@each_row("as_session", [False, True])
 def test_a_seed_and_a_revision_are_whole_numbers(host: Tavern, wrong: dict[str, Any], as_session: bool) -> None:
     patch = host.workflows.session(flow()).apply if as_session else partial(host.workflows.patch, flow())
     with pytest.raises(UsageError, match="is a whole number, got"):

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 
 from tavern_core.graph.json_patch import MOST_OPERATIONS, apply_patch, measured
 from tavern_core.graph.patch_problems import PatchRefused
-from tests.each_case import each_case
+from tests.rows import each_row
 
 CASES = json.loads((Path(__file__).parent / "json_patch_cases.json").read_text("utf-8"))["cases"]
 SCALARS = st.none() | st.booleans() | st.integers(-3, 3) | st.sampled_from(["", "a", "~", "/"])
 VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("ab~/0-"), inner, max_size=3), max_leaves=8)  # fmt: skip
 
 
-@each_case("case", CASES)
+@each_row("case", CASES)
 def test_a_case_of_the_standard(case: dict[str, Any]) -> None:
     document, patch = copy.deepcopy(case["doc"]), copy.deepcopy(case["patch"])
     if case.get("error"):
@@ -72,7 +72,7 @@ FAILURES: dict[str, tuple[Any, str, dict[str, Any]]] = {
 }  # fmt: skip
 
 
-@each_case("name", FAILURES)
+@each_row("name", FAILURES)
 def test_a_failure_says_what_is_wrong_and_what_to_write(name: str) -> None:
     patch, code, fields = FAILURES[name]
     with pytest.raises(PatchRefused) as caught:
@@ -111,7 +111,7 @@ def test_a_hostile_patch_is_bounded(name: str) -> None:
     assert caught.value.problems[0].code.startswith(code)
 
 
-@each_case(
+@each_row(
     ("value", "expected"), [(1, (1, 0)), ([], (1, 1)), ({"a": [1, {}]}, (4, 3)), ([[[]]], (3, 3)), ([1, 2], (3, 1))]
 )
 def test_values_and_levels_are_counted(value: Any, expected: tuple[int, int]) -> None:

@@ -15,8 +15,8 @@ from tavern_core.graph.layout import arranged, layout
 from tavern_core.kernel.manifest.workflow_file_codec import workflow_of
 from tavern_core.model.workflow import Workflow
 from tests.counting import calls_made
-from tests.each_case import each_case
 from tests.patches.example import TEMPLATE, edge, flow, op
+from tests.rows import each_row
 
 SIZES = st.none() | st.integers(1, 900)
 
@@ -85,7 +85,7 @@ def test_all_can_be_laid_out_again(seed: int, nodes: int, edges: int) -> None:
     assert overlaps(workflow, keep=False) == []
 
 
-@each_case("seed", range(5))
+@each_row("seed", range(5))
 def test_edges_of_an_acyclic_workflow_lead_to_the_right(seed: int) -> None:
     dice = random.Random(seed)
     ends = [sorted(dice.sample(range(30), 2)) for _ in range(45)]
@@ -153,7 +153,7 @@ ODD: dict[str, list[dict[str, Any]]] = {
 }  # fmt: skip
 
 
-@each_case("name", ODD)
+@each_row("name", ODD)
 def test_an_odd_file_is_laid_out_all_the_same(name: str) -> None:
     nodes = ODD[name]
     ends = [node["id"] for node in nodes]
@@ -176,8 +176,8 @@ def test_the_work_grows_with_the_number_of_nodes() -> None:
     assert layout(chain)["n9999"] == (9_999 * 280.0, 0.0)
 
 
-@each_case("size", [{"height": 900}, {"width": 900}, {"width": 300_000, "height": 300_000}])
-@each_case("place", [{}, {"position": {"x": 0, "y": 0}}], ids=["free", "placed"])
+@each_row("size", [{"height": 900}, {"width": 900}, {"width": 300_000, "height": 300_000}])
+@each_row("place", [{}, {"position": {"x": 0, "y": 0}}], ids=["free", "placed"])
 def test_a_size_counts_also_if_it_is_huge_or_of_one_side(size: dict[str, int], place: dict[str, Any]) -> None:
     made = [{"id": name, "type": "core:Text"} | (size | place if name == "a" else {}) for name in "abcdef"]
     places = layout(workflow_of({"nodes": made, "edges": []}))

@@ -18,6 +18,7 @@ from tavern_core.flow.patching import PatchOutcome
 from tavern_core.graph.patch_problems import PATCH_CODES
 from tavern_core.graph.problems import PROBLEM_CODES
 from tests.patches.example import BY_ID, BY_PLACE, TEMPLATE, edge, flow, op
+from tests.rows import each_row
 
 Break = Callable[[list[dict[str, Any]]], Any]
 """Changes a valid patch (its form by id), so that it is none; what it returns takes its place."""
@@ -148,7 +149,7 @@ def broken(name: str) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", BREAKS)
+@each_row("name", BREAKS)
 def test_each_break_is_reported_with_its_own_code(host: Tavern, name: str) -> None:
     _, code, fields = BREAKS[name]
     document = flow()

@@ -17,7 +17,7 @@ import pytest
 
 from tavern_core import Evidence, Plugin, Tavern, ToolError, ToolResult, tool
 from tavern_core.schema.secret_encodings import MASK, SecretRedactor
-from tests.each_case import each_case
+from tests.rows import each_row
 
 CORE = "Kq7Zx9Wm"
 SHAPES = {
@@ -192,8 +192,8 @@ def test_a_secret_is_found_nowhere_however_it_is_printed(
     assert reported == {}
 
 
-@each_case("cut", [8, 12, 17, 500])
-@each_case("end", ["", "…"])
+@each_row("cut", [8, 12, 17, 500])
+@each_row("end", ["", "…"])
 def test_a_secret_that_was_cut_off_leaves_no_beginning(cut: int, end: str) -> None:
     secret = SHAPES["long"] if cut == 500 else SHAPES["plain"]
     assert SecretRedactor([secret])(f"it is {secret[:cut]}{end}") == f"it is {MASK}{end}"
@@ -211,7 +211,7 @@ def test_a_scheme_alone_is_no_part_of_a_secret_address(text: str, clean: str) ->
     assert SecretRedactor(["https://hooks.example.org/T0/B0/x7Yq", "postgresql://user:x7Yq@db/x"])(text) == clean
 
 
-@each_case("text", ["", "it is Kq7Zx9W", "Kq7Zx9Wm is a word", "nothing here " * 100])
+@each_row("text", ["", "it is Kq7Zx9W", "Kq7Zx9Wm is a word", "nothing here " * 100])
 def test_what_holds_no_secret_stays_the_same_text(text: str) -> None:
     strike = SecretRedactor(SHAPES.values())
     assert strike(text) == text

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tavern_core.errors import Location
 from tavern_core.schema.schema_check import check_schema, normalise_schema
 from tests.counting import calls_made
-from tests.each_case import each_case
+from tests.rows import each_row
 
 DRAFT_7 = "http://json-schema.org/draft-07/schema#"
 
@@ -27,7 +27,7 @@ def found(schema: Any, **options: Any) -> list[tuple[str, str]]:
     return [(finding.where.pointer, finding.severity) for finding in findings if finding.where]
 
 
-@each_case(
+@each_row(
     "schema",
     [
         tool(a={"type": "integer", "default": 1}),
@@ -51,7 +51,7 @@ def test_a_good_schema_has_no_findings(schema: Any) -> None:
     assert found(schema) == []
 
 
-@each_case(
+@each_row(
     ("schema", "pointer", "words"),
     [
         (None, "", "a schema is an object"),

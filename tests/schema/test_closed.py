@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tavern_core.schema.validate import compile_output_validator, compile_validator
-from tests.each_case import each_case
+from tests.rows import each_row
 
 DRAFT_7 = {"$schema": "http://json-schema.org/draft-07/schema#"}
 A, B = {"properties": {"a": {}}}, {"properties": {"b": {}}}
@@ -16,7 +16,7 @@ def place(schema: dict[str, Any]) -> dict[str, Any]:
     return {"type": "object", "properties": {"p": schema}}
 
 
-@each_case(
+@each_row(
     ("schema", "accepted", "refused"),
     [
         ({"type": "object"}, [{}], [{"a": 1}]),

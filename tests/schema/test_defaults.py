@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tavern_core.errors import SchemaInvalid
 from tavern_core.schema.defaults import compile_defaults
-from tests.each_case import each_case
+from tests.rows import each_row
 
 
 def tool(**properties: Any) -> dict[str, Any]:
@@ -24,7 +24,7 @@ TREE = {
 }
 
 
-@each_case(
+@each_row(
     ("schema", "value", "filled"),
     [
         (tool(a={"default": 1}), {}, {"a": 1}),
@@ -64,7 +64,7 @@ def test_what_is_filled_in(schema: Any, value: Any, filled: Any) -> None:
     assert value == before
 
 
-@each_case(
+@each_row(
     "schema",
     [
         {},

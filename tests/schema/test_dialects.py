@@ -13,7 +13,7 @@ from tavern_core.errors import NameConflict, UsageError
 from tavern_core.model.tool import ToolSpec
 from tavern_core.schema.provider_tool_export import DIALECTS, WireNames, export_tool, wire_name
 from tavern_core.schema.schema_check import check_schema
-from tests.each_case import each_case
+from tests.rows import each_row
 
 SUMMARIZE = ToolSpec(
     name="workflow:summarize_text",
@@ -92,7 +92,7 @@ def test_an_unknown_dialect_names_the_known_ones() -> None:
     assert caught.value.hint == "did you mean 'openai'?"
 
 
-@each_case("dialect", list(DIALECTS))
+@each_row("dialect", list(DIALECTS))
 def test_our_own_marks_stay_at_home_and_the_tool_is_not_changed(dialect: str) -> None:
     schema = {
         "type": "object",
@@ -111,7 +111,7 @@ def test_our_own_marks_stay_at_home_and_the_tool_is_not_changed(dialect: str) ->
     assert repr(schema) == before
 
 
-@each_case(
+@each_row(
     ("schema", "properties", "required"),
     [
         ({}, {}, []),
@@ -122,7 +122,7 @@ def test_our_own_marks_stay_at_home_and_the_tool_is_not_changed(dialect: str) ->
         ({"properties": {"k": {}}, "if": {}, "then": {"properties": {"t": {}}, "required": ["t"]}}, {"k": {}, "t": {}}, []),
     ],
 )  # fmt: skip
-@each_case("dialect", ["openai", "anthropic"])
+@each_row("dialect", ["openai", "anthropic"])
 def test_there_is_one_plain_object_at_the_top(schema: Any, properties: Any, required: list[str], dialect: str) -> None:
     exported = export_tool(tool(schema), dialect)
     found = exported["input_schema"] if dialect == "anthropic" else exported["function"]["parameters"]
@@ -132,7 +132,7 @@ def test_there_is_one_plain_object_at_the_top(schema: Any, properties: Any, requ
     assert not found.keys() & {"anyOf", "oneOf", "allOf", "not", "enum", "$ref", "if"}
 
 
-@each_case(
+@each_row(
     ("part", "written"),
     [
         ({"type": "integer"}, {"type": "integer"}),
@@ -178,7 +178,7 @@ def test_gemini_cuts_recursion_and_leaves_out_empty_parameters() -> None:
 WIRE = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}\Z")
 
 
-@each_case(
+@each_row(
     ("tool_id", "name"),
     [
         ("text:count", "text__count"),

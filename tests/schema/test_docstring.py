@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tavern_core.schema.docstring import docstring_of, parse_docstring
-from tests.each_case import each_case
+from tests.rows import each_row
 
 
-@each_case(
+@each_row(
     ("text", "description", "parameters", "returns"),
     [
         ("", "", {}, ""),
@@ -60,7 +60,7 @@ def documented() -> None:
     """The function."""
 
 
-@each_case(
+@each_row(
     ("function", "text"),
     [
         (documented, "The function."),

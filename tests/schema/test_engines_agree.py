@@ -13,7 +13,7 @@ from tavern_core.schema.closed import close
 from tavern_core.schema.prepare import flaws_of, prepare
 from tavern_core.schema.validate import compile_output_validator, compile_validator
 from tavern_core.schema.validation_engines import engine_of, explaining_engine
-from tests.each_case import each_case
+from tests.rows import each_row
 
 DRAFT_7 = "http://json-schema.org/draft-07/schema#"
 
@@ -32,7 +32,7 @@ def check(schema: Any, value: Any, expected: bool | None = None, *, parameters: 
         assert validator.is_valid(value) is expected, (schema, value)
 
 
-@each_case(
+@each_row(
     ("schema", "value", "expected"),
     [
         ({"type": "integer"}, 1.0, True),

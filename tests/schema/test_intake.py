@@ -14,7 +14,7 @@ from tavern_core.schema.bounded_json_copying import is_plain, json_copy, measure
 from tavern_core.schema.compiled_argument_validation import compile_intake
 from tavern_core.schema.defaults import compile_defaults
 from tavern_core.schema.validate import compile_validator
-from tests.each_case import each_case
+from tests.rows import each_row
 
 PLENTY = 16_000_000
 
@@ -252,7 +252,7 @@ def taken(arguments: Any, schema: Any = SCHEMA, most: int = PLENTY) -> Any:
     return intake(arguments)
 
 
-@each_case(
+@each_row(
     "arguments",
     [
         {},
@@ -273,7 +273,7 @@ def test_ordinary_arguments_are_taken_at_a_glance(arguments: Any) -> None:
     assert mutable_parts(found).isdisjoint(mutable_parts(arguments))
 
 
-@each_case(
+@each_row(
     "arguments",
     [
         None, [], "text", 1, Table(), {"text": 1}, {"text": Text("a")}, {"text": Colour.RED}, {"text": "\ud800"}, {"text": "x" * 5000},
@@ -303,7 +303,7 @@ def test_names_with_quotes_line_breaks_and_keywords_are_only_names() -> None:
     assert taken(arguments | {"#": "no"}, schema) is None
 
 
-@each_case(
+@each_row(
     "part",
     [
         {"type": "string", "pattern": "^a"}, {"oneOf": [{"type": "string"}, {"type": "null"}]}, {"allOf": [{"type": "string"}]},

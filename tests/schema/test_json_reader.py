@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tavern_core.model import depths
 from tavern_core.schema.json_reader import NotJson, json_or_text, read_json, read_located
-from tests.each_case import each_case
+from tests.rows import each_row
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ def test_brackets_that_are_not_nested_are_read(text: str, value: Any) -> None:
     assert read_json(text) == value
 
 
-@each_case(
+@each_row(
     ("text", "why"),
     [
         ("[" * 101 + "]" * 101, "nested deeper than 100 levels"),

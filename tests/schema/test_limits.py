@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tavern_core.model.json_pointer import split_pointer
 from tavern_core.schema.bounded_json_copying import is_plain, json_copy, measure
 from tavern_core.schema.problem import describe, pointer
-from tests.each_case import each_case
+from tests.rows import each_row
 
 
 class Size(enum.IntEnum):
@@ -57,7 +57,7 @@ def test_json_is_plain_and_its_copy_is_equal_and_shares_nothing(value: Any) -> N
         assert copy is not value
 
 
-@each_case(
+@each_row(
     ("value", "plain"),
     [
         (Size.BIG, 3),
@@ -74,7 +74,7 @@ def test_subclasses_are_copied_to_their_base_without_running_their_code(value: A
     assert type(copy) is type(plain)
 
 
-@each_case(
+@each_row(
     ("value", "path"),
     [
         ({"a": [1, {"b/c": {1}}]}, "/a/1/b~1c"),
@@ -94,7 +94,7 @@ def test_what_is_not_json_is_found_at_its_place(value: Any, path: str) -> None:
     assert (problem.path, problem.keyword) == (path, "json")
 
 
-@each_case(
+@each_row(
     ("value", "limits", "words"),
     [
         ([[[]]], {"max_depth": 2}, "deeper than 2"),
@@ -119,7 +119,7 @@ def test_what_is_too_wide_is_refused_at_its_place_before_it_is_walked_through(va
     assert problem.path == path
 
 
-@each_case(
+@each_row(
     ("value", "words"),
     [
         ({"a": 1, "b": 2}, "object with a, b"),

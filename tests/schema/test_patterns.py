@@ -15,7 +15,7 @@ from tavern_core.errors import SchemaInvalid
 from tavern_core.schema.guarded_value_search import compile_guarded
 from tavern_core.schema.patterns import fits, pattern_flaw
 from tavern_core.schema.validate import compile_output_validator, compile_validator
-from tests.each_case import each_case
+from tests.rows import each_row
 
 FINE = [
     "^a+$", "^(ab)+$", "(a|ab)*c", "^(\\d{1,3}\\.){3}\\d{1,3}$", "^([a-zA-Z0-9]+-)*[a-z]+$", "^([a-z]{2}){1,50}$",
@@ -44,12 +44,12 @@ REFUSED = {
 }
 
 
-@each_case("pattern", FINE)
+@each_row("pattern", FINE)
 def test_what_people_write_is_accepted(pattern: str) -> None:
     assert pattern_flaw(pattern) is None
 
 
-@each_case("pattern", REFUSED)
+@each_row("pattern", REFUSED)
 def test_what_cannot_be_tried_is_refused_with_the_reason(pattern: str) -> None:
     flaw = pattern_flaw(pattern)
     assert flaw is not None
@@ -59,7 +59,7 @@ def test_what_cannot_be_tried_is_refused_with_the_reason(pattern: str) -> None:
         compile_validator({"properties": {"a": {"pattern": pattern}}}).build()
 
 
-@each_case(
+@each_row(
     ("pattern", "text", "matches"),
     [
         ("^\\d$", "１", False),
@@ -83,7 +83,7 @@ def test_a_pattern_means_what_ecma_262_says_wherever_it_is_tried(pattern: str, t
     assert (named.is_valid({text: None}), not named.problems({text: None})) == (matches,) * 2
 
 
-@pytest.mark.parametrize("pattern", EXPLOSIVE)
+@each_row("pattern", EXPLOSIVE)
 def test_no_pattern_takes_more_than_linear_time_to_validate_explain_or_mark(pattern: str) -> None:
     # With a backtracking engine this test would never end.
     text = "a" * 50_000 + "!"

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from tavern_core.schema.redact import MASK, compile_marked, compile_redactor, named_secrets, redact_text
 from tavern_core.schema.secret_names import is_secret_name
 from tavern_core.schema.secret_scanning import redact_sentence
-from tests.each_case import each_case
+from tests.rows import each_row
 
 # Made up of pieces, so that no scanner takes this file for a leak.
 SECRETS = {
@@ -40,15 +40,15 @@ SECRETS = {
 }
 
 
-@each_case("secret", SECRETS.values(), ids=list(SECRETS))
-@each_case("around", ["{}", "the key {} is mine", '"{}"', "url?key={}&x=1", "中文{}。", "a\n{}\nb"])
+@each_row("secret", SECRETS.values(), ids=list(SECRETS))
+@each_row("around", ["{}", "the key {} is mine", '"{}"', "url?key={}&x=1", "中文{}。", "a\n{}\nb"])
 def test_keys_of_providers_are_found_by_their_look(secret: str, around: str) -> None:
     clean = redact_text(around.format(secret))
     assert secret not in clean
     assert MASK in clean
 
 
-@each_case(
+@each_row(
     ("text", "clean"),
     [
         ("Authorization: Bearer abcdef123456", "Authorization: ***"),
@@ -89,7 +89,7 @@ def test_the_words_around_a_secret_stay(text: str, clean: str) -> None:
     assert redact_text(clean) == clean
 
 
-@each_case("secret", ["s3cr3t-value", "hunter two", "密钥/值+=", 'quo"te\\d', "x" * 40])
+@each_row("secret", ["s3cr3t-value", "hunter two", "密钥/值+=", 'quo"te\\d', "x" * 40])
 def test_a_known_secret_is_found_in_every_usual_form(secret: str) -> None:
     raw = secret.encode()
     forms = [
@@ -111,7 +111,7 @@ def test_a_known_secret_is_found_in_every_usual_form(secret: str) -> None:
             assert secret not in clean
 
 
-@each_case(
+@each_row(
     "form",
     [
         "clé/wert?x",
@@ -126,9 +126,9 @@ def test_no_letter_of_a_known_secret_is_left_of_any_form(form: str) -> None:
     assert redact_text(f"<{form}>", ["clé/wert?x"]) == f"<{MASK}>"
 
 
-@each_case("secret", ["hunter two!", "密钥/值+=", '密"钥\\值'])
-@each_case("ascii_only", [True, False])
-@each_case("times", [0, 1, 2])
+@each_row("secret", ["hunter two!", "密钥/值+=", '密"钥\\值'])
+@each_row("ascii_only", [True, False])
+@each_row("times", [0, 1, 2])
 def test_a_known_secret_goes_whole_from_json_in_json(secret: str, ascii_only: bool, times: int) -> None:
     inner = secret
     for _ in range(times):
@@ -175,7 +175,7 @@ MARKED = {
 }
 
 
-@each_case(
+@each_row(
     ("value", "clean"),
     [
         ({"pin": "1234"}, {"pin": MASK}),
@@ -206,7 +206,7 @@ def test_marks_of_the_schema_are_followed(value: Any, clean: Any) -> None:
     assert value == before
 
 
-@each_case(
+@each_row(
     ("value", "texts"),
     [
         ({"pin": "1234", "open": "x"}, ["1234"]),
@@ -416,7 +416,7 @@ ssh://git@github.com/a/b
 """.strip().splitlines()
 
 
-@each_case("text", HIDDEN)
+@each_row("text", HIDDEN)
 def test_a_secret_is_found_in_every_form_in_which_it_is_given(text: str) -> None:
     clean = redact_text(text)
     assert "hunter2" not in clean
@@ -424,12 +424,12 @@ def test_a_secret_is_found_in_every_form_in_which_it_is_given(text: str) -> None
     assert redact_text(clean) == clean
 
 
-@each_case("text", KEPT)
+@each_row("text", KEPT)
 def test_what_only_speaks_of_secrets_stays_readable(text: str) -> None:
     assert redact_text(text) == text
 
 
-@each_case("text", ['password is "required"', "the token is 'missing'", 'password: "short"', "密码是「空」"])
+@each_row("text", ['password is "required"', "the token is 'missing'", 'password: "short"', "密码是「空」"])
 def test_a_quoted_word_is_a_secret_even_where_it_could_go_on_a_sentence(text: str) -> None:
     assert MASK in redact_text(text)
 
@@ -469,7 +469,7 @@ def test_long_texts_are_searched_wherever_a_secret_stands(glue: str) -> None:
     assert clean.count("lorem") == long.count("lorem")
 
 
-@each_case(
+@each_row(
     "spelling",
     [str, quote, ascii, lambda text: text.encode().hex(), lambda text: repr(text.encode())],
     ids=["plain", "in an address", "ascii", "hexadecimal", "bytes"],
@@ -494,8 +494,8 @@ LONG: dict[str, tuple[str, str]] = {
 }
 
 
-@each_case("case", LONG)
-@each_case("offset", [-8_000, -795, -790, -600, -77, -20, -9, -4, -2, -1, 0, 1])
+@each_row("case", LONG)
+@each_row("offset", [-8_000, -795, -790, -600, -77, -20, -9, -4, -2, -1, 0, 1])
 def test_a_secret_across_the_end_of_a_piece_goes_whole_and_alone(case: str, offset: int) -> None:
     written, shown = LONG[case]
     before, after = ("lorem ipsum " * 4_000)[: 2 * 16_384 + offset - 1], "dolor sit " * 4_000
@@ -530,7 +530,7 @@ HARMLESS_NAMES = """
 """
 
 
-@each_case(
+@each_row(
     ("name", "secret"), [(n, True) for n in SECRET_NAMES.split()] + [(n, False) for n in ["", *HARMLESS_NAMES.split()]]
 )
 def test_names_give_a_secret_away(name: str, secret: bool) -> None:

@@ -20,7 +20,7 @@ from tavern_core.errors import InputInvalid, SchemaInvalid
 from tavern_core.schema.schema_check import check_schema
 from tavern_core.schema.signature import FunctionSchema, signature_schema
 from tavern_core.schema.validate import compile_validator
-from tests.each_case import each_case
+from tests.rows import each_row
 
 if TYPE_CHECKING:
     from elsewhere import Unimportable  # type: ignore[import-not-found]
@@ -84,7 +84,7 @@ def of(annotation: Any) -> Any:
     return read(function).parameters["properties"]["value"]
 
 
-@each_case(
+@each_row(
     ("annotation", "schema"),
     [
         (int, {"type": "integer"}),
@@ -130,7 +130,7 @@ def test_annotations(annotation: Any, schema: Any) -> None:
 OPTIONS = {"$ref": "#/$defs/Options"}
 
 
-@each_case(
+@each_row(
     ("annotation", "schema"),
     [
         (Options, OPTIONS),
@@ -250,7 +250,7 @@ def logged(function: Any) -> Any:
     return wrapper
 
 
-@each_case(
+@each_row(
     ("function", "name", "properties"),
     [
         (Toolbox().method, "method", ["a"]),
@@ -308,7 +308,7 @@ def _factory(a: list[int] = Field(default_factory=list)) -> None: ...  # noqa: B
 def _foreign(a: Context) -> None: ...
 
 
-@each_case(
+@each_row(
     ("function", "words"),
     [
         (_positional, "'a' is positional-only"),
@@ -331,7 +331,7 @@ def test_what_cannot_be_a_tool_is_refused_where_it_stands(function: Any, words: 
         assert finding.where.line == function.__code__.co_firstlineno
 
 
-@each_case(
+@each_row(
     ("annotation", "schema"),
     [
         (int, {"type": "integer"}),

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from tavern_core.schema.json_reader import NotJson, read_json
 from tavern_core.schema.text_coercion import coerce_text
-from tests.each_case import each_case
+from tests.rows import each_row
 
 
-@each_case(
+@each_row(
     ("text", "words"),
     [
         ('{"a": 1, "a": 2}', "'a' appears twice"),
@@ -56,7 +56,7 @@ SCHEMA = {
 }  # fmt: skip
 
 
-@each_case(
+@each_row(
     ("name", "text", "value"),
     [
         ("i", " 5\n", 5), ("i", "-0", 0), ("i", "2.0", 2.0), ("n", "1.5", 1.5), ("n", "3", 3), ("b", " true ", True), ("b", "false", False),
@@ -73,7 +73,7 @@ def test_text_gets_the_declared_type(name: str, text: str, value: Any) -> None:
     assert type(values[name]) is type(value)
 
 
-@each_case(
+@each_row(
     ("name", "text", "words"),
     [
         ("i", "x", 'must be integer, got "x"'), ("i", "1.5", "integer"), ("i", "true", "integer"), ("i", "", "integer"), ("i", "1_000", "integer"),

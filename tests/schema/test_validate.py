@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tavern_core.errors import SchemaInvalid
 from tavern_core.schema.problem import SchemaProblem
 from tavern_core.schema.validate import Validator, compile_output_validator, compile_validator
-from tests.each_case import each_case
+from tests.rows import each_row
 
 TWO = {
     "type": "object",
@@ -52,7 +52,7 @@ def tell(schema: Any, value: Any) -> list[str]:
     return [str(problem) for problem in validator.problems(value)]
 
 
-@each_case(
+@each_row(
     ("value", "expected"),
     [
         ({"count": 1}, []),
@@ -79,7 +79,7 @@ def test_a_refusal_names_the_place_the_expectation_and_the_repair(value: Any, ex
         assert all(len(line) < 200 for line in reported)
 
 
-@each_case(
+@each_row(
     ("schema", "value", "expected"),
     [
         ({"minimum": 1}, 0, "must be at least 1, got integer 0"),
@@ -135,7 +135,7 @@ VERSIONS = [{"properties": {"kind": {"const": kind}, "v": {"const": v}}} for kin
 FLAGS = [{"properties": {"flag": {"const": flag}}} for flag in (True, 1, None)]
 
 
-@each_case(
+@each_row(
     ("shapes", "value", "expected"),
     [
         (SHAPES, {"kind": "ball"}, ['/kind: must be "circle" or "box" or "cube", got string "ball"']),
@@ -150,7 +150,7 @@ FLAGS = [{"properties": {"flag": {"const": flag}}} for flag in (True, 1, None)]
         (FLAGS, {"flag": 2}, ["/flag: must be true or 1 or null, got integer 2"]),
     ],
 )  # fmt: skip
-@each_case("keyword", ["anyOf", "oneOf"])
+@each_row("keyword", ["anyOf", "oneOf"])
 def test_a_property_that_says_which_alternative_it_is_may_have_the_value_of_any_of_them(
     keyword: str, shapes: list[Any], value: Any, expected: list[str]
 ) -> None:
@@ -171,7 +171,7 @@ def test_a_secret_is_never_part_of_an_explanation(part: dict[str, Any]) -> None:
     assert "hunter2" not in repr(reported)
 
 
-@each_case(
+@each_row(
     ("value", "words"),
     [
         ((1, 2), "tuple is not JSON (use a list)"),
@@ -190,8 +190,8 @@ def test_a_secret_is_never_part_of_an_explanation(part: dict[str, Any]) -> None:
         pytest.param(10**5000, "too large to be written", id="huge"),
     ],
 )
-@each_case("wrap", [lambda value: value, lambda value: {"a": value}, lambda value: {"a": [value]}])
-@each_case("schema", [{}, True, {"properties": {"a": {}}}, {"type": ["object", "array", "string", "number"]}])
+@each_row("wrap", [lambda value: value, lambda value: {"a": value}, lambda value: {"a": [value]}])
+@each_row("schema", [{}, True, {"properties": {"a": {}}}, {"type": ["object", "array", "string", "number"]}])
 def test_what_is_not_json_is_refused_and_named(value: Any, words: str, wrap: Any, schema: Any) -> None:
     validator = compile_output_validator(schema)
     assert validator.is_valid(wrap(value)) is False
@@ -217,7 +217,7 @@ def test_a_small_structure_that_stands_for_an_endless_one_is_refused() -> None:
     assert "more than 500,000 values" in str(compile_output_validator({}).problems(value)[0])
 
 
-@each_case(
+@each_row(
     ("schema", "value"),
     [
         ({"type": "integer"}, Level.LOW),
@@ -239,7 +239,7 @@ def test_a_recursive_schema_judges_values_to_the_depth_limit() -> None:
     assert validator.problems(nested(63, 1))
 
 
-@each_case("ref", ["http://127.0.0.1:1/x.json", "file:///etc/passwd", "other.json", "#/$defs/nothing", "urn:x:y"])
+@each_row("ref", ["http://127.0.0.1:1/x.json", "file:///etc/passwd", "other.json", "#/$defs/nothing", "urn:x:y"])
 def test_a_ref_out_of_the_schema_is_refused_and_never_fetched(ref: str) -> None:
     validator = compile_validator({"type": "object", "properties": {"a": {"$ref": ref}}}, name="evil:tool")
     with pytest.raises(SchemaInvalid, match=r"evil:tool.*/properties/a/\$ref"):

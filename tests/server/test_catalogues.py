@@ -9,6 +9,7 @@ import pytest
 
 from tavern_core import Plugin, hookimpl, tool
 from tavern_core.model.node import NodeSpec, Slot
+from tests.rows import each_row
 from tests.server.desk import Served, served
 
 
@@ -73,7 +74,7 @@ def test_the_list_of_tools_is_of_the_caller_and_changes_with_them(desk: Served) 
     assert after.status_code == 200 and "app:fresh" in {each["id"] for each in after.json()}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("permissions", "query", "has_stock"),
     [
         ([], "", True),

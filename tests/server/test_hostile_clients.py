@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from httpx2.websockets import WebSocketDisconnect, WebSocketUpgradeError
 
-from tests.each_case import each_case
+from tests.rows import each_row
 from tests.server.desk import Served, served
 
 NAMES = [
@@ -64,8 +64,8 @@ def is_well(desk: Served, token: str) -> bool:
     return bool(desk.call(token, "desk:echo", text="well").json()["value"] == "well")
 
 
-@each_case(("headers", "status"), NAMES)
-@each_case("path", ["/healthz", "/api/tools", "/api/nothing"])
+@each_row(("headers", "status"), NAMES)
+@each_row("path", ["/healthz", "/api/tools", "/api/nothing"])
 def test_requests_under_another_name_or_from_another_page_are_refused(
     desk: Served, token: str, path: str, headers: dict[str, str], status: int
 ) -> None:
@@ -76,7 +76,7 @@ def test_requests_under_another_name_or_from_another_page_are_refused(
         assert "access-control-allow-origin" not in answer.headers
 
 
-@each_case(("headers", "status"), [(headers, status) for headers, status in NAMES if status != 200])
+@each_row(("headers", "status"), [(headers, status) for headers, status in NAMES if status != 200])
 def test_a_websocket_from_another_page_does_not_begin(
     desk: Served, token: str, headers: dict[str, str], status: int
 ) -> None:
@@ -97,7 +97,7 @@ def test_mcp_checks_requests_in_the_same_way(desk: Served, token: str) -> None:
     assert desk.send("POST", "/mcp", desk.token("user:v", roles=["viewer"]), b"{}").status_code == 403
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("body", "status"),
     [
         (b"", 400),
@@ -150,7 +150,7 @@ def test_a_body_in_pieces_is_not_read_beyond_the_limit(desk: Served, token: str)
     assert is_well(desk, token)
 
 
-@each_case(
+@each_row(
     "lines",
     [
         ("GET /api/tools HTTP/1.1", "Host: localhost", f"X-Large: {'x' * 1_000_000}", ""),
@@ -231,7 +231,7 @@ def frame(first: int, payload: bytes, length: bytes = b"") -> bytes:
     return bytes([first]) + (length or bytes([0x80 | len(payload)])) + b"\x00\x00\x00\x00" + payload
 
 
-@each_case(
+@each_row(
     "sent",
     [
         frame(0x81, b"\xff\xfe"),
@@ -302,7 +302,7 @@ def test_connections_beyond_the_limit_are_refused_and_the_others_served(tmp_path
             pass
 
 
-@each_case(
+@each_row(
     ("tool", "arguments", "status", "code"),
     [
         ("desk:stock", {}, 403, "POLICY_DENIED"),

@@ -15,7 +15,7 @@ from tavern_core.server.api.problem import STATUSES
 from tavern_core.server.api.route import ANY_TOKEN, Route
 from tavern_core.server.api.routes import ROUTES
 from tavern_core.server.request_access import ROLES
-from tests.each_case import each_case
+from tests.rows import each_row
 from tests.server.desk import Served
 
 Check = Callable[[httpx2.Response], bool]
@@ -77,7 +77,7 @@ def test_a_route_answers_those_who_may_use_it_and_nobody_else(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("route", [route for route in PLAIN if not route.is_public], ids=name_of)
+@each_row("route", [route for route in PLAIN if not route.is_public])
 def test_a_token_that_is_not_valid_is_none(desk: Served, route: Route) -> None:
     path, body, _, _ = EXAMPLES[route.method, route.path]
     revoked, text = desk.tavern.tokens.create("agent:x", roles=["operator"])
@@ -89,14 +89,14 @@ def test_a_token_that_is_not_valid_is_none(desk: Served, route: Route) -> None:
         assert refused.headers["content-type"] == "application/problem+json"
 
 
-@each_case("route", PLAIN)
+@each_row("route", PLAIN)
 def test_a_route_has_its_methods_and_no_others(desk: Served, route: Route) -> None:
     path, _, _, _ = EXAMPLES[route.method, route.path]
     refused = desk.send("DELETE", path.partition("?")[0], desk.token())
     assert (refused.status_code, refused.headers["allow"]) == (405, "GET, HEAD" if route.method == "GET" else "POST")
 
 
-@each_case("route", [route for route in PLAIN if route.method == "GET"])
+@each_row("route", [route for route in PLAIN if route.method == "GET"])
 def test_head_has_the_headers_of_get_and_no_body(desk: Served, route: Route) -> None:
     path, _, status, _ = EXAMPLES[route.method, route.path]
     token = desk.token()
@@ -113,7 +113,7 @@ def test_a_websocket_is_named_as_one_to_those_who_ask_for_a_page(desk: Served) -
     assert "ws://" in refused.json()["fix"]
 
 
-@each_case(
+@each_row(
     ("method", "path", "fix"),
     [
         ("GET", "/api/jobs?statu=running", "did you mean 'status'?"),

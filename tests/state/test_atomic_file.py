@@ -11,7 +11,7 @@ import pytest
 
 from tavern_core.errors import StateDamaged
 from tavern_core.kernel.files.atomic_file import keep_aside, make_private_folder, read_text, write_atomic
-from tests.each_case import each_case
+from tests.rows import each_row
 
 from .processes import run, start
 
@@ -49,7 +49,7 @@ def test_a_lone_surrogate_is_written_readably(tmp_path: Path) -> None:
     assert (tmp_path / "x").read_text() == "a\\udc80b"
 
 
-@each_case(
+@each_row(
     ("prepare", "path", "hint"),
     [
         (lambda d: (d / "state").mkdir(), "state", "folder in its place"),
@@ -121,7 +121,7 @@ def test_only_temporary_files_of_long_dead_writers_are_swept(tmp_path: Path) -> 
     assert names(tmp_path) == [".other.old.tmp", ".state.new.tmp", "state"]
 
 
-@each_case(
+@each_row(
     ("make", "message"),
     [
         (lambda p: p.write_bytes(b"x" * 101), "larger than 100 bytes"),

@@ -15,7 +15,7 @@ from tavern_core import Tavern
 from tavern_core.errors import ConfigInvalid
 from tavern_core.kernel.config.config_key_lookup import key_path
 from tavern_core.kernel.config.configuration import LoadedConfig, load, prepare_home, show
-from tests.each_case import each_case
+from tests.rows import each_row
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ def test_names_in_a_mapping_of_the_program_may_have_dots(place: Path) -> None:
     assert config.limits.tools["a.b"].retries == 2
 
 
-@each_case(
+@each_row(
     ("written", "path"),
     [
         ("secrets.key.of.notes.$env", ("secrets", "key.of.notes", "$env")),

@@ -24,7 +24,7 @@ from tavern_core.kernel.log.record import GENESIS, LONGEST_RECORD, stamp
 from tavern_core.kernel.log.verify import verify
 from tavern_core.kernel.settings.secret_masking import KnownSecrets
 from tavern_core.model.event import TOOL_CALLED, TOOL_RESULT, Event
-from tests.each_case import each_case
+from tests.rows import each_row
 
 from .processes import run, start
 
@@ -92,7 +92,7 @@ def test_the_chain_goes_on_after_closing_and_through_rotated_files(tmp_path: Pat
         assert older == f"audit-{lines[0]['seq']:012d}-{lines[-1]['seq']:012d}.jsonl"
 
 
-@each_case(
+@each_row(
     ("filters", "expected"),
     [
         ({}, list(range(40))),
@@ -143,7 +143,7 @@ def _deep() -> Any:
     return value
 
 
-@each_case(
+@each_row(
     "data",
     [
         {"n": math.nan, "i": math.inf},
@@ -203,8 +203,8 @@ def test_any_data_at_any_time_are_logged_and_verified(tmp_path: Path, many: list
     assert [r["seq"] for r in records(path)] == list(range(1, len(many) + 1))
 
 
-@each_case("secret", ["s3cret-value", 'quo"te\\slash', "机密的口令值", "471199471199", "two\nlines-of-it"])
-@each_case(
+@each_row("secret", ["s3cret-value", 'quo"te\\slash', "机密的口令值", "471199471199", "two\nlines-of-it"])
+@each_row(
     "data",
     [
         lambda s: {"value": f"before {s} after"},
@@ -265,7 +265,7 @@ TAMPERED = [
 ]
 
 
-@each_case(("tamper", "expected"), [t[1:] for t in TAMPERED], ids=[t[0] for t in TAMPERED])
+@each_row(("tamper", "expected"), [t[1:] for t in TAMPERED], ids=[t[0] for t in TAMPERED])
 def test_tampering_is_found_where_it_is(tmp_path: Path, tamper: Any, expected: list[tuple[int, str]] | None) -> None:
     path = tmp_path / "audit.jsonl"
     path.write_text("".join(tamper(fill(path, 10))))
@@ -372,7 +372,7 @@ def test_a_log_corrupt_anywhere_goes_on_and_keeps_what_is_there(tmp_path: Path, 
         check_damaged_start(path, damaged)
 
 
-@each_case("more", range(0, 1_500, 100))
+@each_row("more", range(0, 1_500, 100))
 def test_a_repair_that_fills_the_file_loses_no_record(tmp_path: Path, more: int) -> None:
     path = tmp_path / "audit.jsonl"
     fill(path, 2)
@@ -589,7 +589,7 @@ def renamed_while_writing(folder: Path) -> tuple[Path, Path, bytes]:
     return path, full, last
 
 
-@each_case("share", [0, 1, 2, 50, 99])
+@each_row("share", [0, 1, 2, 50, 99])
 def test_a_record_half_written_to_a_full_file_is_cut_off_and_kept(tmp_path: Path, share: int) -> None:
     path, full, last = renamed_while_writing(tmp_path)
     half = last[: len(last) * share // 100]
@@ -683,7 +683,7 @@ def test_a_full_disk_refuses_clearly_and_breaks_nothing(tmp_path: Path, limit: i
     assert (report.records, report.repairs) == (written + 1, ())
 
 
-@each_case(
+@each_row(
     ("prepare", "said"),
     [
         (lambda p: p.symlink_to("/dev/full"), "symbolic link"),

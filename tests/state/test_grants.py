@@ -16,7 +16,7 @@ from tavern_core.kernel.grants.grant_store import GrantStore
 from tavern_core.kernel.grants.grants import Decision, GrantRecord, PluginFacts, carried_over, decide
 from tavern_core.kernel.grants.lock_comments import keep_comments
 from tavern_core.kernel.grants.lock_file import parse_lock, render_lock
-from tests.each_case import each_case
+from tests.rows import each_row
 
 from .processes import start
 
@@ -41,7 +41,7 @@ def store(tmp_path: Path) -> GrantStore:
 # Deciding -----------------------------------------------------------------------------------------------------------------
 
 
-@each_case(
+@each_row(
     ("requested", "granted", "refused", "usable", "waiting"),
     [
         ([], [], [], "", ""),
@@ -72,7 +72,7 @@ def test_without_a_record_nothing_is_usable_and_everything_waits() -> None:
     assert not decide(facts(), None).is_pending
 
 
-@each_case(
+@each_row(
     ("after", "usable", "waiting", "note"),
     [
         (facts(CHECK, READ), {CHECK, READ}, set(), ""),
@@ -104,7 +104,7 @@ def test_after_an_upgrade_only_what_is_new_waits(
 TRUSTED = frozenset({"skill:trust"})
 
 
-@each_case(
+@each_row(
     ("reviewed", "now", "trusted"),
     [
         (("m1", "a1"), ("m1", "a1"), True),
@@ -163,7 +163,7 @@ SCOPES = [
 ]  # fmt: skip
 
 
-@each_case(("capability", "reviewed", "asked", "usable", "waits"), SCOPES)
+@each_row(("capability", "reviewed", "asked", "usable", "waits"), SCOPES)
 def test_a_scope_that_grows_waits_and_what_both_allow_works_meanwhile(
     tmp_path: Path, capability: str, reviewed: Any, asked: Any, usable: Any, waits: bool
 ) -> None:
@@ -209,7 +209,7 @@ def test_the_reviewed_definitions_are_carried_over_and_the_present_ones_only_whe
 # Granting -----------------------------------------------------------------------------------------------------------------
 
 
-@each_case(
+@each_row(
     ("written", "expected"),
     [
         ([CHECK], {CHECK}),
@@ -234,7 +234,7 @@ def test_an_alias_is_granted_under_its_canonical_name(tmp_path: Path) -> None:
     assert store(tmp_path).grant(asked, ["settings:save:before"]).records["text"].granted == asked.requested
 
 
-@each_case(
+@each_row(
     ("written", "message", "hint"),
     [
         ("hook:server:tool:chek", "is not a permission", f"did you mean {CHECK!r}"),
@@ -404,7 +404,7 @@ BROKEN = [
 ]
 
 
-@each_case(("text", "message", "line"), BROKEN)
+@each_row(("text", "message", "line"), BROKEN)
 def test_a_corrupt_lock_file_grants_nothing_it_is_not_sure_of_and_is_not_overwritten(
     tmp_path: Path, text: str, message: str, line: int
 ) -> None:
@@ -446,7 +446,7 @@ def test_a_name_of_another_host_version_is_kept_grants_nothing_and_is_reported(t
     assert decide(facts(CHECK, READ), grants.get("text")).granted == {READ}
 
 
-@each_case("content", [b"\xff\xfe", b"\0" * 100, b"x" * 2_000_000, b"[" * 100_000, b"a: " * 1000])
+@each_row("content", [b"\xff\xfe", b"\0" * 100, b"x" * 2_000_000, b"[" * 100_000, b"a: " * 1000])
 def test_noise_is_a_finding(tmp_path: Path, content: bytes) -> None:
     locks = store(tmp_path)
     locks.path.write_bytes(content)

@@ -15,7 +15,7 @@ from tavern_core.errors import StateDamaged, UsageError
 from tavern_core.kernel.grants.grant_store import MOST_TRIES, GrantStore
 from tavern_core.kernel.grants.grants import GrantRecord, PluginFacts, decide, expand
 from tavern_core.kernel.grants.lock_file import MOST_REPORTED, parse_lock, render_lock
-from tests.each_case import each_case
+from tests.rows import each_row
 
 from ..robustness.mutations import NASTY_VALUES, damaged
 from .processes import start
@@ -178,7 +178,7 @@ DISGUISED = [
 ]  # fmt: skip
 
 
-@each_case("name", DISGUISED)
+@each_row("name", DISGUISED)
 def test_what_only_looks_like_a_permission_is_none(name: str) -> None:
     text = yaml.safe_dump({"version": 1, "plugins": {"text": {"granted": [name]}}})
     grants = parse_lock(text, "tavern.lock")
@@ -186,7 +186,7 @@ def test_what_only_looks_like_a_permission_is_none(name: str) -> None:
     assert grants.findings, "somebody should be told"
 
 
-@each_case(
+@each_row(
     "name",
     ["t\u0435xt", "TEXT", "text ", "te xt", "text\u200b", "../text", "text/../text", "te\u0301xt", ""],
 )
@@ -196,7 +196,7 @@ def test_what_only_looks_like_the_name_of_a_plugin_grants_it_nothing(name: str) 
     assert grants.is_damaged
 
 
-@each_case(
+@each_row(
     "twice",
     [
         "version: 1\nplugins:\n  text: {granted: []}\n  text: {granted: [gpu]}\n",
@@ -235,7 +235,7 @@ REFUSED: dict[str, tuple[list[str], bool]] = {
 }
 
 
-@each_case("what", REFUSED)
+@each_row("what", REFUSED)
 def test_a_refusal_beats_a_grant_in_whatever_words_it_is_written(what: str) -> None:
     refused, usable_ = REFUSED[what]
     text = yaml.safe_dump(
@@ -277,7 +277,7 @@ def test_a_pattern_of_many_stars_is_expanded_in_one_pass() -> None:
 # On the disk --------------------------------------------------------------------------------------------------------------
 
 
-@each_case("kind", ["link", "dangling link", "folder", "pipe", "device", "link to a device", "too large"])
+@each_row("kind", ["link", "dangling link", "folder", "pipe", "device", "link to a device", "too large"])
 def test_what_is_no_plain_file_grants_nothing_is_not_waited_for_and_not_written_through(
     tmp_path: Path, kind: str
 ) -> None:
@@ -460,7 +460,7 @@ def test_what_was_written_behind_something_that_is_gone_stands_above_what_it_bel
 _WORDS = ["# x", "#", "#y # z", "# 'quoted", '# "', "# - a", "# a: b", "# [", "#\u202f", "# {{", "# |", "# &a *b !c"]
 
 
-@pytest.mark.parametrize("seed", range(40))
+@each_row("seed", range(40))
 def test_no_comment_is_lost_and_none_changes_what_the_file_means(seed: int, tmp_path: Path) -> None:
     pick = Random(seed)
     lines: list[str] = []

@@ -16,7 +16,7 @@ from tavern_core.kernel.grants.lock_file import parse_lock
 from tavern_core.kernel.log.event_log import EventLog
 from tavern_core.model.config import HostConfig
 from tavern_core.model.event import Event
-from tests.each_case import each_case
+from tests.rows import each_row
 
 from .processes import run
 
@@ -47,7 +47,7 @@ def _written(value: Any) -> str:
     return json.dumps(value).replace('"', "")
 
 
-@each_case("name", sorted(set(re.findall(r"`(TAVERN_[A-Z_]+)[=`]", PAGE)) - {"TAVERN_SECTION__KEY"}))
+@each_row("name", sorted(set(re.findall(r"`(TAVERN_[A-Z_]+)[=`]", PAGE)) - {"TAVERN_SECTION__KEY"}))
 def test_every_variable_of_the_page_is_understood(name: str, tmp_path: Path) -> None:
     values = {
         "TAVERN_LIMITS__TIMEOUT_MS": "500",

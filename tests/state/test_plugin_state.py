@@ -8,7 +8,7 @@ import pytest
 
 from tavern_core.errors import StateDamaged
 from tavern_core.kernel.plugins.enabled_state import PluginStates, Switch
-from tests.each_case import each_case
+from tests.rows import each_row
 
 from .processes import start
 
@@ -34,7 +34,7 @@ def test_a_decision_is_kept_with_its_reason_and_time(tmp_path: Path) -> None:
     assert states(tmp_path).disabled() == {}
 
 
-@each_case("content", [b"", b"{", b"[]", b'{"version": 7}', b'{"version": 1, "plugins": []}', b"\xff", b"\0" * 9])
+@each_row("content", [b"", b"{", b"[]", b'{"version": 7}', b'{"version": 1, "plugins": []}', b"\xff", b"\0" * 9])
 def test_a_corrupt_file_switches_nothing_says_so_and_is_kept(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "plugins.json"
     path.write_bytes(content)
@@ -49,7 +49,7 @@ def test_a_corrupt_file_switches_nothing_says_so_and_is_kept(tmp_path: Path, con
     assert states(tmp_path).read().findings == ()
 
 
-@each_case("row", ["{}", "null", '{"enabled": "no"}', '{"enabled": true, "reason": 5}'])
+@each_row("row", ["{}", "null", '{"enabled": "no"}', '{"enabled": true, "reason": 5}'])
 def test_a_decision_that_cannot_be_read_keeps_its_plugin_off_and_the_others_as_they_are(
     tmp_path: Path, row: str
 ) -> None:

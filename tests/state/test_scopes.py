@@ -18,7 +18,7 @@ from tavern_core.model.capability_scope import (
     folders,
     within,
 )
-from tests.each_case import each_case
+from tests.rows import each_row
 
 
 def allows_path(scope: Any, path: str) -> bool:
@@ -89,7 +89,7 @@ HOSTS = [
 ]  # fmt: skip
 
 
-@each_case(("scope", "host", "port", "allowed"), HOSTS)
+@each_row(("scope", "host", "port", "allowed"), HOSTS)
 def test_a_host_is_reached_only_by_an_entry_that_means_it(scope: Any, host: str, port: int, allowed: bool) -> None:
     assert allows_host(None if scope is None else tuple(scope), host, port) is allowed
 
@@ -116,7 +116,7 @@ PATHS = [
 ]  # fmt: skip
 
 
-@each_case(("scope", "path", "allowed"), PATHS)
+@each_row(("scope", "path", "allowed"), PATHS)
 def test_a_path_is_reached_only_beneath_an_entry(scope: Any, path: str, allowed: bool) -> None:
     assert allows_path(None if scope is None else tuple(scope), path) is allowed
 
@@ -138,8 +138,8 @@ def test_places_are_put_in_and_what_has_no_place_reaches_nothing() -> None:
     assert folders(None, {}) is None
 
 
-@each_case("capability", ["network", "read:fs", "read:db"])
-@each_case("entry", ["", " ", "a\nb", "a\u202eb", "x" * 501, " a"])
+@each_row("capability", ["network", "read:fs", "read:db"])
+@each_row("entry", ["", " ", "a\nb", "a\u202eb", "x" * 501, " a"])
 def test_what_cannot_be_read_is_a_problem(capability: str, entry: str) -> None:
     assert entry_problem(capability, entry)
 

@@ -18,7 +18,7 @@ from tavern_core.kernel.settings.secret_masking import KnownSecrets, looks_secre
 from tavern_core.kernel.settings.setting_layers import SettingLayers, user_file
 from tavern_core.kernel.settings.store import SettingsStore
 from tavern_core.schema.redact import compile_redactor
-from tests.each_case import each_case
+from tests.rows import each_row
 
 from .processes import start
 
@@ -99,7 +99,7 @@ def test_plugins_and_tools_have_keys_of_their_own(tmp_path: Path) -> None:
     assert store.effective("other") == {}
 
 
-@each_case(
+@each_row(
     ("item", "tool", "said"),
     [
         (
@@ -157,7 +157,7 @@ def test_a_withdrawn_plugin_has_no_settings_and_finds_its_values_again(tmp_path:
 # Saving --------------------------------------------------------------------------------------------------------------------
 
 
-@each_case(
+@each_row(
     ("option", "value"),
     [
         ("name", ""), ("name", "文本 \n \u2028 'x' \"y\""), ("maxItems", 1), ("maxItems", 50), ("maxItems", 7.0), ("on", False),
@@ -175,7 +175,7 @@ def test_an_allowed_value_is_saved_and_read_back_by_another_host(tmp_path: Path,
     assert (tmp_path / "settings.json").stat().st_mode & 0o777 == 0o600
 
 
-@each_case(
+@each_row(
     ("key", "value", "said"),
     [
         ("maxItems", 51, "51 is larger than max 50"),
@@ -243,7 +243,7 @@ def test_a_bare_name_is_answered_with_the_whole_key(tmp_path: Path) -> None:
     assert "did you mean 'extensions.p.maxItems'?" in caught.value.hint
 
 
-@each_case(
+@each_row(
     ("option", "text", "value"),
     [
         ("maxItems", "7", 7), ("maxItems", " 7.5 ", 7.5), ("maxItems", "seven", "seven"), ("on", "yes", True), ("on", "0", False),
@@ -314,7 +314,7 @@ def test_a_stored_value_that_is_not_allowed_is_reported_and_the_layer_below_coun
     assert "99 is larger" in next(s.problem for s in store.describe() if s.key == KEY + "maxItems")
 
 
-@each_case("key", [None, 5, [], ("a",), b"extensions.p.name"])
+@each_row("key", [None, 5, [], ("a",), b"extensions.p.name"])
 def test_a_key_that_is_not_text_is_reported(tmp_path: Path, key: Any) -> None:
     with pytest.raises(SettingsInvalid, match="the key of a setting is text"):
         opened(tmp_path).get(key)
@@ -328,7 +328,7 @@ def test_values_of_plugins_that_are_not_there_are_kept_without_a_word(tmp_path: 
     assert stored(tmp_path) == {"extensions.gone.x": 1, KEY + "name": "x"}
 
 
-@each_case(
+@each_row(
     "content",
     [b"", b"{", b"[]", b'{"version": 2, "values": {}}', b'{"version": 1, "values": []}', b"\xff", b"\0" * 50, b"[" * 100_000,
      b'{"version": 1, "values": {"a": 1, "a": 2}}', b'{"version": 1, "values": {"a": NaN}}', b"x" * 2_000_000],
@@ -559,7 +559,7 @@ def _ring(service: str, name: str) -> str | None:
     return None
 
 
-@each_case(
+@each_row(
     ("option", "reference", "said"),
     [
         ("cookie", {"$env": "NONE"}, "the environment variable NONE is not set"),
@@ -680,14 +680,14 @@ def test_settings_are_described_by_plugin_and_category(tmp_path: Path) -> None:
     json.dumps([r.to_json() for r in rows])
 
 
-@each_case(
+@each_row(
     "key", ["cookie", "apiKey", "BILIBILI_TOKEN", "extensions.x.password", "client_secret", "登录密码", "访问令牌"]
 )
 def test_names_that_give_a_secret_away(key: str) -> None:
     assert looks_secret(key)
 
 
-@each_case("key", ["maxTokens", "extensions.token-tool.size", "keyboard", "tokenCount", "author", "密集"])
+@each_row("key", ["maxTokens", "extensions.token-tool.size", "keyboard", "tokenCount", "author", "密集"])
 def test_names_that_do_not(key: str) -> None:
     assert not looks_secret(key)
 
@@ -707,7 +707,7 @@ def basic(text: str) -> str:
     return "Basic " + base64.b64encode(text.encode()).decode()
 
 
-@each_case(
+@each_row(
     ("header", "masked", "shown"),
     [
         ("Bearer abc-1234", ["abc-1234"], []),

@@ -10,7 +10,7 @@ import pytest
 from tavern_core import tam
 from tavern_core.errors import ERROR_CODES, InputInvalid
 from tavern_core.tam import Plan, Reference
-from tests.each_case import each_case
+from tests.rows import each_row
 from tests.tam.cases import TOOLS, E, S, block
 
 
@@ -57,7 +57,7 @@ REPAIRS: list[tuple[list[str], str, list[str], int]] = [
 ]
 
 
-@each_case(("lines", "code", "words", "line"), REPAIRS, ids=[" ".join(r[2][:2]) + str(r[3]) for r in REPAIRS])
+@each_row(("lines", "code", "words", "line"), REPAIRS, ids=[" ".join(r[2][:2]) + str(r[3]) for r in REPAIRS])
 def test_a_problem_says_what_to_repair_and_where(lines: list[str], code: str, words: list[str], line: int) -> None:
     (problem,) = plan(*lines).problems
     assert problem.code == code
@@ -67,7 +67,7 @@ def test_a_problem_says_what_to_repair_and_where(lines: list[str], code: str, wo
         assert word in text, text
 
 
-@each_case(
+@each_row(
     ("kind", "written", "reported"),
     [
         ("boolean", "True", "write true or false"),
@@ -132,7 +132,7 @@ def test_schemas_may_be_a_function() -> None:
     assert "text.count" in problem.hint
 
 
-@each_case(
+@each_row(
     ("rest", "refused"),
     [
         ({"additionalProperties": False}, True),
@@ -223,7 +223,7 @@ MODIFIERS: list[tuple[str, list[str], list[dict[str, Any]], str]] = [
 ]  # fmt: skip
 
 
-@each_case(("lines", "expected", "error"), [m[1:] for m in MODIFIERS], ids=[m[0] for m in MODIFIERS])
+@each_row(("lines", "expected", "error"), [m[1:] for m in MODIFIERS], ids=[m[0] for m in MODIFIERS])
 def test_modifiers(lines: list[str], expected: list[dict[str, Any]], error: str) -> None:
     found = plan(*lines)
     assert [problem.code for problem in found.errors] == ([error] if error else []), found.problems
@@ -264,7 +264,7 @@ def test_a_reference_in_a_single_call_is_reported_whatever_the_type_of_its_param
     assert (found.calls, [problem.code for problem in found.problems]) == ((), ["invalid_reference"])
 
 
-@each_case(
+@each_row(
     ("text", "reference"),
     [
         ("{{step1}}", Reference(1)),
@@ -307,7 +307,7 @@ def test_references_are_replaced_by_results() -> None:
     assert tam.resolve_references(arguments, results) == {"a": results[1], "b": 5, "c": "text"}
 
 
-@each_case(
+@each_row(
     "reference", [Reference(2), Reference(1, ("rows", "9")), Reference(1, ("none",)), Reference(1, ("rows", "x"))]
 )
 def test_a_reference_to_nothing_names_the_argument(reference: Reference) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tavern_core import tam
-from tests.each_case import each_case
+from tests.rows import each_row
 from tests.tam.cases import CASES, TOOLS, Case
 
 
@@ -20,7 +20,7 @@ def check(case: Case) -> None:
     assert sorted(p.code for p in plan.problems if p.severity == "warning") == sorted(case.warnings), problems
 
 
-@each_case("case", CASES, ids=[case.says for case in CASES])
+@each_row("case", CASES, ids=[case.says for case in CASES])
 def test_case(case: Case) -> None:
     check(case)
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tavern_core import tam
-from tests.each_case import each_case
+from tests.rows import each_row
 
 SCHEMAS = {
     "t:write": {
@@ -73,7 +73,7 @@ UNDELIMITED: dict[str, tuple[list[str], list[str]]] = {
 }
 
 
-@each_case("what", UNDELIMITED)
+@each_row("what", UNDELIMITED)
 def test_every_line_without_delimiters_is_reported_with_its_field(what: str) -> None:
     lines, fields = UNDELIMITED[what]
     plan = bound(block(*lines))
@@ -88,16 +88,14 @@ def test_every_line_without_delimiters_is_reported_with_its_field(what: str) -> 
     assert not any(problem.code == "stray_text" for problem in plan.problems)
 
 
-@each_case("what", [name for name in UNDELIMITED if not name.startswith("a chain")])
+@each_row("what", [name for name in UNDELIMITED if not name.startswith("a chain")])
 def test_the_block_with_the_fields_of_the_hints_runs(what: str) -> None:
     lines, fields = UNDELIMITED[what]
     kept = [line for line in lines if "「始」" in line and "「末」" in line]
     assert len(bound(block(*kept, *fields)).calls) == 1
 
 
-@pytest.mark.parametrize(
-    "line", ["path{}「始」", "path{}=「末」", "path={}「末」", "path{}=>{}「末」", "path:{}x{}「末」"]
-)
+@each_row("line", ["path{}「始」", "path{}=「末」", "path={}「末」", "path{}=>{}「末」", "path:{}x{}「末」"])
 def test_a_line_of_blanks_delays_no_report(line: str) -> None:
     lines = [COMMAND, *(line.replace("{}", " \t" * 450) for _ in range(30))]  # each way to split the blanks: for hours
     assert {"malformed_field"} <= {problem.code for problem in bound(block(*lines)).problems}
@@ -108,7 +106,7 @@ def test_the_end_marker_behind_a_line_without_delimiters_is_not_its_value() -> N
     assert (problem.code, problem.hint) == ("undelimited_field", "Write `path:「始」a.txt「末」`.")
 
 
-@each_case(
+@each_row(
     "line",
     [
         "I hope that works: fine",
@@ -154,7 +152,7 @@ REPAIRS: dict[str, tuple[list[str], str, str]] = {
 }
 
 
-@each_case("what", REPAIRS)
+@each_row("what", REPAIRS)
 def test_a_hint_says_the_repair(what: str) -> None:
     lines, code, said = REPAIRS[what]
     plan = bound(block(*lines))
@@ -169,8 +167,8 @@ OBJECTS = [
 ]  # fmt: skip
 
 
-@each_case("value", OBJECTS)
-@each_case("frame", ["{}", "```json\n{}\n```", "  {}  "])
+@each_row("value", OBJECTS)
+@each_row("frame", ["{}", "```json\n{}\n```", "  {}  "])
 def test_json_in_place_of_the_fields_is_shown_as_a_call_that_runs(value: object, frame: str) -> None:
     plan = bound(block(frame.replace("{}", json.dumps(value, indent=2))))
     assert plan.calls == ()
@@ -196,7 +194,7 @@ WRONG: dict[str, tuple[str, str]] = {
 }
 
 
-@each_case("what", WRONG)
+@each_row("what", WRONG)
 def test_a_value_that_does_not_fit_gets_what_would_fit(what: str) -> None:
     field, said = WRONG[what]
     plan = bound(block(COMMAND, "path:「始」a「末」", field))

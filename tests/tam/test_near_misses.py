@@ -11,7 +11,7 @@ import pytest
 
 from tavern_core import Plugin, Tavern, tam, tool
 from tests.counting import calls_made
-from tests.each_case import each_case
+from tests.rows import each_row
 
 FIELDS = "command:「始」text:repeat「末」\ntext:「始」hi there「末」\ntimes:「始」2「末」"
 CALL = {"name": "text:repeat", "arguments": {"text": "hi there", "times": 2}}
@@ -114,8 +114,8 @@ def test_a_near_miss_that_cannot_be_read_shows_how_a_call_is_written(host: Taver
         assert tam.parse(block_in(outcome.feedback)).blocks[0].ok, what
 
 
-@each_case("written", ["null", "5", "{{step1}}", "the tail 「末」\nand 「始」 the head"])
-@each_case("form", ["{}", "<tool_call>{}</tool_call>", "<|[REQUEST_TOOL]|>\n{}\n<|[END_TOOL]|>"])
+@each_row("written", ["null", "5", "{{step1}}", "the tail 「末」\nand 「始」 the head"])
+@each_row("form", ["{}", "<tool_call>{}</tool_call>", "<|[REQUEST_TOOL]|>\n{}\n<|[END_TOOL]|>"])
 def test_a_string_of_a_json_call_stays_the_same_string_in_the_hint(written: str, form: str) -> None:
     schemas = {"t": {"type": "object", "properties": {"x": {"type": ["string", "integer", "null"]}}}}
     text = form.replace("{}", json.dumps({"name": "t", "arguments": {"x": written}}))
@@ -145,7 +145,7 @@ def test_the_place_of_a_near_miss_counts_the_blocks_before_it(host: Tavern, ran:
     assert not outcome.ok
 
 
-@pytest.mark.parametrize(
+@each_row(
     "piece",
     [
         "<|[TOOL_REQUEST]|>",

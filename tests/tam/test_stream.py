@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tavern_core import tam
 from tavern_core.tam import BlockStart, Comment, Field, Problem, Text
+from tests.rows import each_row
 from tests.tam.cases import E, S, block
 from tests.tam.texts import cut, soup, soups
 
@@ -55,7 +56,7 @@ def test_any_characters_at_all(text: str, seed: int) -> None:
     check(text, random.Random(seed))
 
 
-@pytest.mark.parametrize("seed", range(40))
+@each_row("seed", range(40))
 def test_long_soups(seed: int) -> None:
     chance = random.Random(seed)
     check(soup(chance, 300), chance, ignore_fenced=chance.random() < 0.3, max_block=chance.choice([200, 3000, 10**6]))

@@ -8,7 +8,7 @@ import pytest
 
 from tavern_core import Plugin, Tavern, tam, tool
 from tavern_core.errors import ConfigInvalid, UsageError
-from tests.each_case import each_case
+from tests.rows import each_row
 
 CALL = "<|[REQUEST_TOOL]|>\ncommand:「始」t:add「末」\na:「始」1「末」\n<|[END_TOOL]|>"
 SCHEMAS = {"t:add": {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}}
@@ -31,7 +31,7 @@ SHOWN = {
 NAMES = ["reasoning", "inner-voice_2"]
 
 
-@each_case("what", [*HIDDEN, *SHOWN])
+@each_row("what", [*HIDDEN, *SHOWN])
 def test_what_is_in_a_thought_is_hidden_however_the_text_arrives(what: str) -> None:
     text = {**HIDDEN, **SHOWN}[what]
     document = tam.parse(text, thoughts=NAMES)
@@ -51,7 +51,7 @@ def test_other_names_hide_nothing_unless_they_are_given() -> None:
     assert len(tam.bind(tam.parse(HIDDEN["a tag"]), SCHEMAS).calls) == 1
 
 
-@each_case("names", ["reasoning", ["a b"], ["<x>"], [""], [5], ["9x"], ["x" * 65]])
+@each_row("names", ["reasoning", ["a b"], ["<x>"], [""], [5], ["9x"], ["x" * 65]])
 def test_what_is_no_name_of_a_tag_is_refused(names: list[str]) -> None:
     for make in (lambda: tam.parse("", thoughts=names), lambda: tam.Scanner(thoughts=names)):
         with pytest.raises(UsageError):

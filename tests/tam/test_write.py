@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tavern_core import tam
 from tavern_core.errors import UsageError
 from tavern_core.tam import TamCall
-from tests.each_case import each_case
+from tests.rows import each_row
 from tests.tam.cases import CASES, TOOLS, E, S, block
 from tests.tam.texts import soups
 
@@ -112,7 +112,7 @@ def test_anything_with_a_tool_and_arguments_can_be_written() -> None:
     assert (call.tool, call.arguments) == ("x:y", {"x": "1"})
 
 
-@each_case(
+@each_row(
     "arguments",
     [
         {"a:b": "1"},

@@ -26,8 +26,8 @@ from tavern_core.model.naming_rules import is_local_name
 from tavern_core.model.tool import Example
 from tavern_core.upstreams import listing_refresh
 from tavern_core.upstreams.tool_specs import local_name
-from tests.each_case import each_case
 from tests.isolation.waiting import until
+from tests.rows import each_row
 from tests.upstreams.toy import ECHO, INTEGER, System, ToyConnection, lost, opened
 
 
@@ -118,7 +118,7 @@ CHANGED: dict[str, Any] = {
 }  # fmt: skip
 
 
-@each_case("field", UpstreamTool.__slots__)
+@each_row("field", UpstreamTool.__slots__)
 def test_an_etag_depends_on_all_of_a_tool(field: str) -> None:
     other = replace(ECHO, name="other")
     assert etag_of([ECHO, other], {}) == etag_of([other, ECHO], {})

@@ -9,7 +9,7 @@ import pytest
 
 from tavern_core import Plugin, Tavern
 from tavern_core.errors import ConfigInvalid, PolicyDenied, UpstreamError
-from tests.each_case import each_case
+from tests.rows import each_row
 from tests.upstreams.toy import System, opened
 
 WRONG: dict[str, tuple[str, str, str]] = {
@@ -150,7 +150,7 @@ def test_every_name_has_a_catalogue_of_its_own(name: str, tmp_path: Path) -> Non
         assert system.listed == listed
 
 
-@each_case("case", WRONG)
+@each_row("case", WRONG)
 def test_a_mistake_is_reported_at_its_place_with_its_repair(case: str, tmp_path: Path) -> None:
     entry, message, hint = WRONG[case]
     file = tmp_path / "tavern.yaml"
@@ -183,7 +183,7 @@ ASKS: dict[str, tuple[dict[str, Any], dict[str, tuple[str, ...] | None]]] = {
 }
 
 
-@pytest.mark.parametrize("case", ASKS)
+@each_row("case", ASKS)
 def test_an_upstream_asks_for_exactly_what_its_entry_says(case: str, tmp_path: Path) -> None:
     entry, asks = ASKS[case]
     with Tavern.open({"upstreams": {"one": {"kind": "toy", **entry}}}, home=tmp_path, activate="none") as host:

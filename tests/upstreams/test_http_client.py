@@ -27,8 +27,8 @@ from tavern_core.contract.exchange import exchange
 from tavern_core.errors import OutputTooLarge, PolicyDenied, SettingsInvalid, TavernError, UpstreamError
 from tavern_core.model.upstream import origin_entry
 from tavern_core.upstreams.http_client import client
-from tests.each_case import each_case
 from tests.guards.web import CERTIFICATE, Web, addresses, http, redirect, self_signed, web
+from tests.rows import each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -354,7 +354,7 @@ async def test_a_server_that_is_not_there_is_not_said_to_want_a_certificate() ->
     assert "certificate" not in error.value.message
 
 
-@pytest.mark.parametrize(
+@each_row(
     "certificate",
     [
         {"cert": "no pem"},
@@ -378,7 +378,7 @@ def test_a_key_with_a_passphrase_is_refused_and_no_one_is_asked_for_it() -> None
         reaching("https://good.example.com", certificate={"cert": "".join(certificate[:2]), "key": locked})
 
 
-@each_case("url", ["ftp://x/", "http://user:secret@x/", "http://0x7f.1/", "http://x\\y/", "x"])
+@each_row("url", ["ftp://x/", "http://user:secret@x/", "http://0x7f.1/", "http://x\\y/", "x"])
 def test_an_address_that_could_be_read_in_two_ways_is_refused(url: str) -> None:
     with pytest.raises(TavernError) as failed:
         client(url, ("x:80",))

@@ -13,8 +13,8 @@ import yaml
 
 from tavern_core.errors import ConfigInvalid
 from tavern_core.upstreams.config_entry_writer import entries_of_json, entry_of_words, write_entries
-from tests.each_case import each_case
 from tests.programs import tavern
+from tests.rows import each_row
 
 COMMANDS: dict[str, tuple[list[str], str, dict[str, Any]]] = {
     "an installed program": (["mcp-server-git", "-r", "."], "git", {"command": ["mcp-server-git", "-r", "."]}),
@@ -43,7 +43,7 @@ NO_ENTRIES: dict[str, tuple[list[str], str, str]] = {
 PACKAGES = {"langchain": "langchain-tavily", "llm": "llm-tools-simpleeval"}
 
 
-@each_case("case", COMMANDS)
+@each_row("case", COMMANDS)
 def test_an_entry_is_made_of_a_command_or_an_address(case: str) -> None:
     words, name, entry = COMMANDS[case]
     new = entry_of_words("mcp", words)
@@ -51,7 +51,7 @@ def test_an_entry_is_made_of_a_command_or_an_address(case: str) -> None:
     assert bool(new.notes) == ("trusted" in entry)
 
 
-@each_case("case", NO_ENTRIES)
+@each_row("case", NO_ENTRIES)
 def test_what_cannot_be_an_entry_says_why(case: str) -> None:
     words, name, why = NO_ENTRIES[case]
     with pytest.raises(ConfigInvalid) as error:
@@ -166,8 +166,8 @@ SERVERS: dict[str, tuple[Any, Any, str]] = {
 }  # fmt: skip
 
 
-@each_case("case", SERVERS)
-@each_case("key", ["mcpServers", "servers"])
+@each_row("case", SERVERS)
+@each_row("key", ["mcpServers", "servers"])
 def test_servers_of_other_hosts_become_entries_without_their_secrets(case: str, key: str) -> None:
     servers, entries, note = SERVERS[case]
     found, left_out = entries_of_json(json.dumps({key: servers}), "servers.json")
@@ -303,14 +303,14 @@ WRONG: dict[str, tuple[str, str]] = {
 }
 
 
-@each_case("kind", ["", "a kind", "Mcp", "../x"])
+@each_row("kind", ["", "a kind", "Mcp", "../x"])
 def test_a_malformed_kind_is_refused_with_a_repair(kind: str) -> None:
     with pytest.raises(ConfigInvalid, match="kind") as caught:
         entry_of_words(kind, ["npx", "a-server"])
     assert caught.value.hint
 
 
-@each_case("case", WRONG)
+@each_row("case", WRONG)
 def test_a_file_that_is_none_is_one_clear_error(case: str) -> None:
     text, message = WRONG[case]
     with pytest.raises(ConfigInvalid, match=message):
@@ -374,7 +374,7 @@ TAKEN: dict[str, list[str]] = {
 }
 
 
-@each_case("case", TAKEN)
+@each_row("case", TAKEN)
 def test_a_name_that_is_taken_is_said_whatever_is_added(case: str, tmp_path: Path) -> None:
     before = "upstreams: {time: {kind: mcp, command: [mcp-server-time]}}\n"
     (tmp_path / "tavern.yaml").write_text(before)

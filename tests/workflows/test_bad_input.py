@@ -16,8 +16,7 @@ from tavern_core import Tavern
 from tavern_core.errors import TavernError, UsageError, WorkflowInvalid, WorkflowNotFound
 from tavern_core.graph.problems import FlowProblem
 from tavern_core.model.workflow import Workflow
-from tests.each_case import each_case
-from tests.rows import row
+from tests.rows import each_row, row
 from tests.workflows.folder import CALLS, Flows
 
 pytestmark = pytest.mark.anyio
@@ -231,7 +230,7 @@ NOT_WORKFLOWS = [
 ]
 
 
-@each_case("at", range(len(NOT_WORKFLOWS)))
+@each_row("at", range(len(NOT_WORKFLOWS)))
 def test_what_is_no_workflow_is_refused_by_every_door(host: Tavern, at: int) -> None:
     what = NOT_WORKFLOWS[at]
     for door in (
@@ -316,7 +315,7 @@ EDITS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@each_case("name", EDITS)
+@each_row("name", EDITS)
 def test_an_edit_that_cannot_be_is_refused_and_changes_nothing(host: Tavern, name: str) -> None:
     editor = host.workflows.edit({"nodes": [{"id": "a", "type": "core:Text"}], "edges": [], "kept": 1})
     before = copy.deepcopy(dict(editor.workflow.raw))

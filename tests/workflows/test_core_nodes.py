@@ -12,7 +12,7 @@ import pytest
 from tavern_core import Tavern
 from tavern_core.errors import WorkflowInvalid
 from tavern_core.kernel.nodes.node_rules import definition_mismatch
-from tests.each_case import each_case
+from tests.rows import each_row
 from tests.workflows.folder import Flows
 
 pytestmark = pytest.mark.anyio
@@ -61,7 +61,7 @@ EXPRESSIONS: list[tuple[str, dict[str, Any], Any]] = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("at", range(len(EXPRESSIONS)))
+@each_row("at", range(len(EXPRESSIONS)))
 def test_an_expression_gives_its_value_or_says_what_is_wrong(host: Tavern, at: int) -> None:
     text, values, expected = EXPRESSIONS[at]
     found = came(host, "core:Expression", expression=text, **values)
@@ -108,7 +108,7 @@ NODES: list[tuple[str, dict[str, Any], Any]] = [
 ]  # fmt: skip
 
 
-@each_case("at", range(len(NODES)))
+@each_row("at", range(len(NODES)))
 def test_a_node_gives_its_outputs_or_says_what_is_wrong(host: Tavern, at: int) -> None:
     name, inputs, expected = NODES[at]
     found = came(host, f"core:{name}", **inputs)
@@ -126,7 +126,7 @@ BAD_VALUES = [
 ]  # fmt: skip
 
 
-@each_case("at", range(len(BAD_VALUES)))
+@each_row("at", range(len(BAD_VALUES)))
 def test_a_value_that_a_node_refuses_is_reported_before_any_node_runs(host: Tavern, at: int) -> None:
     name, inputs, slot = BAD_VALUES[at]
     [problem] = host.workflows.check({"nodes": [{"id": "n", "type": f"core:{name}", "inputValues": inputs}]})

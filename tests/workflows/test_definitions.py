@@ -18,7 +18,7 @@ from tavern_core import Node, NodeContext, Out, Plugin, Port, Tavern, hookimpl, 
 from tavern_core.errors import WorkflowInvalid
 from tavern_core.model.node import NodeMode, NodeSpec, PassThrough, Slot
 from tavern_core.schema.slot_to_schema import node_schema
-from tests.each_case import each_case
+from tests.rows import each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -312,7 +312,7 @@ INTERFACES: dict[str, tuple[dict[str, Any], list[str]]] = {
 }  # fmt: skip
 
 
-@each_case("name", INTERFACES)
+@each_row("name", INTERFACES)
 def test_an_interface_that_cannot_be_meant_is_a_warning(plain: Tavern, name: str) -> None:
     flow, expected = INTERFACES[name]
     problems = plain.workflows.check({"nodes": [], **flow})
@@ -329,7 +329,7 @@ EXECS: list[tuple[Any, str]] = [
 ]  # fmt: skip
 
 
-@each_case("at", range(len(EXECS)))
+@each_row("at", range(len(EXECS)))
 def test_how_a_node_is_run_is_judged_with_its_outputs(plain: Tavern, at: int) -> None:
     given, wrong = EXECS[at]
     problems = plain.workflows.check({"nodes": [{"id": "a", "type": "core:Text", "configValues": {"$exec": given}}]})

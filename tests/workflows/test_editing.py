@@ -14,7 +14,7 @@ from tavern_core import Tavern
 from tavern_core.errors import UsageError
 from tavern_core.graph.edit import WorkflowEditor
 from tavern_core.kernel.manifest.workflow_file_codec import workflow_of
-from tests.each_case import each_case
+from tests.rows import each_row
 from tests.workflows.folder import Flows
 
 pytestmark = pytest.mark.anyio
@@ -42,7 +42,7 @@ EMPTY: list[dict[str, Any]] = [
 ]
 
 
-@each_case("at", range(len(EMPTY)))
+@each_row("at", range(len(EMPTY)))
 def test_a_file_that_leaves_its_lists_out_can_be_edited(host: Tavern, at: int) -> None:
     editor = host.workflows.edit(EMPTY[at])
     editor.arrange()
@@ -112,7 +112,7 @@ REFUSED: dict[str, tuple[Edit, str]] = {
 }  # fmt: skip
 
 
-@each_case("name", REFUSED)
+@each_row("name", REFUSED)
 def test_an_edit_that_no_file_could_hold_is_refused_and_changes_nothing(host: Tavern, name: str) -> None:
     edit, why = REFUSED[name]
     editor = host.workflows.edit(
@@ -170,7 +170,7 @@ FAILING: dict[str, tuple[Edit, str]] = {
 }  # fmt: skip
 
 
-@each_case(
+@each_row(
     "edit",
     [
         lambda e: e.add("core:Text", node_id="n", inputs=[(["text"], "x")]),
@@ -191,7 +191,7 @@ def test_an_edit_of_a_batch_that_fails_leaves_nothing_behind(host: Tavern, edit:
     assert editor.workflow.nodes[1].input_values == {}
 
 
-@each_case("name", FAILING)
+@each_row("name", FAILING)
 def test_a_batch_that_fails_changes_nothing(host: Tavern, name: str) -> None:
     edit, why = FAILING[name]
     editor = host.workflows.edit({

@@ -11,8 +11,7 @@ import pytest
 from tavern_core import Tavern
 from tavern_core.errors import WorkflowInvalid
 from tests import programs
-from tests.each_case import each_case
-from tests.rows import row
+from tests.rows import each_row, row
 
 from .folder import Flows
 
@@ -127,7 +126,7 @@ OURS: dict[str, Any] = {
 }  # fmt: skip
 
 
-@each_case(
+@each_row(
     "more",
     [
         {},
@@ -142,7 +141,7 @@ def test_a_file_of_ours_is_ours_whatever_keys_it_has_besides(plain: Tavern, more
     assert plain.workflows.run_sync({**OURS, **more}).outputs == {"t": "said"}
 
 
-@each_case("more", [{"links": []}, {"links": ["a"]}, {"connections": {}}, {"connections": {"a": 1}}])
+@each_row("more", [{"links": []}, {"links": ["a"]}, {"connections": {}}, {"connections": {"a": 1}}])
 def test_a_file_of_ours_may_leave_out_its_edges(plain: Tavern, more: dict[str, Any]) -> None:
     alone = {
         "name": "Alone",
@@ -181,7 +180,7 @@ HINTS = {
 }  # fmt: skip
 
 
-@each_case("type_", HINTS)
+@each_row("type_", HINTS)
 def test_an_unknown_node_of_the_host_gets_the_one_that_is_meant(plain: Tavern, type_: str) -> None:
     (problem,) = plain.workflows.check({"nodes": [{"id": "n", "type": type_}], "edges": []})
     assert problem.code == "UNKNOWN_TYPE"

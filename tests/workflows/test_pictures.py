@@ -10,7 +10,7 @@ import pytest
 
 from tavern_core import Tavern
 from tavern_core.errors import UsageError
-from tests.each_case import each_case
+from tests.rows import each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -22,7 +22,7 @@ PLACES: list[Any] = [0, 5.5, 1e308, -1e308, 10**300, True, "x", None]
 LINE = re.compile(r'    n\d+\["[^"<>&`%]*<br/>[^"<>&`%]*"\]|    n\d+ (-- "[^"<>&`%]*" )?--> n\d+')
 
 
-@each_case("at", range(len(LABELS)))
+@each_row("at", range(len(LABELS)))
 def test_a_label_is_nothing_but_a_label(plain: Tavern, at: int) -> None:
     label = LABELS[at]
     flow = {
@@ -37,7 +37,7 @@ def test_a_label_is_nothing_but_a_label(plain: Tavern, at: int) -> None:
     assert not re.search("[\x00-\x09\x0b-\x1f\u202a-\u202e]", picture)
 
 
-@each_case("at", range(len(PLACES)))
+@each_row("at", range(len(PLACES)))
 def test_a_node_can_stand_anywhere(plain: Tavern, at: int) -> None:
     flow = {
         "nodes": [

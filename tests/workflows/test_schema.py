@@ -12,7 +12,7 @@ from tavern_core.errors import WorkflowInvalid
 from tavern_core.kernel.manifest.published_schemas import published_schema
 from tavern_core.kernel.manifest.workflow_file_codec import workflow_of
 from tavern_core.model.workflow import NodeExec
-from tests.each_case import each_case
+from tests.rows import each_row
 from tests.workflows.test_bad_input import GOOD, PLACES, changed
 
 JUDGE = Draft202012Validator(published_schema("workflow"))
@@ -56,7 +56,7 @@ def is_taken(document: Any) -> bool:
     return True
 
 
-@each_case("document", [GOOD, AS_EDITORS_WRITE_IT, SEED, {"edges": []}], ids=["good", "editor", "seed", "empty"])
+@each_row("document", [GOOD, AS_EDITORS_WRITE_IT, SEED, {"edges": []}], ids=["good", "editor", "seed", "empty"])
 def test_files_of_editors_are_taken_by_schema_and_reader(document: dict[str, Any]) -> None:
     assert [error.message for error in JUDGE.iter_errors(document)] == []
     assert is_taken(document)
