@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tavern_core import Folder, ToolFailed
+from tests.rows import each_row
 
 
 @pytest.fixture
@@ -71,7 +72,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize("mode", ["r", "w", "a", "x", "r+"])
-@pytest.mark.parametrize(("path", "said"), REFUSED, ids=range(len(REFUSED)))
+@each_row(("path", "said"), REFUSED)
 def test_nothing_leads_out_and_links_are_not_followed(root: Path, path: str, said: str, mode: str) -> None:
     with Folder(root) as folder, pytest.raises(ToolFailed) as failed:
         folder.open(path, mode, parents=True)
