@@ -17,6 +17,7 @@ from tavern_core.graph.compile import reference_of
 from tavern_core.graph.order import reached
 from tavern_core.graph.patch_problems import PatchProblem
 from tavern_core.graph.plan import GROUPS
+from tavern_core.model import depths
 from tavern_core.model.call import CallContext
 from tavern_core.model.json_members import json_members
 from tavern_core.model.node import ABSENT, Slot
@@ -101,7 +102,7 @@ class Trial:
             inside = files.get(own if own in files else reference)
         except TavernError:
             return True
-        return depth > 20 or any(self._has_effects(each, inside, depth + 1) for each in inside.nodes)
+        return depth > depths.EFFECTS or any(self._has_effects(each, inside, depth + 1) for each in inside.nodes)
 
     def _is_drawn(self, type_: str) -> bool:
         spec = self._flow.nodes.find(type_)

@@ -24,6 +24,8 @@ MANUAL: Final = 3
 """Parameters inside parameters in a manual for a model."""
 SAMPLE: Final = 10
 """A value that a dry run makes up from a schema."""
+EFFECTS: Final = 20
+"""Groups in groups in which a dry run looks for nodes with effects."""
 KNOWLEDGE_FOLDERS: Final = 12
 """Folders inside folders of a knowledge base."""
 SKILL_FOLDERS: Final = 8

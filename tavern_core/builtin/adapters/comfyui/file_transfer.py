@@ -12,8 +12,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any, Final
 
-from pydantic_core import to_json
-
 from tavern_core.builtin.adapters.comfyui.history import Outputs
 from tavern_core.contract.adapters import UpstreamCall, UpstreamTool
 from tavern_core.contract.exchange import Answer, exchange
@@ -21,6 +19,7 @@ from tavern_core.contract.guards.folder import Folder
 from tavern_core.errors import CallError, OutputTooLarge, ToolFailed, UpstreamError, sayable
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model.artifact import SCHEME
+from tavern_core.model.canonical_json import json_digest
 from tavern_core.model.result import Evidence, ToolResult
 from tavern_core.model.safe_printing import shortened
 
@@ -134,7 +133,7 @@ def result_of(
         graph: as it ran.
         values: the arguments, with the seeds that were drawn.
     """
-    workflow = f"sha256:{hashlib.sha256(to_json(_sorted(graph))).hexdigest()}"
+    workflow = f"sha256:{json_digest(graph, is_compact=True)}"
     seeds = {name: values[name] for name in tool.data["seeds"] if name in values}
     now = time.time()
     parameters = ", ".join(
@@ -158,10 +157,3 @@ def result_of(
         "cached": outputs.is_cached,
     }
     return ToolResult(True, value, content=tuple(dict(one.link) for one in kept), evidence=tuple(evidence))
-
-
-def _sorted(value: Any) -> Any:
-    """The same JSON with the keys of objects in order, so that equal workflows have equal hashes."""
-    if isinstance(value, Mapping):
-        return {key: _sorted(value[key]) for key in sorted(value)}
-    return [_sorted(item) for item in value] if isinstance(value, list) else value
