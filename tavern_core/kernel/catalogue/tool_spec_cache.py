@@ -143,7 +143,7 @@ class ToolSpecs:
         if entry.spec is not None:
             return entry.spec
         record = self.lifecycle.records[entry.plugin]
-        return self.lifecycle.specs(record).get(entry.id) or self.placeholder(entry)
+        return self.lifecycle.tables.cache.specs(record).get(entry.id) or self.placeholder(entry)
 
     def absence(self, written: str) -> Absence | None:
         """Why there is no tool of this id, if known."""
@@ -156,12 +156,12 @@ class ToolSpecs:
         entry = self.registry.entries().get(tool_id)
         if entry is None or entry.spec is not None or entry.factory is not None:
             return True
-        return tool_id in self.lifecycle.specs(self.lifecycle.records[entry.plugin])
+        return tool_id in self.lifecycle.tables.cache.specs(self.lifecycle.records[entry.plugin])
 
     def placeholder(self, entry: Entry) -> ToolSpec:
         """What is known of a tool whose plugin was never active."""
         record = self.lifecycle.records[entry.plugin]
-        self.lifecycle.specs(record)
+        self.lifecycle.tables.cache.specs(record)
         draft = record.drafts.get(entry.id) or ToolSpec(entry.id, version=record.candidate.version, plugin=entry.plugin)
         return replace(draft, optional=entry.optional or draft.optional)
 

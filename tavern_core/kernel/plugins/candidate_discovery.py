@@ -25,6 +25,7 @@ from tavern_core.model.plugin_status import Diagnostic, Source
 from tavern_core.model.tool import ToolSpec
 
 if TYPE_CHECKING:
+    from tavern_core.kernel.plugins.record import Record
     from tavern_core.model.manifest import Manifest
     from tavern_core.model.node import NodeSpec
     from tavern_core.model.settings import SettingItem
@@ -90,9 +91,16 @@ class IndexedSpecs:
         plugin = self._found.get(candidate.name)
         return None if plugin is None or candidate.source != plugin.source else plugin
 
-    def load(self, candidate: Candidate) -> tuple[ToolSpec, ...]:
-        """What it offered when it was last active, if its files are still the same."""
-        return () if (plugin := self._plugin(candidate)) is None else plugin.specs()
+    def specs(self, record: Record) -> dict[str, ToolSpec]:
+        """Tools of a plugin whose definition is known without importing it: from tool files, and from the last activation if its
+        files are still the same."""
+        if (known := record.specs) is None:
+            declared, plugin = record.looked_at(), self._plugin(record.candidate)
+            remembered = () if plugin is None else plugin.specs()
+            found = {spec.name: spec for spec in (*remembered, *declared.specs)}
+            allowed = set(record.candidate.tool_ids)
+            known = record.specs = {name: spec for name, spec in found.items() if name in allowed}
+        return known
 
     def settings(self, candidate: Candidate) -> tuple[Mapping[str, Any], ...]:
         """The settings that its code declared when it was last active, if its files are still the same."""

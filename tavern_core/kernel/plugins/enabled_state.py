@@ -14,7 +14,7 @@ from typing import Any
 
 from tavern_core.errors import Finding, Location, StateDamaged
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.kernel.files.json_state import JsonState, JsonStateFile, Values
+from tavern_core.kernel.files.json_state import JsonState, JsonStateFile
 from tavern_core.model.result import iso_utc
 
 
@@ -79,11 +79,7 @@ class PluginStates:
 
     def _set(self, plugin: str, enabled: bool, reason: str, by: str) -> Switches:
         row = {"enabled": enabled, "reason": reason, "at": iso_utc(self._clock()), "by": by}
-
-        def change(old: Values) -> Values:
-            return {**old, plugin: row}
-
-        return _states(self._file.change(change), self.path)
+        return _states(self._file.change(lambda old: {**old, plugin: row}), self.path)
 
 
 def _states(state: JsonState, path: Path) -> Switches:

@@ -16,11 +16,9 @@ from tavern_core.kernel.hooks.hook_calls import HookCalls
 from tavern_core.kernel.hooks.table import HookTable
 from tavern_core.kernel.plugins.candidate import Candidate
 from tavern_core.kernel.plugins.contribution_registry import Contributions
-from tavern_core.kernel.plugins.record import Record
 from tavern_core.kernel.plugins.services import Services
 from tavern_core.kernel.registry import Registry
 from tavern_core.kernel.settings.store import SettingsStore
-from tavern_core.model.tool import ToolSpec
 
 if TYPE_CHECKING:
     from tavern_core.kernel.plugins.candidate_discovery import IndexedSpecs
@@ -105,14 +103,3 @@ class Tables:
     def diagnostics(self) -> Diagnostics:
         """What a person should know."""
         return self.base.diagnostics
-
-
-def known_specs(record: Record, cache: IndexedSpecs) -> dict[str, ToolSpec]:
-    """Tools of a plugin whose definition is known without importing it: from tool files and from the last activation."""
-    if (known := record.specs) is None:
-        declared = record.looked_at()
-        found = {spec.name: spec for spec in cache.load(record.candidate)}
-        found |= {spec.name: spec for spec in declared.specs}
-        allowed = set(record.candidate.tool_ids)
-        known = record.specs = {k: v for k, v in found.items() if k in allowed}
-    return known

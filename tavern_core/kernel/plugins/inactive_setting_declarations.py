@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from tavern_core.errors import SettingsInvalid
 from tavern_core.kernel.diagnostics import Diagnostics
-from tavern_core.kernel.plugins.host_registries import known_specs
 from tavern_core.kernel.plugins.record import Record, Records
 from tavern_core.kernel.settings.store import Declaration
 
@@ -45,7 +44,7 @@ class PluginSettings:
     def _declarations(self, record: Record) -> Iterator[Declaration]:
         if "configOptions" in record.candidate.facts.sections:
             yield record.candidate.origin.manifest().config_options, None
-        known = known_specs(record, self._cache)
+        known = self._cache.specs(record)
         for spec in {**record.drafts, **known}.values():
             if spec.config_schema:
                 yield spec.config_schema, spec.local_name

@@ -27,7 +27,7 @@ from tavern_core.kernel.hooks.event_emitter import EventEmitter
 from tavern_core.kernel.plugins import activation, deactivation
 from tavern_core.kernel.plugins.candidate import Candidate
 from tavern_core.kernel.plugins.eligibility import missing_reason, undecided_reason
-from tavern_core.kernel.plugins.host_registries import ImportGuard, Tables, known_specs
+from tavern_core.kernel.plugins.host_registries import ImportGuard, Tables
 from tavern_core.kernel.plugins.lock_check import reviewed
 from tavern_core.kernel.plugins.record import Record, Records, Standing
 from tavern_core.kernel.plugins.registry_entries import aliases_of, offered_entries
@@ -35,7 +35,6 @@ from tavern_core.kernel.registry import Entry
 from tavern_core.model.event import PLUGIN_CHANGED, PLUGIN_STATE
 from tavern_core.model.naming_rules import split_id
 from tavern_core.model.nearest import did_you_mean
-from tavern_core.model.tool import ToolSpec
 from tavern_core.schema.secret_scanning import redact_sentence
 
 _mine: ContextVar[frozenset[tuple[int, str]]] = ContextVar("tavern_transitions", default=frozenset())
@@ -122,10 +121,6 @@ class Lifecycle:
     def is_changing(self, name: str) -> bool:
         """True while a plugin is being activated or stopped."""
         return self._transitions.under_way(name)
-
-    def specs(self, record: Record) -> dict[str, ToolSpec]:
-        """Tools of a plugin whose definition is known without importing it: from tool files and from the last activation."""
-        return known_specs(record, self.tables.cache)
 
     def list_declared(self) -> None:
         """List what plugins declare that are not active, so that it can be seen, and used on first call."""

@@ -92,7 +92,7 @@ class Skills:
             if candidate.source == "skill":
                 yield self._own(record)
             elif "skills" in candidate.facts.sections:
-                for spec in self._lifecycle.specs(record).values():
+                for spec in self._lifecycle.tables.cache.specs(record).values():
                     if spec.kind == "skill" and not spec.name.endswith(RUN):
                         yield self._of_plugin(record, spec)
         yield from self._shadowed()
