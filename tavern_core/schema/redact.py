@@ -172,7 +172,9 @@ def for_record(text: str, length: int = 0) -> str:
     Args:
         length: its original length, if it was cut before.
     """
-    return encodable(with_length(text, MAX_TEXT, length))
+    if len(text) > MAX_TEXT:
+        text = with_length(text, MAX_TEXT, length)
+    return text if text.isascii() else encodable(text)  # every text of a record: most need neither call
 
 
 class _Marks:
