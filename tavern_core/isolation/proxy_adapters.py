@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from tavern_core.contract.adapters import Listing, Target, Upstream, UpstreamCall, UpstreamTool
+from tavern_core.contract.upstream_tool_json import tool_json, tool_of
 from tavern_core.errors import ConnectionLost, UpstreamError, call_error_of
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.isolation.codec import pack_context
 from tavern_core.isolation.supervisor import Supervisor
 from tavern_core.isolation.transport import judged
-from tavern_core.isolation.worker.adapters import DESK, tool_json, tool_of
+from tavern_core.isolation.worker.adapters import DESK
 from tavern_core.isolation.worker.facilities import packed_arguments
 from tavern_core.model.result import ToolResult
 

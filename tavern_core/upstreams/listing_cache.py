@@ -23,12 +23,12 @@ from typing import Any, Final
 from pydantic_core import from_json
 
 from tavern_core.contract.adapters import UpstreamTool
+from tavern_core.contract.upstream_tool_json import tool_json, tool_of
 from tavern_core.errors import StateDamaged
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.files.atomic_file import make_private_folder, read_text, write_atomic
 from tavern_core.kernel.files.json_state import JsonStateFile
 from tavern_core.model.canonical_json import json_digest
-from tavern_core.model.tool import Example
 
 LARGEST_FILE: Final = 64_000_000
 MOST_LOCKED: Final = 20_000
@@ -160,7 +160,7 @@ class Catalogue:
             StateDamaged: it cannot be written (STATE_DAMAGED).
         """
         data = {
-            "tools": [tool_json(tool) for tool in definitions.tools.values()],
+            "tools": [kept_json(tool) for tool in definitions.tools.values()],
             "leftOut": dict(definitions.left_out),
             "description": definitions.description,
             "version": definitions.version,
@@ -192,7 +192,7 @@ class Catalogue:
         try:
             data = self._json(f"{name}.json") or {}
             return Definitions(
-                {tool.name: tool for tool in map(_tool, data.get("tools", ()))},
+                {tool.name: tool for tool in map(tool_of, data.get("tools", ()))},
                 {str(tool): str(why) for tool, why in data.get("leftOut", {}).items()},
                 str(data.get("description", "")),
                 str(data.get("version", "")),
@@ -218,7 +218,7 @@ def digest(data: Any) -> str:
 
 def definition(tool: UpstreamTool) -> dict[str, Any]:
     """All of a tool that a reviewer goes by."""
-    return {key: value for key, value in tool_json(tool).items() if key not in ("version", "data", "forwardsKey")}
+    return {key: value for key, value in kept_json(tool).items() if key not in ("version", "data", "forwardsKey")}
 
 
 def lock_form(hashes: Mapping[str, str]) -> dict[str, str]:
@@ -237,37 +237,10 @@ def is_of_all(locked: Mapping[str, str]) -> bool:
     return locked.get(ALL_TOOLS, "").startswith(_OVER_ALL)
 
 
-_KEYS: Final[Mapping[str, str]] = {
-    "name": "name", "description": "description", "inputSchema": "input_schema", "outputSchema": "output_schema",
-    "displayName": "display_name", "tags": "tags", "version": "version", "examples": "examples", "readOnly": "read_only",
-    "destructive": "destructive", "idempotent": "idempotent", "capabilities": "capabilities", "job": "is_job",
-    "timeoutMs": "timeout_ms", "forwardsKey": "forwards_key", "findsByKey": "finds_by_key", "data": "data",
-}  # fmt: skip
-"""Key of a tool as it is kept → field of `UpstreamTool`."""
-
-
-def tool_json(tool: UpstreamTool) -> dict[str, Any]:
-    """All of a tool, as it is kept."""
-    data = {key: getattr(tool, name) for key, name in _KEYS.items()}
-    data |= {"tags": list(tool.tags), "capabilities": sorted(tool.capabilities)}
-    data["examples"] = [
-        {"arguments": e.arguments, "description": e.description, "result": e.result} for e in tool.examples
-    ]
-    return {key: value for key, value in data.items() if value or key in ("name", "inputSchema")}
+def kept_json(tool: UpstreamTool) -> dict[str, Any]:
+    """All of a tool that is not a default, as it is kept."""
+    return {key: value for key, value in tool_json(tool).items() if value or key in ("name", "inputSchema")}
 
 
 def _unchecked(data: Mapping[str, Any]) -> dict[str, tuple[UncheckedPattern, ...]]:
     return {str(name): tuple(UncheckedPattern(*map(str, row)) for row in rows) for name, rows in data.items()}
-
-
-def _tool(data: Mapping[str, Any]) -> UpstreamTool:
-    """The inverse of `tool_json`. Raises KeyError, TypeError and AttributeError: it is something else."""
-    examples = tuple(Example(e["arguments"], e["description"], e["result"]) for e in data.get("examples", ()))
-    kept = {
-        **data,
-        "inputSchema": data["inputSchema"],
-        "tags": tuple(data.get("tags", ())),
-        "capabilities": frozenset(data.get("capabilities", ())),
-        "examples": examples,
-    }
-    return UpstreamTool(**{name: kept[key] for key, name in _KEYS.items() if key in kept})

@@ -28,7 +28,7 @@ from tavern_core.model.upstream import ToolOverride, UpstreamConfig
 from tavern_core.model.wildcard import matches
 from tavern_core.schema.problem import printable
 from tavern_core.tam.neutralise import foreign_prose, neutralise_json
-from tavern_core.upstreams.listing_cache import Definitions, UncheckedPattern, tool_json
+from tavern_core.upstreams.listing_cache import Definitions, UncheckedPattern, kept_json
 
 MAX_TOOLS: Final = 10_000
 MAX_NAME: Final = 256
@@ -214,7 +214,7 @@ def _names_in(schema: Any) -> Iterator[str]:
 
 def _size(tool: UpstreamTool) -> int:
     """Bytes of its definition. Raises TypeError, ValueError and RecursionError: it is not JSON."""
-    return len(json.dumps(tool_json(tool), allow_nan=False, ensure_ascii=False).encode())
+    return len(json.dumps(kept_json(tool), allow_nan=False, ensure_ascii=False).encode())
 
 
 def _weight(tool: UpstreamTool) -> str:

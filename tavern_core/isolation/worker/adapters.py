@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
-from tavern_core.contract.adapters import Adapter, Connection, UpstreamTool
+from tavern_core.contract.adapters import Adapter, Connection
 from tavern_core.contract.tool_context import ToolContext
+from tavern_core.contract.upstream_tool_json import tool_json, tool_of
 from tavern_core.errors import CallError, ConnectionLost
 from tavern_core.isolation.worker.host_client import HostClient, running
 from tavern_core.isolation.worker.lent_upstream import HostSide, LentUpstream
@@ -18,7 +19,6 @@ from tavern_core.isolation.worker.running_call import WorkerCalls
 from tavern_core.isolation.worker.streams import in_thread
 from tavern_core.model.call import ToolCall
 from tavern_core.model.result import ToolResult
-from tavern_core.model.tool import Example
 
 T = TypeVar("T")
 DESK: Final = "-adapters"
@@ -113,24 +113,3 @@ class LentCall:
     async def in_thread(self, function: Callable[..., T], *args: Any) -> T:
         found: T = await in_thread(function, *args)
         return found
-
-
-def tool_json(tool: UpstreamTool) -> dict[str, Any]:
-    """A tool as it crosses."""
-    return {
-        "name": tool.name, "description": tool.description, "inputSchema": tool.input_schema, "outputSchema": tool.output_schema,
-        "displayName": tool.display_name, "tags": list(tool.tags), "version": tool.version, "readOnly": tool.read_only,
-        "destructive": tool.destructive, "idempotent": tool.idempotent, "capabilities": sorted(tool.capabilities),
-        "job": tool.is_job, "timeoutMs": tool.timeout_ms, "forwardsKey": tool.forwards_key,
-        "findsByKey": tool.finds_by_key, "data": dict(tool.data),
-        "examples": [[one.arguments, one.description, one.result] for one in tool.examples],
-    }  # fmt: skip
-
-
-def tool_of(data: Mapping[str, Any]) -> UpstreamTool:
-    """The inverse of `tool_json`."""
-    return UpstreamTool(
-        data["name"], data["description"], data["inputSchema"], data["outputSchema"], data["displayName"], tuple(data["tags"]),
-        data["version"], tuple(Example(*one) for one in data["examples"]), data["readOnly"], data["destructive"], data["idempotent"], frozenset(data["capabilities"]),
-        data["job"] is True, data["timeoutMs"], data["forwardsKey"] is True, data["findsByKey"] is True, data["data"],
-    )  # fmt: skip
