@@ -127,7 +127,7 @@ async def collect(child: Child, output_bytes: int, stderr_half: int, serve: Serv
 
 
 class ChildListener(Protocol):
-    """Hears how a child gets on."""
+    """Is notified of the start and the end of a child."""
 
     def on_started(self) -> None:
         """The program was started."""

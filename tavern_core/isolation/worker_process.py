@@ -96,7 +96,7 @@ class Terms:
 
 
 class WorkerListener(Protocol):
-    """Hears of its workers what they say unasked, in the watching thread."""
+    """Gets the unsolicited messages of its workers, and is notified of their deaths; in the watching thread."""
 
     def on_message(self, worker: Any, message: dict[str, Any]) -> None:
         """A request or message of a worker."""
